@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from metaquorum.metadata.delta import MetadataDelta, diff
 from metaquorum.metadata.image import METADATA_VERSION, TOPIC_RESOURCE, MetadataImage, TopicsImage
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_SHIFT,
     INDEX,
     LEADER,
@@ -24,13 +24,12 @@ from metaquorum.metadata.image.columns import (
     LISTS,
     N_ISR,
     N_REPLICAS,
-    NO_RARE_FIELDS,
     PADDING,
     PARTITION_EPOCH,
     TOPIC,
     Chunk,
-    RareFields,
 )
+from metaquorum.metadata.image.columns import NO_RARE_FIELDS, RareFields
 
 ERROR = "error"
 WARNING = "warning"

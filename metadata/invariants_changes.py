@@ -13,7 +13,7 @@ import numpy as np
 
 from metaquorum.metadata.delta import MetadataDelta, diff
 from metaquorum.metadata.image import TOPIC_RESOURCE, BrokersImage, ConfigResource, MetadataImage, TopicsImage
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_MASK,
     CHUNK_SHIFT,
     LEADER,
@@ -21,12 +21,12 @@ from metaquorum.metadata.image.columns import (
     LISTS,
     N_ISR,
     N_REPLICAS,
-    NO_RARE_FIELDS,
     PADDING,
     PARTITION_EPOCH,
     Chunk,
     RowArray,
 )
+from metaquorum.metadata.image.columns import NO_RARE_FIELDS
 from metaquorum.metadata.invariants import (
     COLUMN_RULES,
     ERROR,

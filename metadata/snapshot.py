@@ -16,7 +16,7 @@ from metaquorum.metadata.columnar.encode import LONGEST_LIST, PartitionRowsToWri
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError, UnsupportedVersionError
 from metaquorum.metadata.features import record_version_for, write_version
 from metaquorum.metadata.image import MIGRATING, MetadataImage, PartitionInfo, Provenance, TopicsImage
-from metaquorum.metadata.image.columns import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
+from metaquorum.metadata.image.chunk import FLAGS, LISTS, N_ISR, N_REPLICAS, PADDING, RowArray
 from metaquorum.metadata.image.compare import rows_block
 from metaquorum.metadata.image.topics import TopicEntry
 from metaquorum.metadata.records.codec import decode_control, encode, encode_control

@@ -15,7 +15,7 @@ import numpy as np
 
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import BrokersImage, MetadataImage, PartitionInfo, TopicsImage
-from metaquorum.metadata.image.columns import LEADER, LEADER_EPOCH, TOPIC, Chunk
+from metaquorum.metadata.image.chunk import LEADER, LEADER_EPOCH, TOPIC, Chunk
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.runtime.logging import Source, log_metadata
 

@@ -30,12 +30,8 @@ from metaquorum.cli.log.time_text import change_json, fields_text, value_text
 from metaquorum.cli.text.output import json_line, json_option, secrets_option, shows_secrets, utc_text
 from metaquorum.metadata.inspect.checks.bisect import BINARY, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, Check, named_check, predicate_check
-from metaquorum.metadata.inspect.checks.predicate import (
-    HELPERS,
-    IMAGE_RULES,
-    PredicateError,
-    compile_predicate,
-)
+from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, IMAGE_RULES
 from metaquorum.metadata.inspect.entities.diff import ADDED, CHANGED, EntityChange
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count

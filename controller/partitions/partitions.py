@@ -26,7 +26,7 @@ from metaquorum.controller.partitions.columns.slices import change_slice
 from metaquorum.controller.partitions.partition_change import Election, MayLead, Rules, Target, build_change
 from metaquorum.controller.result import Slice
 from metaquorum.metadata.image import NO_LEADER, MetadataImage, PartitionInfo
-from metaquorum.metadata.image.columns import CHUNK_SHIFT, LEADER, LISTS, TOPIC, RowArray
+from metaquorum.metadata.image.chunk import CHUNK_SHIFT, LEADER, LISTS, TOPIC, RowArray
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 

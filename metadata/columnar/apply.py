@@ -18,7 +18,7 @@ from metaquorum.metadata.columnar.frames import Frames, Places, read_frames
 from metaquorum.metadata.columnar.partitions import PartitionRows, decode_partitions
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.image.columns import TOPIC
+from metaquorum.metadata.image.chunk import TOPIC
 from metaquorum.metadata.image.topics import Run, TopicEntry, with_run
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionRecord, TopicRecord

@@ -17,7 +17,7 @@ from metaquorum.metadata.columnar.changes import API_KEY, ChangeRows, Words, dec
 from metaquorum.metadata.columnar.frames import Frames, Places
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     FLAGS,
     LEADER,
     LEADER_EPOCH,
@@ -30,8 +30,8 @@ from metaquorum.metadata.image.columns import (
     Chunk,
     IntArray,
     RowArray,
-    split_by_chunk,
 )
+from metaquorum.metadata.image.columns import split_by_chunk
 from metaquorum.metadata.image.compare import rows_block
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord

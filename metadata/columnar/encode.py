@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from metaquorum.metadata.columnar.frames import Places
 from metaquorum.metadata.columnar.partitions import record_dtype
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     INDEX,
     LEADER,
     LEADER_EPOCH,

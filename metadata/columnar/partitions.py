@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     FLAGS,
     INDEX,
     LEADER,

@@ -36,8 +36,8 @@ from metaquorum.metadata.image.types import (
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image.builder import ImageBuilder
+    from metaquorum.metadata.image.chunk import CHUNK_ROWS
     from metaquorum.metadata.image.cluster import BrokersImage
-    from metaquorum.metadata.image.columns import CHUNK_ROWS
     from metaquorum.metadata.image.compare import PartitionChanges, PartitionKey, partition_changes
     from metaquorum.metadata.image.image import (
         METADATA_VERSION,

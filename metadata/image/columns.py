@@ -1,11 +1,8 @@
 """Partitions in columns: fixed-width integers in copy-on-write chunks.
 
-Owns the storage of partition rows: how a row is laid out, read, scanned, written and shared between
-images. A row number is an address, not an identity: it stays the same while its partition lives, and
+Owns the storage of partition rows: how they are read, scanned, written and shared between images; `chunk` has
+their layout. A row number is an address, not an identity: it stays the same while its partition lives, and
 is reused after. Knows no topic names and no records; `topics.py` maps (topic, index) to rows.
-
-A chunk is one int32 array of shape (columns, CHUNK_ROWS), so that a copy is one memcpy and a scan
-reads contiguous memory. Lists are padded to the widest list of the chunk; directories are coded.
 """
 
 from __future__ import annotations
@@ -19,36 +16,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from metaquorum.metadata.image.chunk import (
+    CHUNK_MASK,
+    CHUNK_ROWS,
+    CHUNK_SHIFT,
+    FLAGS,
+    LISTS,
+    PADDING,
+    RARE_FLAG,
+    TOPIC,
+    Chunk,
+    IntArray,
+    RowArray,
+    new_chunk,
+)
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
 
-IntArray = npt.NDArray[np.int32]
-RowArray = npt.NDArray[np.int64]
-
-CHUNK_SHIFT = 9
-CHUNK_ROWS = 1 << CHUNK_SHIFT
-"""Small enough that copying one chunk costs microseconds, large enough that scans run in numpy."""
-CHUNK_MASK = CHUNK_ROWS - 1
-
-TOPIC = 0
-INDEX = 1
-LEADER = 2
-LEADER_EPOCH = 3
-PARTITION_EPOCH = 4
-N_REPLICAS = 5
-N_ISR = 6
-FLAGS = 7
-LISTS = 8
-"""First list column: replicas, then directories (same width), then ISR."""
-
-PADDING = -1
-
 _COUNTED_DIRECTLY_BELOW = 1 << 14
 """Broker ids below are counted with one array of that many numbers; larger ones by sorting."""
-
-RECOVERING_FLAG = 1
-RARE_FLAG = 2
-"""The row has an entry in the sparse map of rare fields."""
 
 
 class RareFields(NamedTuple):
@@ -61,39 +47,6 @@ class RareFields(NamedTuple):
 
 
 NO_RARE_FIELDS = RareFields()
-
-
-class Chunk:
-    """CHUNK_ROWS rows. Frozen chunks are read-only for numpy, so a stray write raises ValueError."""
-
-    __slots__ = ("data", "isr_width", "replica_width")
-
-    def __init__(self, data: IntArray, replica_width: int, isr_width: int) -> None:
-        self.data = data
-        self.replica_width = replica_width
-        self.isr_width = isr_width
-
-    @property
-    def isr_start(self) -> int:
-        return LISTS + 2 * self.replica_width
-
-    def copy(self) -> Chunk:
-        return Chunk(self.data.copy(), self.replica_width, self.isr_width)
-
-    def widened(self, replica_width: int, isr_width: int) -> Chunk:
-        """A copy whose lists have room for at least the given lengths."""
-        wide = new_chunk(max(replica_width, self.replica_width), max(isr_width, self.isr_width))
-        old, new, width = self.data, wide.data, self.replica_width
-        new[: LISTS + width] = old[: LISTS + width]
-        directories = LISTS + wide.replica_width
-        new[directories : directories + width] = old[LISTS + width : LISTS + 2 * width]
-        new[wide.isr_start : wide.isr_start + self.isr_width] = old[self.isr_start :]
-        return wide
-
-
-def new_chunk(replica_width: int, isr_width: int) -> Chunk:
-    columns = LISTS + 2 * replica_width + isr_width
-    return Chunk(np.full((columns, CHUNK_ROWS), PADDING, dtype=np.int32), replica_width, isr_width)
 
 
 class PartitionColumns:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_MASK,
     CHUNK_ROWS,
     CHUNK_SHIFT,
@@ -22,11 +22,9 @@ from metaquorum.metadata.image.columns import (
     RARE_FLAG,
     TOPIC,
     Chunk,
-    ColumnsBuilder,
-    PartitionColumns,
     RowArray,
-    split_by_chunk,
 )
+from metaquorum.metadata.image.columns import ColumnsBuilder, PartitionColumns, split_by_chunk
 
 if TYPE_CHECKING:
     from metaquorum.metadata.image.topics import TopicsImage

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_MASK,
     CHUNK_SHIFT,
     FLAGS,
@@ -22,15 +22,17 @@ from metaquorum.metadata.image.columns import (
     LISTS,
     N_ISR,
     N_REPLICAS,
-    NO_RARE_FIELDS,
     RARE_FLAG,
     RECOVERING_FLAG,
     TOPIC,
     Chunk,
+    RowArray,
+)
+from metaquorum.metadata.image.columns import (
+    NO_RARE_FIELDS,
     ColumnsBuilder,
     PartitionColumns,
     RareFields,
-    RowArray,
     RowLists,
     split_by_chunk,
 )

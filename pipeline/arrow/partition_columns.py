@@ -15,7 +15,7 @@ from metaquorum.metadata.columnar.changes import ChangeRows, decode_changes
 from metaquorum.metadata.columnar.frames import Frames, Places
 from metaquorum.metadata.columnar.partitions import decode_partitions
 from metaquorum.metadata.errors import RecordDecodeError
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     INDEX,
     LEADER,
     LEADER_EPOCH,

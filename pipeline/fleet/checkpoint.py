@@ -13,7 +13,7 @@ import numpy as np
 from metaquorum.metadata.columnar.encode import PartitionRowsToWrite, encode_records
 from metaquorum.metadata.columnar.rows import topic_words
 from metaquorum.metadata.features import record_version_for, write_version
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     INDEX,
     LEADER,
     LEADER_EPOCH,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.image import TopicsImage
-from metaquorum.metadata.image.columns import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
+from metaquorum.metadata.image.chunk import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
 
 SLICE_MS = 1.0
 """The loop gets a turn after so much counting; a chunk takes about 10 us."""

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from metaquorum.cli.log.shell.session import Session, ShellCommand, ShellError
 from metaquorum.cli.log.shell.text import bounded, change_line, limit_lines, record_line, step_head
 from metaquorum.cli.text.output import utc_text
-from metaquorum.metadata.inspect.checks.predicate import Place, PredicateError, Verdict, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate import PredicateError, Verdict, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate_names import Place
 from metaquorum.metadata.inspect.entities.diff import all_touched, changes_between
 from metaquorum.metadata.inspect.entities.views import aliases
 from metaquorum.metadata.inspect.log.entities import is_below

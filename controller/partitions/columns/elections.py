@@ -19,7 +19,7 @@ from metaquorum.controller.partitions.partition_change import LEVEL_WITHOUT_EPOC
 from metaquorum.metadata.columnar.bulk import ChangedPartitions
 from metaquorum.metadata.columnar.rows import ISR_MAX, ChangedRows, topic_words
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_SHIFT,
     FLAGS,
     INDEX,

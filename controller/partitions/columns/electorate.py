@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from metaquorum.controller.partitions.partition_change import Rules
 from metaquorum.metadata.image import MIGRATING, UNASSIGNED, MetadataImage
-from metaquorum.metadata.image.columns import PADDING
+from metaquorum.metadata.image.chunk import PADDING
 
 IntArray = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]

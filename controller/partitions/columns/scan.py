@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     CHUNK_SHIFT,
     FLAGS,
     LEADER,

@@ -15,7 +15,7 @@ from metaquorum.controller.partitions.columns.scan import Scan
 from metaquorum.controller.result import Slice
 from metaquorum.metadata.columnar.bulk import Bulk, in_pieces
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.image.columns import CHUNK_SHIFT, RowArray
+from metaquorum.metadata.image.chunk import CHUNK_SHIFT, RowArray
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 
 MIN_ROWS = 24

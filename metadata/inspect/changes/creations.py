@@ -15,7 +15,8 @@ from metaquorum.metadata.columnar import partitions
 from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
-from metaquorum.metadata.image.columns import LEADER, N_ISR, N_REPLICAS, split_by_chunk
+from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS
+from metaquorum.metadata.image.columns import split_by_chunk
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import decode

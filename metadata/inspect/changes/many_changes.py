@@ -15,7 +15,7 @@ from metaquorum.metadata.columnar.apply_changes import Versions, store, versions
 from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.columnar.singles import read_run
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.image.columns import LEADER, IntArray
+from metaquorum.metadata.image.chunk import LEADER, IntArray
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, PartitionStep, Place
 from metaquorum.metadata.inspect.walk.concern import Stretch

@@ -13,7 +13,8 @@ import msgspec
 
 from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.inspect.checks.checks import Check
-from metaquorum.metadata.inspect.checks.predicate import Place, Predicate, Verdict
+from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
+from metaquorum.metadata.inspect.checks.predicate_names import Place
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from

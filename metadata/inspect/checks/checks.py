@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaquorum.metadata.image import MetadataImage, partition_changes
-from metaquorum.metadata.image.columns import Chunk
+from metaquorum.metadata.image.chunk import Chunk
 from metaquorum.metadata.inspect.causes.causes import was_unclean
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless, under_replicated
-from metaquorum.metadata.inspect.checks.predicate import IMAGE_RULES, Place, Predicate, Verdict
+from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
+from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Place
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.walk.concern import Concern

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from metaquorum.metadata.image.columns import LEADER, N_ISR, N_REPLICAS, TOPIC, Chunk, PartitionColumns
+from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS, TOPIC, Chunk
+from metaquorum.metadata.image.columns import PartitionColumns
 from metaquorum.metadata.image.types import NO_LEADER
 
 

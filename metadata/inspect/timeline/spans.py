@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
-from metaquorum.metadata.image.columns import IntArray
+from metaquorum.metadata.image.chunk import IntArray
 from metaquorum.metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import (

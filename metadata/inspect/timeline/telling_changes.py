@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply_changes import Versions
-from metaquorum.metadata.image.columns import (
+from metaquorum.metadata.image.chunk import (
     FLAGS,
     LEADER,
     LISTS,

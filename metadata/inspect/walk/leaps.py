@@ -18,15 +18,8 @@ from metaquorum.metadata.columnar.apply_changes import Versions, versions_of
 from metaquorum.metadata.columnar.frames import Places
 from metaquorum.metadata.columnar.singles import read_run
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
-from metaquorum.metadata.image.columns import (
-    FLAGS,
-    LEADER_EPOCH,
-    N_ISR,
-    NO_RARE_FIELDS,
-    PARTITION_EPOCH,
-    RARE_FLAG,
-    RowArray,
-)
+from metaquorum.metadata.image.chunk import FLAGS, LEADER_EPOCH, N_ISR, PARTITION_EPOCH, RARE_FLAG, RowArray
+from metaquorum.metadata.image.columns import NO_RARE_FIELDS
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.steps import Passed
 from metaquorum.metadata.invariants import (

@@ -8,7 +8,8 @@ import pytest
 
 from metaquorum.metadata.inspect.checks.bisect import BINARY, HEADERS, SCAN, Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import HEALTH, STEP_RULES, named_check, predicate_check
-from metaquorum.metadata.inspect.checks.predicate import IMAGE_RULES, PredicateError, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate import PredicateError, compile_predicate
+from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import END, Point

@@ -12,7 +12,7 @@ from metaquorum.metadata.columnar.changes import decode_changes
 from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.columnar.partitions import decode_partitions
 from metaquorum.metadata.image import images_equal
-from metaquorum.metadata.image.columns import INDEX, LEADER, N_ISR
+from metaquorum.metadata.image.chunk import INDEX, LEADER, N_ISR
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
-from metaquorum.metadata.image.columns import CHUNK_ROWS, INDEX, PADDING
+from metaquorum.metadata.image.chunk import CHUNK_ROWS, INDEX, PADDING
 from metaquorum.metadata.image.compare import partition_changes
 from metaquorum.metadata.inspect.checks.bisect import Bisection, bisect
 from metaquorum.metadata.inspect.checks.checks import named_check, predicate_check

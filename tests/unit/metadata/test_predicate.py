@@ -7,13 +7,12 @@ import pytest
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks import bounds
 from metaquorum.metadata.inspect.checks.predicate import (
-    HELPERS,
     MAX_LENGTH,
-    Place,
     PredicateError,
     Verdict,
     compile_predicate,
 )
+from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, Place
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_records

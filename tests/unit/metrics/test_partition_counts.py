@@ -8,7 +8,7 @@ import random
 import pytest
 
 from metaquorum.metadata.image import MetadataImage, TopicsImage
-from metaquorum.metadata.image.columns import CHUNK_ROWS
+from metaquorum.metadata.image.chunk import CHUNK_ROWS
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.runtime.metrics import partition_counts
 from metaquorum.runtime.metrics.partition_counts import Counts, PartitionCounts

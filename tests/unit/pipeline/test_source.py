@@ -11,14 +11,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from metaquorum.pipeline.logs.places import LogPlace
-from metaquorum.pipeline.source import (
-    MetadataLogReader,
-    MetadataLogStreamReader,
-    OptionError,
-    Options,
-    PiecePartition,
-    SourceError,
-)
+from metaquorum.pipeline.source import MetadataLogReader, MetadataLogStreamReader, PiecePartition, SourceError
+from metaquorum.pipeline.source_options import OptionError, Options
 from tests.unit.pipeline.intervals.telling import batches
 from tests.unit.pipeline.logs.test_logs import STORY, node
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaquorum.metadata.image import MetadataImage, Provenance, TopicsImage
-from metaquorum.metadata.image.columns import CHUNK_ROWS
+from metaquorum.metadata.image.chunk import CHUNK_ROWS
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.runtime.metadata_log import CHUNKS_PER_TICK, SUMMARY_MS, MetadataLines
 

@@ -17,7 +17,7 @@ import msgspec
 from metaquorum.metadata import columnar
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import ImageBuilder, MetadataImage, Provenance
-from metaquorum.metadata.meaning import apply_record
+from metaquorum.metadata.meaning.meanings import apply_record
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,

@@ -12,7 +12,7 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import RECOVERED, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
-from metaquorum.metadata.meaning import merge_change
+from metaquorum.metadata.meaning.partitions import merge_change
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,

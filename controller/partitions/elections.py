@@ -15,7 +15,7 @@ from metaquorum.controller.partitions.partitions import rows_without_preferred_l
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, MetadataImage, PartitionInfo
-from metaquorum.metadata.meaning import merge_change
+from metaquorum.metadata.meaning.partitions import merge_change
 from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 from metaquorum.metadata.requests.partitions import ElectionResult, ElectLeadersRequest, ElectLeadersResponse
 

@@ -13,7 +13,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.image.damaged import damaged_in, is_mark
-from metaquorum.metadata.meaning import merge_change
+from metaquorum.metadata.meaning.partitions import merge_change
 from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.partitions import (

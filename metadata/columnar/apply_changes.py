@@ -1,7 +1,7 @@
 """Replays many PartitionChangeRecords at once, also several of one partition.
 
 Owns the bulk form of a partition change: partition epochs go up by one, leader epochs where a leader is
-named, lists are replaced. `metadata.meaning.merge_change` says the same for one record. What each change
+named, lists are replaced. `merge_change` says the same for one record. What each change
 found and left is kept side by side (`Versions`), for the image and for whoever looks at the steps between.
 """
 

@@ -105,7 +105,12 @@ LAYERS: dict[str, Layer] = {
             name="state",
             target=95,
             files=(
-                *("metadata/replay.py", "metadata/meaning.py", "metadata/delta.py", "metadata/snapshot*.py"),
+                *(
+                    "metadata/replay.py",
+                    "metadata/meaning/*.py",
+                    "metadata/delta.py",
+                    "metadata/snapshot*.py",
+                ),
                 *("metadata/image/*.py", "metadata/columnar/*.py"),
                 *(
                     "metadata/records/codec.py",

@@ -74,7 +74,7 @@ ISR_BUGS = (
         name="partition-epoch-not-raised",
         breaks="every change of a partition raises its epoch",
         source="S2.33, KIP-497",
-        file="metadata/meaning.py",
+        file="metadata/meaning/partitions.py",
         old="partition_epoch=_next_int32(before.partition_epoch),",
         new="partition_epoch=before.partition_epoch,",
         caught_by=(REPLAY, SIM),

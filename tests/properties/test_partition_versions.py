@@ -10,7 +10,7 @@ from metaquorum.metadata.columnar.apply_changes import versions_of
 from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.meaning import merge_change
+from metaquorum.metadata.meaning.partitions import merge_change
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.replay import Replayer

@@ -31,8 +31,6 @@ LONG_FILES: dict[str, int] = {
     "metadata/inspect/summary/summary.py": 405,
     "metadata/inspect/timeline/timeline.py": 465,
     "metadata/inspect/why/why.py": 469,
-    "metadata/meaning.py": 453,
-    "metadata/records/types.py": 445,
     "pipeline/intervals/cluster.py": 419,
     "runtime/config/node.py": 470,
     "runtime/driver.py": 558,

@@ -10,7 +10,7 @@ from typing import Any
 
 from metaquorum.metadata.image import ConfigResource, ImageBuilder
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.meaning import quota_entity
+from metaquorum.metadata.meaning.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 
 NOT_JUDGED = object()

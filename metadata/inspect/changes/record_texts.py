@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.metadata.image import Acl
-from metaquorum.metadata.meaning import quota_entity
+from metaquorum.metadata.meaning.meanings import quota_entity
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType, protocol_name
 from metaquorum.metadata.text.tree import SCRAM_MECHANISMS, plain_number, quota_path

@@ -18,7 +18,7 @@ from metaquorum.metadata.delta import MetadataDelta
 from metaquorum.metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sort_key
 from metaquorum.metadata.inspect.log.entities import is_below
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.meaning import quota_entity
+from metaquorum.metadata.meaning.meanings import quota_entity
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown

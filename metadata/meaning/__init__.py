@@ -1,0 +1,1 @@
+"""What each record means: from a record to edits of an ImageBuilder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.metadata.broker_ids import key_problem
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.replica import MetadataReplicaConfig
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)

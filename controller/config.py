@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.records.types import ControllerEndpoint, Record
+from metaquorum.metadata.records.parts import ControllerEndpoint
+from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
 
 VOTER_REPLICA = MetadataReplicaConfig()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metaquorum.metadata.image import FeaturesImage
-from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.metadata.records.parts import BrokerFeature
 
 LEVEL_NO_OP = 5
 """metadata.version 3.3-IV1: the log may hold NoOp records (KIP-835)."""

@@ -15,20 +15,22 @@ from metaquorum.metadata.image import (
     MetadataImage,
     quota_sort_key,
 )
-from metaquorum.metadata.records.types import (
-    AccessControlEntryRecord,
+from metaquorum.metadata.records.parts import (
     BrokerEndpoint,
     BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    QuotaEntity,
+)
+from metaquorum.metadata.records.types import (
+    AccessControlEntryRecord,
     BrokerRecord,
     ClientQuotaRecord,
     ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
     ControllerRecord,
     DelegationTokenRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
-    QuotaEntity,
     Record,
     UserScramCredentialRecord,
     ZkMigrationStateRecord,

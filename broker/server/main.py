@@ -27,7 +27,7 @@ from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.status_service import BrokerSelfService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
-from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server

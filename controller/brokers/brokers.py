@@ -14,8 +14,8 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import BrokerRegistration, BrokersImage, MetadataImage
+from metaquorum.metadata.records.parts import IN_CONTROLLED_SHUTDOWN
 from metaquorum.metadata.records.types import (
-    IN_CONTROLLED_SHUTDOWN,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,

@@ -11,7 +11,8 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import ControllerFeature, ControllerRecord
+from metaquorum.metadata.records.parts import ControllerFeature
+from metaquorum.metadata.records.types import ControllerRecord
 from metaquorum.metadata.requests.common import Done
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.storage.uuids import UUID_BYTES

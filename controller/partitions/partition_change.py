@@ -15,7 +15,8 @@ from enum import Enum
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
 from metaquorum.metadata.offline import directory_online
-from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER, PartitionChangeRecord
+from metaquorum.metadata.records.parts import LEADER_RECOVERING, NO_LEADER
+from metaquorum.metadata.records.types import PartitionChangeRecord
 
 LEVEL_LEADER_RECOVERY = 3
 """metadata.version 3.2-IV0: a partition can say that its leader recovers (KIP-704)."""

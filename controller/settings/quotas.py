@@ -7,8 +7,8 @@ from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, QuotaEntity
+from metaquorum.metadata.records.parts import QuotaEntity as EntityPart
 from metaquorum.metadata.records.types import ClientQuotaRecord, Record
-from metaquorum.metadata.records.types import QuotaEntity as EntityPart
 from metaquorum.metadata.requests.settings import (
     AlterQuotasRequest,
     QuotaChange,

@@ -31,10 +31,8 @@ from metaquorum.metadata.image import (
     ScramCredential,
 )
 from metaquorum.metadata.meaning.partitions import add_partition, add_topic, change_partition, remove_topic
+from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from metaquorum.metadata.records.types import (
-    FENCED,
-    IN_CONTROLLED_SHUTDOWN,
-    UNFENCED,
     AccessControlEntryRecord,
     BrokerRecord,
     BrokerRegistrationChangeRecord,

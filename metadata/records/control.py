@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias, Union
 
 import msgspec
 
-from metaquorum.metadata.records.types import UnknownTags
+from metaquorum.metadata.records.parts import UnknownTags
 from metaquorum.storage.uuids import ZERO_UUID
 
 

@@ -16,6 +16,14 @@ import msgspec
 
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.parts import (
+    NO_LEADER,
+    BrokerEndpoint,
+    BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    QuotaEntity,
+)
 from metaquorum.storage.uuids import ZERO_UUID
 
 _ZERO: dict[str, Any] = {
@@ -188,8 +196,8 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("is_migrating_zk_broker", "bool", since=2),
         _f("incarnation_id", "uuid"),
         _f("broker_epoch", "int64"),
-        _f("end_points", "[]struct", struct=_endpoint(records.BrokerEndpoint)),
-        _f("features", "[]struct", struct=_feature(records.BrokerFeature)),
+        _f("end_points", "[]struct", struct=_endpoint(BrokerEndpoint)),
+        _f("features", "[]struct", struct=_feature(BrokerFeature)),
         _f("rack", "string", nullable=True),
         _f("fenced", "bool", default=True),
         _f("in_controlled_shutdown", "bool", since=1),
@@ -206,7 +214,7 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("isr", "[]int32"),
         _f("removing_replicas", "[]int32"),
         _f("adding_replicas", "[]int32"),
-        _f("leader", "int32", default=records.NO_LEADER),
+        _f("leader", "int32", default=NO_LEADER),
         _f("leader_recovery_state", "int8", tag=0),
         _f("leader_epoch", "int32", default=-1),
         _f("partition_epoch", "int32", default=-1),
@@ -269,7 +277,7 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
             "entity",
             "[]struct",
             struct=_s(
-                records.QuotaEntity,
+                QuotaEntity,
                 _f("entity_type", "string"),
                 _f("entity_name", "string", nullable=True, default=""),
             ),
@@ -320,8 +328,8 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
         _f("controller_id", "int32"),
         _f("incarnation_id", "uuid"),
         _f("zk_migration_ready", "bool"),
-        _f("end_points", "[]struct", struct=_endpoint(records.ControllerEndpoint)),
-        _f("features", "[]struct", struct=_feature(records.ControllerFeature)),
+        _f("end_points", "[]struct", struct=_endpoint(ControllerEndpoint)),
+        _f("features", "[]struct", struct=_feature(ControllerFeature)),
     ),
 )
 """Every metadata record, by ascending api key."""

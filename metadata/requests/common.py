@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
 from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.records.types import LEADER_RECOVERED
+from metaquorum.metadata.records.parts import LEADER_RECOVERED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from enum import Enum
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
-from metaquorum.metadata.records.types import ControllerEndpoint, ControllerFeature
+from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature
 from metaquorum.metadata.settings.acls import AclFilter
 
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from metaquorum.metadata.columnar.rows import NewRows, partition_values, topic_words
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.records.types import (
-    BrokerEndpoint,
-    BrokerFeature,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,

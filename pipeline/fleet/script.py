@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     ClientQuotaRecord,
     ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
     ControllerRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
-    QuotaEntity,
 )
 from metaquorum.pipeline.fleet.batches import LEVEL
 from metaquorum.pipeline.fleet.cluster import BROKER, MIN_ISR, TOPIC, Cluster

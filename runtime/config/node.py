@@ -17,7 +17,8 @@ import javaproperties
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature, ControllerEndpoint, Record
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature, ControllerEndpoint
+from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.raft.config import RaftConfig, Voter

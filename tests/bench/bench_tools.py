@@ -17,6 +17,7 @@ from pathlib import Path
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.parts import FENCED, QuotaEntity
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.log.segment import segment_name
 from tests.bench.bench_replay import BROKERS, log_of, one_record_log, topic_id, values
@@ -41,10 +42,10 @@ def mixed_values(count: int) -> Iterator[bytes]:
             encode(r.PartitionRecord(at, uuid, replicas, replicas, leader=at, directories=(uuid,) * 3), 1),
             encode(r.PartitionChangeRecord(at, uuid, isr=replicas, leader=at), 1),
             encode(r.ConfigRecord(2, name, "retention.ms", str(at)), 0),
-            encode(r.BrokerRegistrationChangeRecord(at, at, fenced=r.FENCED), 1),
+            encode(r.BrokerRegistrationChangeRecord(at, at, fenced=FENCED), 1),
             encode(r.ProducerIdsRecord(at, at, at * 1000), 0),
             encode(
-                r.ClientQuotaRecord((r.QuotaEntity("user", name),), "producer_byte_rate", at + 0.5, False), 0
+                r.ClientQuotaRecord((QuotaEntity("user", name),), "producer_byte_rate", at + 0.5, False), 0
             ),
             encode(r.AccessControlEntryRecord(uuid, 2, name, 3, f"User:{name}", "*", 2, 3), 0),
             encode(r.RemoveTopicRecord(uuid), 0),

@@ -24,14 +24,8 @@ from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.metadata.columnar.bulk import Bulk, NewPartitions, in_pieces
 from metaquorum.metadata.columnar.rows import NewRows, topic_words
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import (
-    BrokerEndpoint,
-    BrokerFeature,
-    BrokerRecord,
-    FeatureLevelRecord,
-    Record,
-    TopicRecord,
-)
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.types import BrokerRecord, FeatureLevelRecord, Record, TopicRecord
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.raft.effects import AppendLog, PersistQuorumState

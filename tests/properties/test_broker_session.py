@@ -21,7 +21,7 @@ from metaquorum.broker.events import (
 from metaquorum.broker.lifecycle import TRANSITIONS, BrokerState
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

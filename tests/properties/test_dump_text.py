@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RecordSchema
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.metadata.text.dump_text import CACHED_TEXTS, TextCache, payload_text
@@ -44,7 +45,7 @@ def test_records_from_the_future_and_numbers_that_json_lacks() -> None:
     for record, version in (
         (r.UnknownRecord(99, 7, b"\x00\xff"), 7),
         (UnknownControlRecord(40, b"k", b"v"), 0),
-        (r.ClientQuotaRecord((r.QuotaEntity("user", '"{}\\\n'),), "k", math.inf, False), 0),
+        (r.ClientQuotaRecord((QuotaEntity("user", '"{}\\\n'),), "k", math.inf, False), 0),
         (r.ClientQuotaRecord((), "k", math.nan, True), 0),
     ):
         text = "{" + payload_text(record, version) + "}"

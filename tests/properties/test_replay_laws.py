@@ -14,6 +14,7 @@ from metaquorum.metadata.features import record_version_for
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -27,7 +28,6 @@ from metaquorum.metadata.records.types import (
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
-    QuotaEntity,
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,

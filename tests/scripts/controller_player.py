@@ -11,22 +11,13 @@ from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.metadata.requests import (
-    broker_ids as requests_broker_ids,
-)
-from metaquorum.metadata.requests import (
-    common as requests,
-)
-from metaquorum.metadata.requests import (
-    partitions as requests_partitions,
-)
-from metaquorum.metadata.requests import (
-    reassignments as requests_reassignments,
-)
-from metaquorum.metadata.requests import (
-    settings as requests_settings,
-)
+from metaquorum.metadata.requests import broker_ids as requests_broker_ids
+from metaquorum.metadata.requests import common as requests
+from metaquorum.metadata.requests import partitions as requests_partitions
+from metaquorum.metadata.requests import reassignments as requests_reassignments
+from metaquorum.metadata.requests import settings as requests_settings
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from tests.scripts.player import Player, show
 from tests.scripts.session_player import ids, numbers
@@ -170,7 +161,7 @@ class ControllerPlayer(Player):
         changes: dict[str, Any] = {
             "rack": options.get("rack"),
             "binding_key": options.get("key"),
-            "features": tuple(records.BrokerFeature(*each) for each in FEATURES),
+            "features": tuple(BrokerFeature(*each) for each in FEATURES),
         }
         if "dirs" in options:
             changes["directories"] = ids(options["dirs"])

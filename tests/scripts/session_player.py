@@ -9,7 +9,7 @@ from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import BrokerHeartbeatResponse, RegisterBrokerResponse
 from tests.scripts.player import Player, show
 

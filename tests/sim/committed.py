@@ -17,7 +17,7 @@ from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage
 from metaquorum.metadata.image.damaged import damaged_in
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.offline import directory_online
-from metaquorum.metadata.records.types import LEADER_RECOVERING, NO_LEADER
+from metaquorum.metadata.records.parts import LEADER_RECOVERING, NO_LEADER
 from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.sim.errors import SafetyError

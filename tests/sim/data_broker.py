@@ -33,7 +33,7 @@ from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdenti
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import BrokerFeature
+from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from tests.sim.data_disks import DataDirectories, DataDirectory

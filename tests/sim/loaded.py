@@ -14,7 +14,7 @@ from metaquorum.controller.partitions.effective import unclean_allowed
 from metaquorum.controller.partitions.partitions import leads_any
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import MetadataImage, PartitionInfo, Provenance
-from metaquorum.metadata.records.types import NO_LEADER
+from metaquorum.metadata.records.parts import NO_LEADER
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import load_meta_properties

@@ -22,7 +22,7 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import RegisterBrokerRequest, RegisterBrokerResponse
 from metaquorum.raft import effects as raft
 from metaquorum.raft.config import RaftConfig, Voter

@@ -16,7 +16,7 @@ from typing import Any
 from metaquorum.broker.node import BrokerNode
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
-from metaquorum.metadata.records.types import LEADER_RECOVERED, LEADER_RECOVERING
+from metaquorum.metadata.records.parts import LEADER_RECOVERED, LEADER_RECOVERING
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,

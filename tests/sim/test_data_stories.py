@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.metadata.image import LOST, PartitionInfo
-from metaquorum.metadata.records.types import NO_LEADER
+from metaquorum.metadata.records.parts import NO_LEADER
 from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ElectLeadersRequest
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas

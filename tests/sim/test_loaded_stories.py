@@ -11,7 +11,7 @@ from typing import Any
 from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE, ConfigResource, PartitionInfo
-from metaquorum.metadata.records.types import LEADER_RECOVERED, NO_LEADER
+from metaquorum.metadata.records.parts import LEADER_RECOVERED, NO_LEADER
 from metaquorum.metadata.requests.partitions import AlterPartitionResponse
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.metadata.requests.settings import AlterConfigsRequest, ConfigChange, ConfigOp, OpKind

@@ -16,6 +16,7 @@ from metaquorum.metadata.errors import UnsupportedVersionError
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode, encode_control
+from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 
 KINDS = {"topic": 2, "broker": 4, "cluster": 4}
@@ -41,7 +42,7 @@ class Records:
         }
         own = ("registers", "stays", "unfences", "fences", "stops", "dirs", "topic", "adds", "moves", "sets")
         self._names.update({name: getattr(self, name) for name in own})
-        self._names.update(uuid=uuid, level=self.level, Endpoint=r.BrokerEndpoint, QuotaEntity=r.QuotaEntity)
+        self._names.update(uuid=uuid, level=self.level, Endpoint=BrokerEndpoint, QuotaEntity=QuotaEntity)
 
     def values(self, text: str, offset: int) -> list[bytes]:
         """The encoded values of one batch; `text` is one expression or several between commas."""

@@ -13,6 +13,7 @@ from metaquorum.metadata.image.types import NO_LEADER, RECOVERING
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep, PartitionKey, Place
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, duration, listed
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import FENCED
 
 UNKNOWN = "not known"
 """What a broker was, where no record of the log says it."""
@@ -79,7 +80,7 @@ class Strangers:
     def _registration(self, offset: int, record: r.BrokerRegistrationChangeRecord) -> Iterator[Grouped]:
         node = record.broker_id
         if record.fenced:
-            fenced = record.fenced == r.FENCED
+            fenced = record.fenced == FENCED
             kind, word = ("broker fenced", "fenced") if fenced else ("broker unfenced", "unfenced")
             yield from self._broker(offset, node, kind, word)
         if record.in_controlled_shutdown:
@@ -146,7 +147,7 @@ def said_fields(record: object) -> dict[str, Any]:
         case r.UnfenceBrokerRecord():
             return {"fenced": False}
         case r.BrokerRegistrationChangeRecord():
-            told: dict[str, Any] = {"fenced": record.fenced == r.FENCED} if record.fenced else {}
+            told: dict[str, Any] = {"fenced": record.fenced == FENCED} if record.fenced else {}
             return told | ({"inControlledShutdown": True} if record.in_controlled_shutdown else {})
         case r.PartitionRecord() | r.PartitionChangeRecord():
             named: dict[str, Any] = {

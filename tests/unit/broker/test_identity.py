@@ -11,7 +11,7 @@ from metaquorum.broker.events import SendToController
 from metaquorum.broker.identity import FoundDirectory, IdentityConflict, known_identity
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
 from metaquorum.raft.events import Stop
 from metaquorum.storage.files.meta_properties import MetaProperties

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.tail import BATCH_MAX_BYTES, Tail
-from metaquorum.metadata.records.types import BrokerEndpoint
+from metaquorum.metadata.records.parts import BrokerEndpoint
 
 MOST = 100
 KEYS: tuple[PartitionKey, ...] = ((b"x" * 16, 0), (b"x" * 16, 1), (b"y" * 16, 0))

@@ -41,8 +41,8 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION, write_version
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
-    BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,

@@ -11,6 +11,7 @@ from metaquorum.metadata.inspect.log.entities import KINDS, EntityNamer, entity_
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import FENCED, NO_LEADER, QuotaEntity
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from metaquorum.storage.uuids import uuid_to_text
 from tests.e2e.processes import ENVIRONMENT, running
@@ -42,11 +43,11 @@ CASES: list[tuple[object, tuple[str, ...]]] = [
     (r.RemoveUserScramCredentialRecord("alice", 2), ("user/alice", "scram/SCRAM-SHA-512/alice")),
     (r.FeatureLevelRecord("metadata.version", 19), ("feature/metadata.version",)),
     (
-        r.ClientQuotaRecord((r.QuotaEntity("user", "a"), r.QuotaEntity("client-id", None)), "k", 1.0, False),
+        r.ClientQuotaRecord((QuotaEntity("user", "a"), QuotaEntity("client-id", None)), "k", 1.0, False),
         ("client-id/<default>", "user/a", "quota/client-id=<default>,user=a"),
     ),
     (r.ProducerIdsRecord(3, 9, 1000), ("producer-ids", "broker/3")),
-    (r.BrokerRegistrationChangeRecord(3, 9, fenced=r.FENCED), ("broker/3",)),
+    (r.BrokerRegistrationChangeRecord(3, 9, fenced=FENCED), ("broker/3",)),
     (r.AccessControlEntryRecord(ID, 2, "x", 3, "User:a", "*", 2, 3), (f"acl/{TEXT}",)),
     (r.RemoveAccessControlEntryRecord(ID), (f"acl/{TEXT}",)),
     (r.NoOpRecord(), ()),
@@ -110,8 +111,8 @@ def test_moves_of_one_batch_are_one_event_each_way() -> None:
         (10, "topic created", "orders, 5 partitions")
     ]
     changes: list[object] = [r.PartitionChangeRecord(index, ID, leader=2) for index in range(4)]
-    changes.append(r.PartitionChangeRecord(4, ID, leader=r.NO_LEADER))
-    changes.append(r.BrokerRegistrationChangeRecord(1, 9, fenced=r.FENCED))
+    changes.append(r.PartitionChangeRecord(4, ID, leader=NO_LEADER))
+    changes.append(r.BrokerRegistrationChangeRecord(1, 9, fenced=FENCED))
     told = timeline.batch(4, 60, enumerate(changes, 20))
     assert [(event.offset, event.entity, event.text) for event in told] == [
         (20, "broker/2", "orders-0, orders-1, orders-2 and 1 more: 1 -> 2"),

@@ -21,6 +21,7 @@ from metaquorum.cli.log.time_text import entity_tables
 from metaquorum.cli.main import main
 from metaquorum.cli.text.output import table_lines, trimmed
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import STORY, Batch, make_node
@@ -30,8 +31,8 @@ BROKER = r.BrokerRecord(
     7,
     bytes(range(16)),
     9,
-    end_points=(r.BrokerEndpoint("PLAINTEXT", "broker-7.example.de", 9092, 0),),
-    features=(r.BrokerFeature("metadata.version", 1, 19),),
+    end_points=(BrokerEndpoint("PLAINTEXT", "broker-7.example.de", 9092, 0),),
+    features=(BrokerFeature("metadata.version", 1, 19),),
     rack="rack-b",
     log_dirs=(bytes(range(16)), bytes(range(16, 32))),
 )

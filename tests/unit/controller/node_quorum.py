@@ -36,13 +36,8 @@ from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.metadata.records.batches import decode_batch
-from metaquorum.metadata.records.types import (
-    BrokerEndpoint,
-    BrokerFeature,
-    FeatureLevelRecord,
-    NoOpRecord,
-    Record,
-)
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord, Record
 from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,

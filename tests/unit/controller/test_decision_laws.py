@@ -23,9 +23,8 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.records.types import (
-    BrokerEndpoint,
-    BrokerFeature,
     FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -33,10 +32,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
-from metaquorum.metadata.requests.settings import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-)
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.state.progress import ReplicaState
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition

@@ -25,8 +25,8 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
+from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.records.types import (
-    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,

@@ -17,18 +17,16 @@ from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.records.parts import BrokerFeature, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
     AccessControlEntryRecord,
-    BrokerFeature,
     BrokerRecord,
     ClientQuotaRecord,
     ConfigRecord,
-    ControllerFeature,
     ControllerRecord,
     DelegationTokenRecord,
     FeatureLevelRecord,
     ProducerIdsRecord,
-    QuotaEntity,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,

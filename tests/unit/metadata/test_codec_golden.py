@@ -11,6 +11,7 @@ import pytest
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records import control as control_records
 from metaquorum.metadata.records import types as records
+from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from metaquorum.metadata.text.dump import payload_json
 
@@ -147,7 +148,7 @@ def test_voters_are_shown_with_kafkas_field_names() -> None:
 
 @pytest.mark.parametrize("port", [0, 32767, 32768, 65535])
 def test_ports_above_the_signed_range_survive(port: int) -> None:
-    endpoint = records.BrokerEndpoint("PLAINTEXT", "host", port, 0)
+    endpoint = BrokerEndpoint("PLAINTEXT", "host", port, 0)
     record = records.BrokerRecord(1, UUID_A, 7, (endpoint,))
     _, again = codec.decode(codec.encode(record, 3))
     assert again == record

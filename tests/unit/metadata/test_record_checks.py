@@ -11,6 +11,7 @@ from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES, falls
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.parts import UNFENCED, QuotaEntity
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from tests.conftest import REPOSITORY
@@ -64,8 +65,8 @@ def config(value: str | None, name: str = "retention.ms") -> r.ConfigRecord:
 
 
 ACL = r.AccessControlEntryRecord(ID, 2, "orders", 3, "User:a", "*", 3, 3)
-QUOTA = r.ClientQuotaRecord((r.QuotaEntity("user", "a"),), "k", 1.0, False)
-UNQUOTA = r.ClientQuotaRecord((r.QuotaEntity("user", "a"),), "k", 0.0, True)
+QUOTA = r.ClientQuotaRecord((QuotaEntity("user", "a"),), "k", 1.0, False)
+UNQUOTA = r.ClientQuotaRecord((QuotaEntity("user", "a"),), "k", 0.0, True)
 GOOD = r.UserScramCredentialRecord("a", 1, b"salt", b"s" * 32, b"k" * 32, 4096)
 IDLE = "records-change-something"
 CHANGES: list[tuple[list[Batch], list[int]]] = [
@@ -81,7 +82,7 @@ CHANGES: list[tuple[list[Batch], list[int]]] = [
     ([(2, [r.RemoveDelegationTokenRecord("none")])], [15]),
     ([(2, [r.FeatureLevelRecord("metadata.version", 14)])], [15]),
     ([(2, [r.UnfenceBrokerRecord(1, 2)])], [15]),
-    ([(2, [r.BrokerRegistrationChangeRecord(1, 2, fenced=r.UNFENCED)])], [15]),
+    ([(2, [r.BrokerRegistrationChangeRecord(1, 2, fenced=UNFENCED)])], [15]),
     ([(2, [r.FenceBrokerRecord(1, 2)])], []),
     ([(2, [r.PartitionChangeRecord(0, ORDERS)])], [15]),
     ([(2, [r.PartitionChangeRecord(0, ORDERS, isr=(1,))])], [15]),

@@ -17,11 +17,11 @@ from metaquorum.metadata.image import (
     ProducerIds,
     images_equal,
 )
+from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
-    BrokerEndpoint,
     BrokerRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
@@ -35,7 +35,6 @@ from metaquorum.metadata.records.types import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
-    QuotaEntity,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,

@@ -18,6 +18,7 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEven
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import FENCED, IN_CONTROLLED_SHUTDOWN, UNFENCED
 from tests.unit.controller.node_quorum import Quorum
 from tests.unit.controller.test_node_brokers import beat, quorum_of
 
@@ -43,18 +44,18 @@ def change(**more: object) -> r.PartitionChangeRecord:
 
 
 def fence(number: int) -> r.BrokerRegistrationChangeRecord:
-    return r.BrokerRegistrationChangeRecord(number, number, fenced=r.FENCED)
+    return r.BrokerRegistrationChangeRecord(number, number, fenced=FENCED)
 
 
 def shutdown(number: int) -> r.BrokerRegistrationChangeRecord:
-    return r.BrokerRegistrationChangeRecord(number, number, in_controlled_shutdown=r.IN_CONTROLLED_SHUTDOWN)
+    return r.BrokerRegistrationChangeRecord(number, number, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN)
 
 
 def dirs(number: int, *left: bytes) -> r.BrokerRegistrationChangeRecord:
     return r.BrokerRegistrationChangeRecord(number, number, log_dirs=left)
 
 
-UNFENCE = r.BrokerRegistrationChangeRecord(1, 1, fenced=r.UNFENCED)
+UNFENCE = r.BrokerRegistrationChangeRecord(1, 1, fenced=UNFENCED)
 START: list[object] = [broker(1, 1), broker(2, 2), r.TopicRecord("t", ID), partition()]
 UNCLEAN = r.ConfigRecord(2, "t", UNCLEAN_ELECTION, "true")
 MOVING = change(replicas=(1, 2, 3), adding_replicas=(3,), removing_replicas=(2,))

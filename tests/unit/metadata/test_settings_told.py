@@ -15,6 +15,7 @@ from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import QuotaEntity
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.text.tree import image_tree, plain_number
 from metaquorum.metadata.text.tree_json import image_json
@@ -29,7 +30,7 @@ BIG = 9_007_199_254_740_991
 def quota(
     key: str, value: float, *parts: tuple[str, str | None], remove: bool = False
 ) -> r.ClientQuotaRecord:
-    return r.ClientQuotaRecord(tuple(r.QuotaEntity(*part) for part in parts), key, value, remove)
+    return r.ClientQuotaRecord(tuple(QuotaEntity(*part) for part in parts), key, value, remove)
 
 
 WHOLE = (("user", "alice"), ("client-id", "app"))

@@ -18,6 +18,7 @@ from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import FENCED
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY, shared_data_path
 from tests.unit.metadata.made_logs import add_snapshot, flip, make_node, memory_disk
@@ -223,7 +224,7 @@ START: tuple[int, list[object]] = (
     0,
     [broker(1, 0), broker(2, 1), r.TopicRecord("t", ID), partition(), LEVEL],
 )
-FENCE = r.BrokerRegistrationChangeRecord(1, 0, fenced=r.FENCED)
+FENCE = r.BrokerRegistrationChangeRecord(1, 0, fenced=FENCED)
 
 # (what happens, the rule of the last link)
 MADE_UP: list[tuple[list[tuple[int, list[object]]], list[str]]] = [

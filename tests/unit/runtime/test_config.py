@@ -9,7 +9,7 @@ import pytest
 from metaquorum.broker.replica.topic_settings import topic_settings
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import ControllerEndpoint
+from metaquorum.metadata.records.parts import ControllerEndpoint
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.runtime.config.docs import configuration_page
 from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas

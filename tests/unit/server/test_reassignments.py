@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.records.types import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub

@@ -15,6 +15,7 @@ from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.invariants import check_image
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.replay import Replayer
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
@@ -84,7 +85,7 @@ def told_violations(given: list[RecordBatch]) -> set[tuple[str, str, int, int | 
     }
 
 
-FEATURES = (r.BrokerFeature("metadata.version", 15, 19),)
+FEATURES = (BrokerFeature("metadata.version", 15, 19),)
 
 
 def registered(number: int, epoch: int, epochs: dict[int, int], **more: Any) -> object:

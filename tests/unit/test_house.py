@@ -27,7 +27,6 @@ MAX_FILES_IN_A_ROOM = 14
 LONG_FILES: dict[str, int] = {
     "broker/session.py": 587,
     "cli/local/demo.py": 404,
-    "metadata/inspect/checks/bisect.py": 429,
     "metadata/inspect/summary/summary.py": 405,
     "metadata/inspect/timeline/timeline.py": 465,
     "metadata/inspect/why/why.py": 469,

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import msgspec
 
 from metaquorum.metadata.image import Provenance
+from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, Bisection
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
 from metaquorum.metadata.inspect.checks.predicate_names import Place
-from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
@@ -42,47 +42,6 @@ from metaquorum.storage.types import LogPosition
 
 STRIDE = 64
 """Batches between two questions while a search by halving walks from one snapshot to the next."""
-
-BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
-
-
-class Bisection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found.
-
-    `step` is the batch by which the check turned false, with the states around it, and `record` the first of
-    its records after which it is false (None: the batch as a whole). Both are None when it never turns false
-    (`always_false` False) and when it is false from the first state on (`always_false` True, at
-    `from_offset`). `never_defined`: what it asks for is in no state, so it was neither true nor false.
-    `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
-    `loaded` of them were read; `batches` is how many batches were looked at one by one,
-    and `unknown` how many of their records are from the future. `limits` has what was not looked at.
-    """
-
-    check: str
-    method: str
-    reason: str
-    from_offset: int
-    end_offset: int
-    step: Step | None = None
-    record: DecodedRecord | None = None
-    always_false: bool = False
-    never_defined: bool = False
-    snapshots: int = 0
-    loaded: int = 0
-    batches: int = 0
-    unknown: int = 0
-    limits: Limits = msgspec.field(default_factory=Limits)
-
-    @property
-    def is_found(self) -> bool:
-        return self.step is not None or self.always_false
-
-    def changes(self) -> list[EntityChange]:
-        """What the batch changed, by entity."""
-        if self.step is None:
-            return []
-        quorums = (self.step.quorum_before, self.step.quorum_after)
-        return changes_between(self.step.before, self.step.after, quorums=quorums)
 
 
 def bisect(

@@ -1,0 +1,51 @@
+"""What a search over a log came to: the offset at which an expression turned, and how sure that is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
+from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.walk.states import Step
+from metaquorum.metadata.records.batches import DecodedRecord
+
+BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
+
+
+class Bisection(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found.
+
+    `step` is the batch by which the check turned false, with the states around it, and `record` the first of
+    its records after which it is false (None: the batch as a whole). Both are None when it never turns false
+    (`always_false` False) and when it is false from the first state on (`always_false` True, at
+    `from_offset`). `never_defined`: what it asks for is in no state, so it was neither true nor false.
+    `method` is BINARY, SCAN or HEADERS, `reason` says why that one. `snapshots` were there,
+    `loaded` of them were read; `batches` is how many batches were looked at one by one,
+    and `unknown` how many of their records are from the future. `limits` has what was not looked at.
+    """
+
+    check: str
+    method: str
+    reason: str
+    from_offset: int
+    end_offset: int
+    step: Step | None = None
+    record: DecodedRecord | None = None
+    always_false: bool = False
+    never_defined: bool = False
+    snapshots: int = 0
+    loaded: int = 0
+    batches: int = 0
+    unknown: int = 0
+    limits: Limits = msgspec.field(default_factory=Limits)
+
+    @property
+    def is_found(self) -> bool:
+        return self.step is not None or self.always_false
+
+    def changes(self) -> list[EntityChange]:
+        """What the batch changed, by entity."""
+        if self.step is None:
+            return []
+        quorums = (self.step.quorum_before, self.step.quorum_after)
+        return changes_between(self.step.before, self.step.after, quorums=quorums)

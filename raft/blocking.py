@@ -70,6 +70,11 @@ class BlockingDriver:
         wall_ms: Callable[[], int] | None = None,
         applied_offset: int = 0,
     ) -> None:
+        if applied_offset < store.log.start_offset:
+            raise RaftUsageError(
+                f"the log of {store.directory} starts at offset {store.log.start_offset}: load the newest "
+                "snapshot (latest_snapshot) and give its offset as applied_offset"
+            )
         self.core = RaftCore(config, store.raft_identity, voters, store.recovered(), rng or SystemRandom())
         self.store = store
         self.applied_offset = applied_offset

@@ -18,7 +18,7 @@ from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
 
-VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=1 + at) for at in range(3))
+VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=1 + at) for at in range(5))
 CONFIG = raft.RaftConfig(note_committed_ms=5, sync_committed_ms=50)
 SMALL_SEGMENTS = LogConfig(segment_bytes=400)
 STEPS = 600
@@ -36,13 +36,20 @@ class Replica(raft.BlockingDriver):
         self.disk = disk
         self.loaded: list[int] = []
         self.doubled: set[bytes] = set()
+        store = raft.ReplicaStore.open(
+            disk, DIRECTORY, SMALL_SEGMENTS, voter_ids=tuple(cluster.disks), retention_bytes=1
+        )
+        begin = store.latest_snapshot()
+        if begin is not None:
+            self.load_snapshot(begin, store.snapshot_path(begin))
         super().__init__(
-            raft.ReplicaStore.open(disk, DIRECTORY, SMALL_SEGMENTS, voter_ids=(0, 1, 2), retention_bytes=1),
-            VOTERS,
+            store,
+            VOTERS[: len(cluster.disks)],
             CONFIG,
             rng=random.Random(cluster.rng.random()),
             now_ms=lambda: cluster.now_ms,
-            wall_ms=lambda: cluster.now_ms,
+            wall_ms=lambda: cluster.wall_ms(node_id),
+            applied_offset=0 if begin is None else begin.offset,
         )
 
     def send(self, to: int, correlation_id: int, request: raft.RaftRequest, timeout_ms: int) -> None:
@@ -69,8 +76,8 @@ class Replica(raft.BlockingDriver):
             value = self.waiting.pop(batch.header.base_offset, None)
             if value is not None:
                 assert self.committed[-1] == value
+                assert batch.header.max_timestamp_ms == self.cluster.written_at_ms[value]
                 self.cluster.acknowledged.append(value)
-
             if value in self.doubled:
                 self.append([b"again " + value])
 
@@ -95,20 +102,33 @@ class Replica(raft.BlockingDriver):
 
 
 class Cluster:
-    def __init__(self, seed: int) -> None:
+    """`wall_ms` is the wall clock of a node, which a test may set; by default all show the same time."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        voters: int = 3,
+        wall_ms: Callable[[int, int], int] = lambda now_ms, node_id: now_ms,
+    ) -> None:
         self.rng = random.Random(seed)
+        self._wall_ms = wall_ms
+        self.written_at_ms: dict[bytes, int] = {}
         self.now_ms = 1000
         self.network: deque[Callable[[], None]] = deque()
         self.callers: dict[int, tuple[int, int]] = {}
         self.acknowledged: list[bytes] = []
         self.away: int | None = None
         self.last_key = self.written = self.reads = self.crashes = 0
-        self.disks = {at: FaultyDisk(random.Random(seed * 10 + at)) for at in range(3)}
+        self.disks = {at: FaultyDisk(random.Random(seed * 10 + at)) for at in range(voters)}
         self.nodes: dict[int, Replica] = {}
         for node_id, disk in self.disks.items():
             raft.create_directory(disk, DIRECTORY, cluster_id="c", node_id=node_id, rng=self.rng)
             disk.sync_directory("/")
             self.begin(node_id)
+
+    def wall_ms(self, node_id: int) -> int:
+        return self._wall_ms(self.now_ms, node_id)
 
     def begin(self, node_id: int) -> None:
         """Opening can fail as any operation can: the machine starts once more then."""
@@ -146,7 +166,7 @@ class Cluster:
                 arrive()
         else:
             self.now_ms += rng.randint(1, 20)
-        for node_id in range(3):
+        for node_id in self.disks:
             if node_id not in self.nodes:
                 if node_id == self.away:
                     continue
@@ -155,7 +175,7 @@ class Cluster:
             elif self.nodes[node_id].wait_ms() == 0:
                 self.input(node_id, Replica.tick)
         if faults and rng.random() < 0.02:
-            self.disks[rng.randrange(3)].crash_after = rng.randint(1, 12)
+            self.disks[rng.choice(list(self.disks))].crash_after = rng.randint(1, 12)
         leaders = [at for at, node in self.nodes.items() if node.core.is_leader]
         if leaders and rng.random() < 0.3:
             self.input(rng.choice(leaders), self.write if rng.random() < 0.7 else self.read)
@@ -164,6 +184,7 @@ class Cluster:
         self.written += 1
         value = b"%d" % self.written
         node.waiting[node.core.log_end_offset] = value
+        self.written_at_ms[value] = self.wall_ms(node.core.node_id)
         node.append([value])
 
     def read(self, node: Replica) -> None:
@@ -177,23 +198,78 @@ class Cluster:
             assert longer[: len(shorter)] == shorter, "two replicas applied different records"
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_nothing_acknowledged_is_lost(seed: int) -> None:
-    cluster = Cluster(seed)
-    for _ in range(STEPS):
-        cluster.step(faults=True)
-        cluster.check()
+def heal(cluster: Cluster) -> None:
+    """No more faults: everybody comes back, writes go on, and nothing acknowledged is missing or doubled."""
     for disk in cluster.disks.values():
         disk.crash_after = None
-    before = len(cluster.acknowledged)
-    for _ in range(4 * STEPS):
+    before, steps = len(cluster.acknowledged), 0
+    while len(cluster.nodes) < len(cluster.disks) or len(cluster.acknowledged) < before + 10:
         cluster.step(faults=False)
+        steps += 1
+        assert steps < 10 * STEPS, "no progress after healing"
     cluster.check()
-    assert len(cluster.acknowledged) > before and cluster.reads > 0 and cluster.crashes > 0
-    assert len(cluster.nodes) == 3
     longest = max((node.committed for node in cluster.nodes.values()), key=len)
     assert set(cluster.acknowledged) <= set(longest)
     assert len(set(longest)) == len(longest)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("voters", [3, 5])
+def test_nothing_acknowledged_is_lost(seed: int, voters: int) -> None:
+    cluster = Cluster(seed, voters=voters)
+    for _ in range(STEPS):
+        cluster.step(faults=True)
+        cluster.check()
+    assert cluster.crashes > 0
+    heal(cluster)
+    while cluster.reads == 0:
+        cluster.step(faults=False)
+
+
+def test_power_may_fail_at_any_operation_of_a_disk() -> None:
+    """One short history, and one voter that loses its power at its first operation, its second, and so on,
+    through elections, appends, syncs, notes and a snapshot."""
+    sound = short_history(crash_after=None)
+    assert sound.crashes == 0 and sound.nodes[0].core.log_start_offset > 0
+    operations = sound.disks[0].operations
+    assert operations > 100
+    for crash_after in range(operations):
+        crashed = short_history(crash_after=crash_after)
+        assert crashed.crashes == 1, f"no power lost at operation {crash_after}"
+        heal(crashed)
+
+
+def short_history(*, crash_after: int | None) -> Cluster:
+    """300 steps without any fault but this one. On the way, voter 0 writes a snapshot and trims its log."""
+    cluster = Cluster(21)
+    cluster.disks[0].operations, cluster.disks[0].crash_after = 0, crash_after
+    for step in range(300):
+        cluster.step(faults=False)
+        if step == 250 and 0 in cluster.nodes and cluster.nodes[0].committed:
+            cluster.input(0, Replica.snapshot)
+    return cluster
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+def test_wall_clocks_that_run_backwards_change_only_timestamps(voters: int) -> None:
+    """Record timestamps are the wall clock of the leader that wrote them, wherever it jumps (`on_committed`
+    compares them). Nothing else depends on it: a history with broken clocks is the same otherwise."""
+    histories = []
+    for clock in (lambda now_ms, node_id: now_ms, falling):
+        cluster = Cluster(31, voters=voters, wall_ms=clock)
+        for _ in range(STEPS):
+            cluster.step(faults=True)
+        logs = {at: (node.committed, node.core.epochs.entries) for at, node in cluster.nodes.items()}
+        histories.append((cluster.acknowledged, logs, cluster.crashes, cluster.now_ms))
+        times_ms = [cluster.written_at_ms[value] for value in cluster.acknowledged]
+        assert (times_ms == sorted(times_ms)) == (clock is not falling)
+    assert histories[0] == histories[1]
+    assert len(histories[0][0]) > 20
+
+
+def falling(now_ms: int, node_id: int) -> int:
+    """Each node another clock: it falls, and every 50 ms it jumps ahead or back by a day."""
+    return 10**12 - 3 * now_ms + (node_id + now_ms // 50) % 3 * 86_400_000
 
 
 def test_a_follower_refuses_to_append() -> None:
@@ -222,7 +298,7 @@ def test_a_hook_may_append() -> None:
     cluster, leader = led(7)
     leader.doubled = {b"one"}
     offset = leader.append([b"one"])
-    leader.waiting[offset] = b"one"
+    leader.waiting[offset], cluster.written_at_ms[b"one"] = b"one", cluster.now_ms
     for _ in range(300):
         cluster.step(faults=False)
     assert leader.committed.count(b"again one") == 1

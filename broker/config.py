@@ -9,7 +9,7 @@ from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.replica import MetadataReplicaConfig
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
-"""Nobody waits for the fetches and votes of an observer: it replays in larger steps than a voter."""
+"""No one waits for the fetches and votes of an observer: it replays in larger steps than a voter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What comes into a broker node and what goes out of it, as values.
 
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, executed in
-order by whoever drives the node; what had to wait for a disk has been held back already. What concerns
+order by the driver; what had to wait for a disk has been held back already. What concerns
 partition data is in `broker.replica.events`.
 """
 
@@ -126,9 +126,9 @@ class SendToController:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishImage:
     """The image moved on: everything below `offset` is in it. `previous` is the one published before (at
-    first the empty image); what lies between them is found by comparing them, once and by whoever needs it
-    (`metadata.delta.diff`). Never older than the broker's own registration; a fetched snapshot
-    is one publication like any other."""
+    first the empty image); what is between them is found by comparing them, once and by the code that needs
+    it (`metadata.delta.diff`). Never older than the broker's own registration; a fetched snapshot is one
+    publication like any other."""
 
     image: MetadataImage
     previous: MetadataImage

@@ -29,7 +29,7 @@ class FoundDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownIdentity:
-    """What is known without asking anybody. `node_id` None: the controllers have to be asked, and
+    """What is known without asking. `node_id` None: the controllers have to be asked, and
     `cluster_id` None: too. `unwritten`: directories without a meta.properties, in the order given.
     `is_blank`: none of them has one."""
 

@@ -95,7 +95,7 @@ class BrokerNode:
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """Take one event; returns what is to be done, in order. After `Stop` nothing more comes."""
+        """Take one event; returns what is due, in order. After `Stop` nothing more comes."""
         if self._stopped:
             return []
         if isinstance(event, DataEvent):
@@ -136,7 +136,7 @@ class BrokerNode:
 
     @property
     def replicas(self) -> ReplicaManager | None:
-        """For figures and for what is read outside of the inbox; never to be told anything."""
+        """For figures and for what is read outside the inbox; never to be told anything."""
         return self._replicas
 
     @property
@@ -250,7 +250,7 @@ class BrokerNode:
 
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
         """What the image says of this broker: at a level below 3.7-IV2 it could not carry its directories,
-        without which none can fail alone (KIP-858, S1.22); and somebody may have spoken in its name."""
+        without which none can fail alone (KIP-858, S1.22); and someone may have spoken in its name."""
         known = image.brokers.get(self._config.node_id)
         if known is None or known.epoch != self._session.broker_epoch:
             return

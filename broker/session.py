@@ -57,7 +57,7 @@ class _InFlight:
 
 
 class BrokerSession:
-    """One incarnation's lifecycle. Every input returns what is to be done, in order; at most one request is
+    """One incarnation's lifecycle. Every input returns what is due, in order; at most one request is
     in flight. Each input looks at the clock first, so a late timer cannot keep a broker alive."""
 
     def __init__(
@@ -477,7 +477,7 @@ class BrokerSession:
         self._out.append(Warn(message=text))
 
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
-        """The lease or the registration is gone: answers still under way count no more, register again."""
+        """The lease or the registration is gone: answers still under way no longer count, register again."""
         self.registered = False
         self._beats_misread, self._amends = None, False
         self.lease_end_ms = None

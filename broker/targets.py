@@ -32,7 +32,7 @@ class ControllerTargets:
         self._redirects = 0
 
     def redirect(self, asked: int, hint: int | None) -> bool:
-        """`asked` is not active and names `hint`. True: ask that one at once; False: wait, then `current`.
+        """`asked` is not active and names `hint`. True: ask it at once; False: wait, then `current`.
 
         At most one hint per voter is followed in a row, so two controllers that name each other (each
         behind in its own way) cost a backoff and no busy loop.

@@ -154,7 +154,7 @@ def client_options(command: F) -> F:
 
 
 class Cluster:
-    """Blocking calls on one cluster. Each raises ApiError when refused, Failure when nobody answers."""
+    """Blocking calls on one cluster. Each raises ApiError when refused, Failure when no one answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
         material = tls.material()

@@ -18,7 +18,7 @@ def quiet_interrupts() -> Iterator[None]:
 
     Nothing has happened yet that had to be put in order; and KeyboardInterrupt in the middle of an import is
     a traceback at best, or is swallowed by a module that takes it for its own failure. A handler that
-    somebody else set, and a SIGINT that is ignored (a job in the background), stay.
+    someone else set, and a SIGINT that is ignored (a job in the background), stay.
     """
     try:
         mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -49,7 +49,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int = 0
     """0: it shows no figures."""
     log_directory_ids: tuple[str, ...] = ()
-    """A broker's directories of partitions, data-1 and so on; none: everything lies in data."""
+    """A broker's directories of partitions, data-1 and so on; none: everything is in data."""
 
     @property
     def name(self) -> str:
@@ -127,9 +127,9 @@ class Layout:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now, all different.
+    """Ports of the loopback interface that no one listens on now, all different.
 
-    They lie below those that the kernel gives to outgoing connections, and are drawn from many: a node that
+    They are below those that the kernel gives to outgoing connections, and are drawn from many: a node that
     is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
     """
     rng = random.SystemRandom()

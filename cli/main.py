@@ -93,7 +93,7 @@ class OneLineGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of a pipe went away (`| head`): nothing more to say, to anybody.
+            # The reader of a pipe went away (`| head`): nothing more to say, to anyone.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(EXIT_PIPE)
 

@@ -43,7 +43,7 @@ def _replica(raft: RaftCore, replica: ReplicaState) -> ReplicaStatus:
 
 
 def not_controller(node_id: int, leader_id: int | None) -> ApiError:
-    """For everybody who asks a node that is not the active controller. `leader_id`: who leads, if known."""
+    """For everybody who asks a node that is not the active controller. `leader_id`: the leader, if known."""
     if leader_id is None or leader_id == node_id:
         text = f"controller {node_id} is not the active one: no leader is known, retry with any controller"
         return ApiError(ErrorCode.NOT_CONTROLLER, text)

@@ -25,7 +25,7 @@ class ControllerConfig:
     broker_session_timeout_ms: int = 9_000
     """broker.session.timeout.ms: a lease without a heartbeat lasts so long (S2.11)."""
     broker_metadata_lag_timeout_ms: int = 30_000
-    """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for so long (S2.21)."""
+    """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for this long (S2.21)."""
     metadata_max_idle_interval_ms: int = 500
     """metadata.max.idle.interval.ms: a NoOp record after so much silence (KIP-835); 0: never."""
     metadata_replica: MetadataReplicaConfig = VOTER_REPLICA
@@ -43,7 +43,7 @@ class ControllerConfig:
     reserved_broker_max_id: int = 1_000
     """reserved.broker.max.id: ids that are generated are above it (S0.10)."""
     broker_id_reuse_grace_ms: int = 300_000
-    """broker.id.reuse.grace.ms: an id that nobody has may be taken over after so long, not before (S0.22)."""
+    """broker.id.reuse.grace.ms: an id that no one has may be taken over after so long, not before (S0.22)."""
     broker_id_gc_interval_ms: int = 60_000
     """broker.id.gc.interval.ms: how often bindings that are garbage are removed (S0.18); 0: never."""
     num_partitions: int = 1
@@ -61,6 +61,7 @@ class ControllerConfig:
     records_per_slice_max: int = 5_000
     """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
     answers_max: int = 10_000
-    """Requests that wait for a commit or a read; more are told to come back (THROTTLING_QUOTA_EXCEEDED)."""
+    """Requests that wait for a commit or a read; more are refused as retriable (THROTTLING_QUOTA_EXCEEDED).
+    """
     waiting_requests_max: int = 1_000
-    """Requests that wait while a new leader catches up; more are told to come back."""
+    """Requests that wait while a new leader catches up; more are refused as retriable."""

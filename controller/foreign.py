@@ -1,7 +1,7 @@
 """Voters that say they belong to another cluster: whose directory is the wrong one, theirs or this node's.
 
 One voter of another cluster is at a wrong address. When so many are that the others make no majority, it is
-this directory that is foreign, and waiting helps nobody.
+this directory that is foreign, and waiting helps no one.
 """
 
 from __future__ import annotations

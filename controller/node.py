@@ -50,8 +50,8 @@ SHUTDOWN_GRACE_MS = 200
 """How long a resigned leader waits for its successors to hear of it before it stops."""
 
 OVERDUE_MS = 25
-"""A timer that the driver has not come to for so long, because the inbox never empties, runs behind an input.
-Not sooner: what waits in the inbox must not pay a slice of long work each."""
+"""A timer that the driver has not come to for this long, because the inbox never empties, runs behind an
+input. Not sooner: what waits in the inbox must not pay a slice of long work each."""
 
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""

@@ -3,7 +3,7 @@
 Owns the names and values of these entries, which are configuration of all brokers (resource '' of type
 BROKER), so that every release replays them and every tool that reads configurations sees them:
 
-    broker.id.binding.<key>   {"version":0,"broker.id":10}: whoever starts with this key and no id is 10
+    broker.id.binding.<key>   {"version":0,"broker.id":10}: a broker that starts with this key and no id is 10
     broker.id.current.<id>    the key with which that broker has last registered
     broker.id.claim.<id>      {"version":0,"request":"<uuid>","source":"new"}: handed out, not registered yet
     broker.id.next            the lowest id that was never handed out
@@ -79,7 +79,7 @@ def escape_key(key: str) -> str:
 
 
 def unescape_key(text: str) -> str:
-    """The key that `escape_key` made `text` from; text that it never makes is read as it stands."""
+    """The key that `escape_key` made `text` from; text that it never makes is read as it is."""
     return unquote(text, errors="replace")
 
 
@@ -111,12 +111,12 @@ def binding_record(key: str, broker_id: int | None) -> ConfigRecord:
 
 
 def current_key_record(broker_id: int, key: str | None) -> ConfigRecord:
-    """Says which key the broker registered with; None: nobody knows any more."""
+    """Says which key the broker registered with; None: no one knows any more."""
     return _entry(f"{CURRENT_PREFIX}{broker_id}", key)
 
 
 def claim_record(broker_id: int, request_id: bytes | None, source: IdSource = IdSource.NEW) -> ConfigRecord:
-    """Hands an id out to a request; `request_id` None: it is handed out no more."""
+    """Hands an id out to a request; `request_id` None: it is no longer handed out."""
     value = None
     if request_id is not None:
         fields = {"version": VALUE_VERSION, "request": uuid_to_text(request_id), "source": source.value}
@@ -192,7 +192,7 @@ def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
 
 
 def claimed_values(entries: Mapping[str, str]) -> dict[int, str]:
-    """The claims' values as they stand, by broker id, readable or not."""
+    """The claims' values as they are, by broker id, readable or not."""
     return dict(_by_id(entries, CLAIM_PREFIX))
 
 

@@ -1,4 +1,4 @@
-"""What changed between two images: one diff for whoever reconciles after a publish, and for tools.
+"""What changed between two images: one diff for code that reconciles after a publish, and for tools.
 
 Owns the comparison of images part by part. Costs time in proportion to what is not shared between the
 two. Knows no records: it compares states, so a change that was undone in between is no change.

@@ -1,6 +1,6 @@
 """What can go wrong in metadata: Kafka's error codes, and the errors that this package raises.
 
-Owns no messages of other layers: whoever refuses a request brings its own text.
+Owns no messages of other layers: the code that refuses a request brings its own text.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ _RETRIABLE = frozenset(
 
 
 class ApiError(Exception):
-    """An expected refusal: Kafka's code, a line for humans that says what to do, and who leads, if known.
+    """An expected refusal: Kafka's code, a line for humans that says what to do, and the leader, if known.
 
     Both a value (compared by content, returned instead of a response) and an exception.
     """

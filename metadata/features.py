@@ -2,7 +2,7 @@
 
 Owns the table of levels (1 is 3.0-IV1, 25 is 4.0-IV3) and of the features a cluster can finalize (KIP-584,
 KIP-778). Reading is tolerant: a log may name levels and features from the future; only writing needs a level
-that stands here. Decides no upgrade.
+that is here. Decides no upgrade.
 """
 
 from __future__ import annotations

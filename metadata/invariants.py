@@ -1,9 +1,9 @@
 """What must hold in every image, and between an image and the next one.
 
-Each rule has a name, a severity and a line in docs/invariants.md. An `error` can only come from a bug in
-whoever wrote the log (or in this program); a `warning` is a state that a correct cluster passes
-through or that an operator made, such as a replica on a broker that was unregistered. The rules about
-partitions run in numpy over the columns. Knows no records: it judges states.
+Each rule has a name, a severity and a line in docs/invariants.md. An `error` can only come from a bug in the
+program that wrote the log (or in this program); a `warning` is a state that a correct cluster passes through
+or that an operator made, such as a replica on a broker that was unregistered. The rules about partitions run
+in numpy over the columns. Knows no records: it judges states.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Brokers(Protocol):
 def directory_online(brokers: Brokers, broker_id: int, directory: bytes) -> bool:
     """Whether a log directory of a broker can be used, going by its registration.
 
-    A replica that has not said where it lies counts as online. A registration without directories is from a
+    A replica that has not said where it is counts as online. A registration without directories is from a
     time when they were not told.
     """
     if directory in {UNASSIGNED, MIGRATING}:

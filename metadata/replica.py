@@ -3,7 +3,7 @@
 Owns the way from Raft's effects to the committed state and back: the gate, which slice of the log is read
 next, what a fetched snapshot replaces, when a snapshot is written and the log before it trimmed. A controller
 and a broker have one each, and nothing of it is said twice. Knows no request, no lease and no decision; all
-state changes go through `metadata.replay`. The one place in this folder that stands on Raft (ADR 12).
+state changes go through `metadata.replay`. The one place in this folder that builds on Raft (ADR 12).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MetadataReplicaConfig:
     """At most so much of the log is read and replayed in one step (one batch at least), so that a voter's
     fetches and votes never wait long."""
     catch_up_slice_bytes: int = 1024 * 1024
-    """The same while it is more than `catch_up_records` behind: fewer steps, and nobody counts on it yet."""
+    """The same while it is more than `catch_up_records` behind: fewer steps, and no one counts on it yet."""
     catch_up_records: int = 100_000
 
 

@@ -68,7 +68,9 @@ class Redacted(str):
 
 
 def is_secret_setting(name: str) -> bool:
-    """Whether a setting of that name holds a secret, whoever knows the name: passwords, keys, JAAS lines."""
+    """Whether a setting of that name holds a secret, no matter which program knows the name: passwords, keys,
+    JAAS lines.
+    """
     return _SETTING.search(name) is not None and name.rpartition(".")[2].lower() not in _ABOUT_SECRETS
 
 

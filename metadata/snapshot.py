@@ -75,7 +75,7 @@ def snapshot_batches(
     `position` is the snapshot's identity: its end offset, and the epoch of the record before it.
     `timestamp_ms` is the time of the last record inside (the image's, if None); `metadata_version` is
     the level to write at (the image's, if None). `quorum` is the finalized kraft.version and the voter set
-    at that offset, from kraft.version 1 on: they stand behind the header, in its batch (KIP-853). Raises
+    at that offset, from kraft.version 1 on: they are after the header, in its batch (KIP-853). Raises
     UnsupportedVersionError if the image holds something that the level cannot say.
     """
     level = image.features.metadata_version if metadata_version is None else metadata_version

@@ -1,4 +1,4 @@
-"""The Spark session that the pipeline needs, set up so that nobody has to: Java, Python, addresses, Arrow.
+"""The Spark session that the pipeline needs, set up so that no one has to: Java, Python, addresses, Arrow.
 
 Owns the settings, the check for Java, and how this package comes to the executors. Everything is bound to
 127.0.0.1 for a master on this machine.
@@ -143,7 +143,7 @@ def _runs_in_this_process(master: str | None) -> bool:
 
 
 def ship_packages(session: SparkSession) -> None:
-    """Gives the executors this package and what it stands on, as a zip file. What comes from elsewhere
+    """Gives the executors this package and what it builds on, as a zip file. What comes from elsewhere
     (numpy, msgspec, crc32c, javaproperties, pyarrow) must be installed where the executors run."""
     directory = tempfile.mkdtemp(prefix="metaquorum-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)

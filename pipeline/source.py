@@ -16,7 +16,7 @@ nodes        all (default): every node's copy. one: a single history, whichever 
 dialect      of type=damage: kraft, or a release such as 3.7: also tells what such a cluster does not write
 secrets      false (default): secrets are (redacted) in texts and null in binary columns. true: as they are
 splitBytes   a piece of a segment has about so many bytes (default 32 MiB)
-onDamage     of a stream: fail (default) where records are damaged or gone, and say where; skip: go on behind
+onDamage     of a stream: fail (default) where records are damaged or gone, and say where; skip: continue past
 """
 
 from __future__ import annotations

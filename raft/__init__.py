@@ -1,7 +1,7 @@
 """Raft for a log that is pulled (KIP-595, KIP-630, KIP-996), as a pure state machine. A record is bytes here.
 
 `RaftCore` gets inputs (a request, an answer, a completed write, a time) and returns effects; it never waits,
-reads no clock and touches no file. Whoever drives it makes the effects true. `BlockingDriver` is the
+reads no clock and touches no file. The driver makes the effects true. `BlockingDriver` is the
 plainest driver and examples/replicated_kv.py a program on it; `ReplicaStore` is a directory that survives
 power loss. The rest of this text is the contract between a core and its driver. Breaking a point loses
 committed records or elects two leaders; the point says which.
@@ -46,7 +46,7 @@ What the driver tells the core:
 12. **Callers that leave.** `on_request_abandoned(key)` frees a parked fetch. Keys are never used twice.
 13. **Leaders append.** Only while `is_leader`: batches begin at `log_end_offset` and carry `epoch`. The
     offset is the caller's ticket: it is committed when the high watermark passes it while this node still
-    leads in that epoch. After `RoleChanged` its fate is unknown, and another record may stand there.
+    leads in that epoch. After `RoleChanged` its fate is unknown, and another record may be there.
 14. **Snapshots.** Report `on_snapshot_written` when the file is durable under its final name, and only then
     trim the log (`on_log_trimmed`). A fetched snapshot is checked before it is put in force
     (`FinishSnapshot`), and its state is used only if the effects of `on_snapshot_loaded` contain `ResetLog`.

@@ -12,7 +12,7 @@ from metaquorum.storage.types import LogPosition
 class RaftConfig:
     """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
 
-    docs/raft.md says why the defaults are what they are. Every fetch and election timeout is drawn anew from
+    docs/raft.md says why the defaults are what they are. Every fetch and election timeout is drawn again from
     [timeout, 1.5 x timeout], so that two followers do not time out together.
     """
 
@@ -40,7 +40,7 @@ class RaftConfig:
 
     @property
     def check_quorum_ms(self) -> int:
-        """A leader from which no majority fetched for so long resigns (KAFKA-15489): not before every
+        """A leader from which no majority fetched for this long resigns (KAFKA-15489): not before every
         follower that hears nothing of it has given it up."""
         return self.fetch_timeout_ms * 3 // 2
 

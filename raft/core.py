@@ -250,7 +250,7 @@ class RaftCore:
 
     @property
     def voted_id(self) -> int | None:
-        """Who got this node's vote in its epoch; None: nobody."""
+        """Who got this node's vote in its epoch; None: no one."""
         return None if self.state.vote is None else self.state.vote.node_id
 
     @property

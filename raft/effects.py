@@ -1,4 +1,4 @@
-"""What the Raft core wants done, as values: an ordered list, executed in order by whoever drives it.
+"""What the Raft core wants done, as values: an ordered list, executed in order by the driver.
 
 The core changes its own view of the log when it emits an effect on the log; a driver for which such
 an effect fails must stop the process. The only dependency is `after`: an effect that carries a token

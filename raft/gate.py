@@ -26,7 +26,7 @@ Held = SendRequest | Respond | RespondWithRecords | RespondWithSnapshotChunk
 
 class EffectGate:
     """`len()` is the number of effects that wait. It is bounded by what the core emits between two writes of
-    hard state: one request a voter and one answer a caller."""
+    hard state: one request per voter and one answer per caller."""
 
     def __init__(self) -> None:
         self._held: deque[Held] = deque()

@@ -72,7 +72,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The leader of `epoch` resigns; the first of `preferred_successors` stands at once."""
+    """The leader of `epoch` resigns; the first of `preferred_successors` becomes a candidate at once."""
 
     cluster_id: str
     epoch: int

@@ -112,7 +112,7 @@ def paced(batches: Iterable[bytes]) -> Iterator[bytes]:
 
 class Driver:
     """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
-    `load` says how many clients wait for an answer; `watch` counts for metrics, None: nobody looks."""
+    `load` says how many clients wait for an answer; `watch` counts for metrics, None: no one looks."""
 
     def __init__(  # noqa: PLR0913
         self,

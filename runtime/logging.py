@@ -47,7 +47,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: `time`, `level`, `message`, and the line's own fields."""
+    """One object per line: `time`, `level`, `message`, and the line's own fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -82,7 +82,7 @@ def set_up_logging(line_format: str, level: str, **fields: object) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # gRPC logs a traceback for an answer that it cannot decode, and hands on None: whoever asked says so.
+    # gRPC logs a traceback for an answer that it cannot decode, and hands on None: the caller says so.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
 
 

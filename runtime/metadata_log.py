@@ -2,7 +2,7 @@
 
 Owns the wording and the difference between `replayed` (a log or a snapshot says that it happened, before this
 process caught up) and `live`. Looks at parts that changed only: an image shares the others with the one
-before. Partitions are many: at level info one line a second counts them, at level debug each has a line.
+before. Partitions are many: at level info one line per second counts them, at level debug each has a line.
 """
 
 from __future__ import annotations

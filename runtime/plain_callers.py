@@ -1,10 +1,10 @@
 """Who speaks something else than HTTP/2 at a listener without TLS: most likely TLS.
 
 gRPC closes such a connection without a word, but Linux tells everybody who asks of each TCP connection that
-ends (sock_diag(7), as `ss --events` shows it), with what was sent and received on it. Whoever speaks HTTP/2
-has its settings acknowledged before anything else; a connection on which something was received and nothing
-was sent but our own settings held no HTTP/2, unless its client died in its first moment. Elsewhere than on
-Linux, and where the kernel does not let us listen, nothing is said.
+ends (sock_diag(7), as `ss --events` shows it), with what was sent and received on it. A caller that speaks
+HTTP/2 has its settings acknowledged before anything else; a connection on which something was received and
+nothing was sent but our own settings held no HTTP/2, unless its client died in its first moment. Elsewhere
+than on Linux, and where the kernel does not let us listen, nothing is said.
 """
 
 from __future__ import annotations

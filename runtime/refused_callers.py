@@ -26,7 +26,7 @@ class RefusedCallers:
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
 
     def tell(self, peer: str, text: str) -> None:
-        """Logs `text` with `peer` (HOST:PORT) in the place of {peer}, unless the same was said of this host
+        """Logs `text` with `peer` (HOST:PORT) instead of {peer}, unless the same was said of this host
         in the last AGAIN_S."""
         key = peer.rpartition(":")[0], text
         with self._lock:

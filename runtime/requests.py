@@ -19,7 +19,7 @@ from metaquorum.runtime.metrics.statistics import RequestStatistics
 _KAFKA_NAMES = {"RegisterBroker": "BrokerRegistration"}
 
 WAITING_MAX = 20_000
-"""Requests whose answer is outstanding; more are told to come back."""
+"""Requests whose answer is outstanding; more are refused as retriable."""
 
 
 class WaitingRequests:
@@ -71,7 +71,7 @@ class WaitingRequests:
             self._waiting.pop(key, None)
 
     def answer(self, answer: Answer) -> None:
-        """Hands an answer to whoever waits for it."""
+        """Hands an answer to the caller that waits for it."""
         future = self._waiting.pop(answer.key, None)
         if future is not None and not future.done():
             future.set_result(answer.response)

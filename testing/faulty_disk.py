@@ -316,7 +316,7 @@ class FaultyDisk:
         self._durable_directories.update(inside)
 
     def _durable_path(self, path: str | None) -> str:
-        """Where a path of now lies on the disk while moves of directories above it are not durable."""
+        """Where a path of now is on the disk while moves of directories above it are not durable."""
         found = path or ""
         for source, target in reversed(self._moves):
             if target is not None:

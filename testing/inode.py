@@ -49,7 +49,7 @@ def _depth_first(path: str) -> tuple[int, str]:
 
 
 def moved_path(path: str | None, source: str, target: str) -> str:
-    """The path with the directory `source`, if it lies in it, replaced by `target`; "" stays so."""
+    """The path with the directory `source`, if it is in it, replaced by `target`; "" stays so."""
     if path is None or not is_below(path, source):
         return path or ""
     return target + path[len(source) :]

@@ -56,7 +56,7 @@ class Deadlines(Generic[T]):
         return heap[0][0] if heap else None
 
     def take_due(self, now_ms: int, limit: int | None = None) -> list[T]:
-        """The items that are due, earliest first, at most `limit`; they are armed no more."""
+        """The items that are due, earliest first, at most `limit`; they are no longer armed."""
         due: list[T] = []
         while limit is None or len(due) < limit:
             when_ms = self.next_ms()

@@ -1,7 +1,7 @@
 """What a broker's replicas ask of their log directories, and what the directories report, as values.
 
 Work is named by (directory id, partition, `incarnation`). The manager gives a replica a new incarnation
-whenever what was asked before must not count any more (created anew, truncated, moved), and drops reports on
+whenever what was asked before must not count any more (recreated, truncated, moved), and drops reports on
 older ones. For one directory, work is carried out in the order in which it was given; its reports come in
 that order too. Reads may overtake. An error of the disk is never a report on one work item: it is one
 `DirectoryFailed`, after which the directory reports nothing more.
@@ -20,7 +20,7 @@ from metaquorum.storage.partition.producers import ProducerTable
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLog:
     """A partition's log as it was opened: everything in it is durable. `end_offset` is exclusive;
-    `high_watermark` comes from the checkpoint, lies within the log and only bounds reads (KIP-101)."""
+    `high_watermark` comes from the checkpoint, is within the log and only bounds reads (KIP-101)."""
 
     start_offset: int = 0
     end_offset: int = 0
@@ -282,7 +282,7 @@ class CheckpointHighWatermarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbandonDirectory:
-    """Nothing more is to be done in a directory that is bad: files are closed, its lock is kept."""
+    """Nothing more is due in a directory that is bad: files are closed, its lock is kept."""
 
     directory_id: bytes
 

@@ -33,7 +33,7 @@ class DataRequestArrived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequestCancelled:
-    """Whoever asked is gone: nothing needs to be answered (what was appended stays)."""
+    """The caller is gone: nothing needs to be answered (what was appended stays)."""
 
     key: object
 

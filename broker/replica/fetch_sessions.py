@@ -15,7 +15,8 @@ from metaquorum.broker.replica.messages import CONSUMER, FetchPartition, FetchRe
 from metaquorum.metadata.errors import ApiError, ErrorCode
 
 EVICTION_MS = 120_000
-"""A session that was not used for so long goes for any other; a younger one only for a more important one."""
+"""A session that was not used for this long goes for any other; a younger one only for a more important one.
+"""
 
 NO_SESSION = 0
 FINAL_EPOCH = -1

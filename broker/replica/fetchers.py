@@ -71,7 +71,7 @@ class FetchLoop:
         return self.leader, self.directory_id
 
     def restart_session(self) -> None:
-        """The leader's session is gone, or nobody knows what it has heard: everything is named again."""
+        """The leader's session is gone, or no one knows what it has heard: everything is named again."""
         self.epoch = FIRST_EPOCH
         self.told.clear()
         self.forgotten.clear()
@@ -129,7 +129,7 @@ class Fetchers:
     # ---- who follows whom --------------------------------------------------------------------
 
     def follow(self, partition: Partition, leader: int) -> None:
-        """`partition` fetches from `leader` from now on, and from nobody else (S4.11)."""
+        """`partition` fetches from `leader` from now on, and from no one else (S4.11)."""
         key = partition.key
         loop = self._loop_of.get(key)
         if loop is not None and (loop.leader != leader or loop.members.get(key) is not partition):
@@ -146,7 +146,7 @@ class Fetchers:
         self.moved(key)
 
     def leave(self, key: PartitionKey) -> None:
-        """The partition fetches from nobody (S3.11): it leads, is offline, or is gone."""
+        """The partition fetches from no one (S3.11): it leads, is offline, or is gone."""
         loop = self._loop_of.pop(key, None)
         self._paused.disarm(key)
         if loop is None:
@@ -282,7 +282,7 @@ class Fetchers:
             self._touched(partition)
 
     def failed(self, correlation_id: int, *, now_ms: int) -> None:
-        """No answer: the leader may have heard the request or not, so its session counts no more."""
+        """No answer: the leader may have heard the request or not, so its session no longer counts."""
         loop = self._in_flight.pop(correlation_id, None)
         if loop is not None:
             loop.correlation_id = None

@@ -1,7 +1,7 @@
 """All replicas of one broker: the inbox of partition data, and the one place that knows every part of it.
 
 Pure. Owns the order in which its parts learn what happened. What a partition does is `partition`'s, where a
-replica lies `placement`'s, fetching from other brokers `fetchers`', answering requests `requests`'.
+replica is `placement`'s, fetching from other brokers `fetchers`', answering requests `requests`'.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReplicaManager:
     """See the module. `directories`: every configured one, as it was found. `metadata_directory`: the id of
     the one that holds the metadata log too, if it is among them: without it the broker cannot go on.
 
-    Every input returns what is to be done, in order. `tick` is due at `next_deadline_ms`.
+    Every input returns what is due, in order. `tick` is due at `next_deadline_ms`.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class ReplicaManager:
     # ---- partitions ------------------------------------------------------------------------------
 
     def _touched(self, partition: Partition) -> None:
-        """Whoever a change of the partition concerns is told, now or when the event is finished."""
+        """Everyone that a change of the partition concerns is told, now or when the event is finished."""
         changes = partition.take_changes()
         if changes:
             key = partition.key

@@ -198,7 +198,7 @@ class ReplicaDescription:
 class LogDirDescription:
     """`error` NONE: usable; KAFKA_STORAGE_ERROR: bad, for the reason in `message`. `directory_id` None: it
     could not be read. Sizes in bytes, -1 unknown. `replicas` of a bad directory are those that the metadata
-    log says lie there."""
+    log says are there."""
 
     path: str
     directory_id: bytes | None

@@ -25,7 +25,7 @@ LOG_APPEND_TIME = "LogAppendTime"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     """`max_message_bytes` bounds a batch as it was sent. `timestamp_*_max_ms`: how far a record's own time
-    may lie behind or ahead of the broker's clock; the largest number: no bound. `holds_back_high_watermark`:
+    may be behind or ahead of the broker's clock; the largest number: no bound. `holds_back_high_watermark`:
     it advances only while the ISR has `min_insync_replicas` (KIP-966, eligible.leader.replicas.version)."""
 
     min_insync_replicas: int = 1

@@ -68,7 +68,7 @@ class ControllerCalls:
 
     async def farewell(self, first: int, request: BrokerHeartbeatRequest, timeout_s: float) -> bool:
         """Tells the active controller the last word of this broker, `first` being asked first; True: it was
-        taken. What is under way is given up: nothing that was sent before may come behind it."""
+        taken. What is under way is given up: nothing that was sent before may come after it."""
         await self._calls.end()
         known, target = list(self._controllers), first
         once = SendToController(

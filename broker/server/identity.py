@@ -176,7 +176,7 @@ def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_
 
 
 def _set_aside(disk: PosixDisk, directory: str) -> None:
-    """A metadata log whose owner nobody knows may be another cluster's: the log is fetched again."""
+    """A metadata log whose owner no one knows may be another cluster's: the log is fetched again."""
     log = Path(directory) / METADATA_DIRECTORY
     if not log.exists():
         return

@@ -225,7 +225,7 @@ class BrokerProcess:
 
     async def _say_farewell(self) -> None:
         """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its
-        session ends. Nobody is served any more."""
+        session ends. No one is served any more."""
         last = self.node.farewell()
         if last is None:
             return

@@ -1,4 +1,4 @@
-"""`metaquorum acls`: access control entries. They are kept and shown; nothing here authorizes anybody."""
+"""`metaquorum acls`: access control entries. They are kept and shown; nothing here authorizes anyone."""
 
 from __future__ import annotations
 

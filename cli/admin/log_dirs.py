@@ -109,14 +109,14 @@ def _row(broker_id: int, directory: LogDirDescription) -> tuple[object, ...]:
 
 
 def _held(directory: LogDirDescription) -> tuple[int | None, int | None]:
-    """Replicas and leaders; None: without its id nobody can say what lies in a directory."""
+    """Replicas and leaders; None: without its id no one can say what is in a directory."""
     if directory.directory_id is None:
         return None, None
     return len(directory.replicas), sum(each.leads for each in directory.replicas)
 
 
 def _size(directory: LogDirDescription) -> int | None:
-    """None: nobody can say of a directory that is offline."""
+    """None: no one can say of a directory that is offline."""
     if directory.error is not ErrorCode.NONE:
         return None
     return sum(each.size_bytes for each in directory.replicas)

@@ -1,4 +1,4 @@
-"""`metaquorum quorum`: who leads, how far everybody is, and moving the leadership."""
+"""`metaquorum quorum`: the leader, how far each node is, and moving the leadership."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def _features(pairs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _known_level(name: str, level: int) -> int:
-    """No broker that lacks a finalized level may register: a cluster at one that nobody has stays empty."""
+    """No broker that lacks a finalized level may register: a cluster at one that no one has stays empty."""
     feature = next((each for each in KNOWN_FEATURES if each.name == name), None)
     if feature is None:
         known = ", ".join(each.name for each in KNOWN_FEATURES if each.name != METADATA_VERSION)

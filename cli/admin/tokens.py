@@ -1,4 +1,4 @@
-"""`metaquorum tokens`: delegation tokens. Who asks is what the command line says: nobody is authenticated."""
+"""`metaquorum tokens`: delegation tokens. Who asks is what the command line says: no one is authenticated."""
 
 from __future__ import annotations
 

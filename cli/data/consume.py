@@ -254,7 +254,7 @@ async def _copy(
 
 
 def _look_for_reader() -> None:
-    """While nothing is written nobody says that the pipe's reader went away. Raises BrokenPipeError."""
+    """While nothing is written no one says that the pipe's reader went away. Raises BrokenPipeError."""
     try:
         descriptor = sys.stdout.fileno()
     except OSError:

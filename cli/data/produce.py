@@ -267,7 +267,7 @@ async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
     async with contextlib.aclosing(paced(source, plan.per_second)) as runs:  # type: ignore[type-var]
         async for run in runs:
             if account.failed:
-                return  # what comes behind it must not be stored as if nothing were missing
+                return  # what comes after it must not be stored as if nothing were missing
             if account.first is None:
                 account.first = time.monotonic()
             if plan.key_separator is None:

@@ -121,7 +121,7 @@ class LocalCluster:
 
     @property
     def started(self) -> list[Node]:
-        """The nodes that this object started, and that nobody asked it to stop."""
+        """The nodes that this object started, and that no one asked it to stop."""
         return list(self._started)
 
     def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The end of the demo: what our own log tells, and whether we read Kafka's log as Kafka does.
 
-Owns the checks on files; starts nothing. The log that Apache Kafka wrote lies beside this module with what
+Owns the checks on files; starts nothing. The log that Apache Kafka wrote is beside this module with what
 Kafka's own dump tool printed for it.
 """
 

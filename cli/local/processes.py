@@ -2,7 +2,7 @@
 
 A process is ours when its pid was recorded by us, it started when we recorded, and its command line
 names our configuration file. Nothing else is ever signalled: a recorded pid may have been given to
-somebody else's process since.
+someone else's process since.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Processes:
-    """The processes of one cluster, whoever started them."""
+    """The processes of one cluster, however they were started."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -133,7 +133,7 @@ class Processes:
             if child is not None and child.poll() is None:
                 # Our own child cannot be mistaken for another process before it is waited for.
                 return psutil.Process(child.pid)
-            # Somebody else may have started the node again since.
+            # Someone else may have started the node again since.
             record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
             process = psutil.Process(record.pid)
             ours = (

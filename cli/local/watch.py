@@ -118,7 +118,7 @@ def watch(cluster: LocalCluster, *, live: bool) -> None:
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     previous = {number: signal.signal(number, end) for number in ends}
     try:
-        with contextlib.suppress(OSError):  # a terminal that is gone can be written to no more
+        with contextlib.suppress(OSError):  # a terminal that is gone can no longer be written to
             (_watch_live if live else _watch_lines)(cluster, ended)
             click.echo(_farewell(cluster))
         outcomes = cluster.stop_nodes(cluster.started)

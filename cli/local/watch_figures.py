@@ -103,7 +103,7 @@ class FigureReader:
         )
 
     def _rate(self, node_id: int, page: Page, now: float, name: str) -> float | None:
-        """None: there is no earlier count, or the process began anew since."""
+        """None: there is no earlier count, or the process started over since."""
         at, before = self._before.get(node_id, (now, {}))
         grown = page.get(name, 0.0) - before.get(name, 0.0)
         return grown / (now - at) if now > at and grown >= 0 else None

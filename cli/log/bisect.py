@@ -90,7 +90,7 @@ def bisect_command(  # noqa: PLR0913
         finally:
             clear_progress(log)
     except PredicateError as error:
-        # Three lines, so that the caret stands below the place.
+        # Three lines, so that the caret is below the place.
         click.echo(f"metaquorum: --predicate: {error}", err=True)
         return EXIT_USAGE
     if as_json:

@@ -188,7 +188,7 @@ class _Printer:
             self._flush()
 
     def _take_whole(self, found: RecordBatch | Damage) -> None:
-        """Takes all of a batch; one of many partitions without an object a record."""
+        """Takes all of a batch; one of many partitions without an object per record."""
         try:
             made = None if isinstance(found, Damage) else batch_payloads(found, secrets=self._secrets)
         except RecordDecodeError:
@@ -296,7 +296,7 @@ def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool
 
 
 def _around(batch: RecordBatch) -> tuple[str, str, str]:
-    """What stands before the offset, between offset and time, and behind the time of a batch's records."""
+    """What is before the offset, between offset and time, and behind the time of a batch's records."""
     header = batch.header
     return (
         f'{{"file":{json_line(batch.file)},"offset":',

@@ -115,7 +115,7 @@ def with_cluster(source: NodeFiles, given: str | None, *, writes: bool) -> NodeF
 
 
 def refuse_inside(target: str, *sources: str) -> None:
-    """Raises Failure for a new directory that is, contains, or lies in one that is read."""
+    """Raises Failure for a new directory that is, contains, or is in one that is read."""
     wanted = os.path.realpath(target)
     for source in sources:
         there = os.path.realpath(source)

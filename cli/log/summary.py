@@ -143,7 +143,7 @@ def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point 
 
 
 class _Found:
-    """One reading of a log: its sections, and what stands beside them."""
+    """One reading of a log: its sections, and what is beside them."""
 
     def __init__(self, log: MetadataLog, nodes: NodesReport | None, complaints: Complaints) -> None:
         self.log = log

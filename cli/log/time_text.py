@@ -134,7 +134,7 @@ def span_json(span: Span) -> dict[str, Any]:
 
 def entity_tables(rows: Iterable[tuple[str, Fields]], width: int | None = None) -> Iterator[str]:
     """A table for each kind of entity, a blank line between two. One entity alone, whose line would be longer
-    than `width` (80 where there is none), is a line a field, and so are a few whose columns would be cut to
+    than `width` (80 where there is none), is a line per field, and so are a few whose columns would be cut to
     nothing: nothing of it is cut then."""
     kinds: dict[str, list[tuple[str, Fields]]] = {}
     for path, fields in rows:
@@ -170,7 +170,7 @@ def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: in
 
 
 def _field_lines(path: str, fields: Fields, width: int) -> Iterator[str]:
-    """One entity, a line a field; a value that is longer goes on below."""
+    """One entity, a line per field; a value that is longer goes on below."""
     rows = [("entity", path)]
     for name, value in fields.items():
         if isinstance(value, dict) and value:

@@ -108,7 +108,7 @@ def timeline(
             clear_progress(log)
             if on_terminal:
                 click.echo(json_line(event_json(event)) if as_json else coloured(event))
-            else:  # a flush a line would cost as much as the line
+            else:  # a flush per line would cost as much as the line
                 sys.stdout.write((json_line(event_json(event)) if as_json else plain(event)) + "\n")
             told += 1
     finally:

@@ -1,6 +1,6 @@
 """`metaquorum pipeline generate`: writes a synthetic fleet of metadata logs with known truth.
 
-Owns options, progress and the summary; what a fleet is lies in `pipeline.fleet`.
+Owns options, progress and the summary; what a fleet is is in `pipeline.fleet`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which replicas an unregistered broker leaves behind. Pure: values and text.
 
 A broker that is unregistered leaves every ISR and stays among the replicas (as in Kafka): such a partition is
-under-replicated until somebody moves the replica.
+under-replicated until someone moves the replica.
 """
 
 from __future__ import annotations

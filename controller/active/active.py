@@ -49,7 +49,7 @@ from metaquorum.storage.errors import BatchError
 
 class ActiveController:
     """See the module. `voters`: the ids of all controllers; `incarnation_id`: this process's.
-    `log_is_empty`: nobody has ever written to this cluster."""
+    `log_is_empty`: no one has ever written to this cluster."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """What the active controller has seen of broker ids: when each was asked for, and how long it has been away.
 
 Owns the facts behind the decisions of `broker_ids` (its `Presence`). All of it is lost with leadership, and
-every wait then begins anew: that makes a newcomer wait longer and never gives away an id earlier.
+every wait then starts over: that makes a newcomer wait longer and never gives away an id earlier.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLAIM_MS = 30_000
 """An id that was handed out is kept so long for its start to register."""
 
 ASKED_MAX = 1_000
-"""Requests whose first arrival is remembered; the oldest are forgotten and wait anew."""
+"""Requests whose first arrival is remembered; the oldest are forgotten and wait again."""
 
 
 class BrokerIdPresence:

@@ -25,7 +25,7 @@ from metaquorum.metadata.requests.common import (
 )
 
 PARKED_PER_BROKER_MAX = 4
-"""Registrations that wait for the earlier incarnation's fencing; more are told to come back."""
+"""Registrations that wait for the earlier incarnation's fencing; more are refused as retriable."""
 
 
 def decide_register_broker(
@@ -63,8 +63,8 @@ def decide_register_broker(
 def _registered(
     state: ActiveState, arrived: RequestArrived, broker_id: int, result: ControllerResult, epoch: int
 ) -> Outcome:
-    """The lease begins, or runs anew. A broker that was taken for one that stops does not: it may lead what
-    nobody leads, and the next time that it leaves, its moves are waited for anew."""
+    """The lease begins, or runs again. A broker that was taken for one that stops does not: it may lead what
+    no one leads, and the next time that it leaves, its moves are waited for again."""
     known = state.image.brokers.get(broker_id)
     if known is None or known.epoch != epoch:
         fresh = state.sessions.fresh(epoch, arrived.arrived_ms)

@@ -1,6 +1,6 @@
 """Linearizable reads on their way: asked of Raft, confirmed, and waiting for what they must see.
 
-Owns their order and their number. Knows no image: whoever serves them brings the answer.
+Owns their order and their number. Knows no image: the server brings the answer.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class ActiveState:
         return self.ledger.newest_state.end_offset
 
     def new_id(self) -> bytes:
-        """A uuid that nobody has."""
+        """A uuid that no one has."""
         return random_uuid(self.rng)
 
     def may_lead(self) -> MayLead:

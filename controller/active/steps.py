@@ -51,7 +51,7 @@ TIMED_STEPS = (
 
 
 class Steps:
-    """`log_is_empty`: nobody has ever written to this cluster. Times are monotonic ms."""
+    """`log_is_empty`: no one has ever written to this cluster. Times are monotonic ms."""
 
     def __init__(
         self, state: ActiveState, broker_ids_seen: BrokerIdPresence, now_ms: int, *, log_is_empty: bool
@@ -219,5 +219,5 @@ class Steps:
 
 
 def _written(*records: Record) -> Outcome:
-    """One batch that nobody asked for."""
+    """One batch that no one asked for."""
     return Outcome(batch=Batch(records=records))

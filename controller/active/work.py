@@ -1,6 +1,6 @@
 """Work of the active controller that is longer than one batch: done in slices, each valid alone.
 
-Owns what is to be done and how the next slice of it looks on the newest image. Soft state: a new active
+Owns what is due and how the next slice of it looks on the newest image. Soft state: a new active
 controller finds what was interrupted in the image (a broker still unfenced gets a fresh session, one in
 controlled shutdown heartbeats on and so does one with dead directories, leaderless partitions are looked
 for once, and so are eligible leaders that are left from before the feature was switched off).

@@ -42,7 +42,7 @@ class Presence(Protocol):
         """Ids that no broker may have."""
 
     def lease_ms(self, broker_id: int) -> int:
-        """How long a live process may still hold the id without being heard of; 0: nobody does."""
+        """How long a live process may still hold the id without being heard of; 0: no one does."""
 
     def heard_since_asked(self, broker_id: int) -> bool:
         """Whether the id's holder sent a heartbeat after this request was first made."""
@@ -51,7 +51,7 @@ class Presence(Protocol):
         """How long the claim on the id still holds; 0: there is none, or it has lapsed."""
 
     def absent_ms(self, broker_id: int) -> int:
-        """For how long nobody has held or claimed the id, as far as this controller has seen; 0: somebody
+        """For how long no one has held or claimed the id, as far as this controller has seen; 0: someone
         does."""
 
 
@@ -153,7 +153,7 @@ def _try_bound(
 def _try_missing(
     image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult | None:
-    """The only id that partitions name and nobody has had for the grace period (S0.8, S0.9, S0.22).
+    """The only id that partitions name and no one has had for the grace period (S0.8, S0.9, S0.22).
     None: there is no such id (S0.10)."""
     candidates = [
         broker_id
@@ -182,7 +182,7 @@ def _new_id(
     config: ControllerConfig,
     voters: Collection[int],
 ) -> ControllerResult:
-    """The lowest id above the reserved ones that nobody has, had or is bound to; counted in the log, so
+    """The lowest id above the reserved ones that no one has, had or is bound to; counted in the log, so
     that it is never handed out again (S0.10)."""
     entries = ids.remembered(image)
     taken = {*image.brokers, *image.topics.replica_counts(), *voters}

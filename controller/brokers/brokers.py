@@ -86,8 +86,8 @@ def decide_registration(
 def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
     """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16).
 
-    So is one that registers again with fewer directories than partitions of it may lie in: its record would
-    leave leaders in a directory that nobody has. Fenced, it gives its partitions back as it may lead them.
+    So is one that registers again with fewer directories than partitions of it may be in: its record would
+    leave leaders in a directory that no one has. Fenced, it gives its partitions back as it may lead them.
     """
     known = image.brokers.get(request.broker_id)
     if known is None or known.fenced:

@@ -15,7 +15,7 @@ LOOP_GAP_MS = 200
 """Longer than this between two inputs, and the loop was paused or busy: heartbeats may be waiting unread."""
 
 ARRIVAL_DRAIN_MS = 250
-"""After a gap no session expires for so long: the time to bring what waits in sockets to the inbox."""
+"""After a gap no session expires for this long: the time to bring what waits in sockets to the inbox."""
 
 UNKNOWN_OFFSET = -1
 
@@ -67,8 +67,8 @@ class Sessions:
         self.failing: dict[int, frozenset[bytes]] = {}
         """Broker id to directories whose failure is being written: every decision treats them as offline."""
         self.begun_anew: dict[tuple[bytes, int, int], bytes] = {}
-        """Where a broker has begun a replica anew, by topic id, partition and broker: the log names the
-        directory that is gone, because nobody else was in sync. The broker repeats it until it is settled."""
+        """Where a broker has recreated a replica, by topic id, partition and broker: the log names the
+        directory that is gone, because no one else was in sync. The broker repeats it until it is settled."""
         self.expired_count = 0
         """Unfenced brokers whose session ran out."""
         self._sessions: dict[int, Session] = {}
@@ -128,7 +128,7 @@ class Sessions:
         return max(0, session.deadline_ms - now_ms)
 
     def touched(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
-        """The session as a heartbeat or registration that arrived then makes it: the lease runs anew."""
+        """The session as a heartbeat or registration that arrived then makes it: the lease runs again."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return self.fresh(broker_epoch, arrived_ms)
@@ -201,8 +201,8 @@ class Sessions:
     def next_deadline_ms(self) -> int | None:
         """When `expired` may have something to say. An entry that is too early costs one look.
 
-        While a gap is being made up for, somebody looks more often than gaps are long: a loop that idles
-        until then would have waited so long that this is a gap again, and nobody would ever expire.
+        While a gap is being made up for, someone looks more often than gaps are long: a loop that idles
+        until then would have waited so long that this is a gap again, and no one would ever expire.
         """
         if not self._heap:
             return None

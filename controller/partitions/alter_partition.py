@@ -169,7 +169,7 @@ def _recovery_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> 
 
 
 def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rules) -> Refusal | None:
-    """Who may not be in sync: what a broker that is leaving or was replaced said earlier counts no more."""
+    """Who may not be in sync: what a broker that is leaving or was replaced said earlier no longer counts."""
     for member in isr:
         known = rules.brokers.get(member.broker_id)
         reason = None

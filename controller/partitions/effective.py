@@ -1,7 +1,7 @@
 """Topic settings that decisions read, as values; Kafka's default where none is set.
 
 Owns the reading of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
-what stands in the log stands.
+what is in the log stands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elections that somebody asks for: preferred leaders, and unclean ones where nobody in sync lives (KIP-460).
+"""Elections that someone asks for: preferred leaders, and unclean ones where no one in sync lives (KIP-460).
 
 Pure. Elections that follow from brokers' comings and goings are in `partitions`.
 """
@@ -23,7 +23,7 @@ ELECTIONS_PER_REQUEST_MAX = 1_000
 """Elections that one request over all partitions makes; the caller asks again for the rest. As many as the
 balancer makes in a batch: each is worked out by itself, and heartbeats wait meanwhile."""
 REFUSALS_TOLD_MAX = 1_000
-"""Refusals that a request over all partitions is told of; with more, nobody reads them."""
+"""Refusals that a request over all partitions is told of; with more, no one reads them."""
 
 
 def decide_elections(

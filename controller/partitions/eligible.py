@@ -1,6 +1,6 @@
 """Configurations and eligible leader replicas (KIP-966): min.insync.replicas says who counts.
 
-Owns what keeps them true: one value for the whole cluster while the feature is on, and nobody stays eligible
+Owns what keeps them true: one value for the whole cluster while the feature is on, and no one stays eligible
 where the value is lowered to what the ISR has. Knows no requests.
 """
 
@@ -51,7 +51,7 @@ def min_isr_problem(
 
 def no_longer_eligible(image: MetadataImage, records: Sequence[Record]) -> list[PartitionChangeRecord]:
     """What belongs in the same batch as these configurations: with a lower min.insync.replicas the members
-    of an ISR may get ahead of those who left it. A partition without an ISR has nobody who could."""
+    of an ISR may get ahead of those that left it. A partition without an ISR has no one who could."""
     names = {record.name for record in records if isinstance(record, ConfigRecord)}
     if MIN_INSYNC_REPLICAS not in names or not elr_enabled(image):
         return []

@@ -1,7 +1,7 @@
 """In which log directory a replica lies: what brokers say of it (KIP-858 AssignReplicasToDirs, S3.9).
 
 Pure. A directory that its broker has not registered as online is offline: a replica there leaves leadership
-and ISR with the same record that says where it lies. Failed directories are `partitions`' and `heartbeats`'.
+and ISR with the same record that says where it is. Failed directories are `partitions`' and `heartbeats`'.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _assign(
     image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, rules: Rules, records: list[Record]
 ) -> Refusal | None:
     """One replica whose request is in order. What was in a directory that is gone did not come along: it is
-    in sync no more, and no eligible leader (KIP-966). Where nobody else has what was acknowledged, the log
+    no longer in sync, and no eligible leader (KIP-966). Where no one else has what was acknowledged, the log
     keeps naming the old directory: led from the new one, the partition would begin again with nothing, and
     only an unclean election may do that."""
     partition = image.topics.partition(wanted.topic_id, wanted.partition)

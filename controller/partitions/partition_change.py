@@ -42,8 +42,8 @@ class Rules:
 
     `unclean_allowed` and `min_isr` are asked by topic id. `failing` are directories that are being declared
     offline: a replica there counts as offline already. `begun_anew` says in which directory a broker has
-    begun a replica anew, by topic id, partition and broker: the log still names the directory that is gone,
-    because nobody but this replica was in sync.
+    recreated a replica, by topic id, partition and broker: the log still names the directory that is gone,
+    because no one but this replica was in sync.
     """
 
     brokers: BrokersImage
@@ -64,7 +64,7 @@ class Rules:
         )
 
     def election(self, topic_id: bytes) -> Election:
-        """How to look for a leader when nobody asked for anything special."""
+        """How to look for a leader when no one asked for anything special."""
         return Election.UNCLEAN if self.unclean_allowed(topic_id) else Election.ONLINE
 
 
@@ -81,7 +81,7 @@ class Target:
     unclean_shutdown: frozenset[int] = frozenset()
     """Brokers that may have lost what they had: they leave the eligible leader replicas too."""
     emptied: int | None = None
-    """A broker whose replica begins anew: in sync no more, and the last that an unclean election takes."""
+    """A broker whose replica starts over: no longer in sync, and the last that an unclean election takes."""
 
 
 UNCHANGED = Target()
@@ -185,7 +185,8 @@ class _Draft:
     def elect(self, election: Election) -> None:
         node, unclean = self._choose(election)
         if unclean:
-            # The new leader may lack what others acknowledged: whoever follows it starts from what it has.
+            # The new leader may lack what others acknowledged: a replica that follows it starts from what it
+            # has.
             self.isr, self.elr = (node,), ()
             if self.rules.metadata_version >= LEVEL_LEADER_RECOVERY:
                 self.recovery_state = LEADER_RECOVERING
@@ -200,7 +201,7 @@ class _Draft:
             self.isr = self.partition.isr
 
     def _choose(self, election: Election) -> tuple[int, bool]:
-        """(leader, whether it was elected uncleanly); NO_LEADER if nobody can lead."""
+        """(leader, whether it was elected uncleanly); NO_LEADER if no one can lead."""
         preferred = self.replicas[:1] if election is Election.PREFERRED else ()
         for replica in (*preferred, self.partition.leader, *self.replicas):
             if self._in_sync(replica) and self._accepts(replica):
@@ -290,8 +291,8 @@ def _changed(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]
 
 
 def forget_eligible(partition: PartitionInfo) -> PartitionChangeRecord:
-    """The record after which nobody outside the ISR may lead: min.insync.replicas was lowered to what the ISR
-    has, so that its members may get ahead of those who left it (KIP-966)."""
+    """The record after which no one outside the ISR may lead: min.insync.replicas was lowered to what the ISR
+    has, so that its members may get ahead of those that left it (KIP-966)."""
     return PartitionChangeRecord(
         partition_id=partition.index, topic_id=partition.topic_id, eligible_leader_replicas=()
     )

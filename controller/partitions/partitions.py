@@ -165,7 +165,7 @@ def election_slice(
 
 
 def eligible_anywhere(image: MetadataImage, broker_id: int | None = None) -> bool:
-    """Whether a partition keeps the broker, or (None) anybody, as eligible or as its last leader."""
+    """Whether a partition keeps the broker, or (None) anyone, as eligible or as its last leader."""
     for _, fields in image.topics.columns.rare.items_sorted():
         if broker_id in fields.elr if broker_id is not None else fields.elr or fields.last_known_elr:
             return True
@@ -187,7 +187,7 @@ def forgetting_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: 
 
 
 def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
-    """Rows of partitions that somebody else than their first replica leads, or nobody; ascending."""
+    """Rows of partitions that someone else than their first replica leads, or no one; ascending."""
     found = []
     for at, chunk in enumerate(topics.columns.chunks):
         data = chunk.data

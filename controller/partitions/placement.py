@@ -2,7 +2,7 @@
 
 Owns the stripes. Knows no image: candidates go in and broker ids come out; the same candidates and the same
 random source give the same lists. The rules are those of Kafka's striped placer (KIP-631): partition leaders
-go round the racks and round the brokers of each rack; the replicas of one partition lie in as many racks as
+go round the racks and round the brokers of each rack; the replicas of one partition are in as many racks as
 there are; a fenced broker is taken only when its rack has no other left, and never leads; after as many
 partitions as there are unfenced brokers everything is shuffled, so that not always the same go together.
 """
@@ -24,7 +24,7 @@ class Candidate:
 
 
 class _Ring:
-    """Brokers handed out in turn, each once a partition; every partition begins one further."""
+    """Brokers handed out in turn, each once per partition; every partition begins one further."""
 
     __slots__ = ("brokers", "index", "offset", "round")
 
@@ -81,7 +81,7 @@ class StripedPlacer:
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """Replicas of the next partition, the preferred leader first, which is unfenced.
 
-        Raises ValueError unless 1 <= `replication_factor` <= `total` and somebody is unfenced.
+        Raises ValueError unless 1 <= `replication_factor` <= `total` and someone is unfenced.
         """
         if not 1 <= replication_factor <= self.total or not self.unfenced:
             raise ValueError(

@@ -124,7 +124,7 @@ def _least_loaded(
 
 
 def _crowding(broker_id: int, others: Sequence[int], racks: Mapping[int, str | None]) -> int:
-    """How many of `others` are on the broker's rack; brokers without a rack crowd nobody."""
+    """How many of `others` are on the broker's rack; brokers without a rack crowd no one."""
     rack = racks.get(broker_id)
     return 0 if rack is None else sum(racks.get(other) == rack for other in others)
 

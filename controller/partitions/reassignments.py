@@ -119,7 +119,7 @@ def _towards(
     """The change that moves the partition to `target`, from what it was before any reassignment.
 
     Replicas that an earlier reassignment was adding and that the target does not name leave at once: they
-    were never needed. If nobody else is in sync that would lose data.
+    were never needed. If no one else is in sync that would lose data.
     """
     original = original_replicas(partition)
     adding = tuple(sorted(set(target) - set(original)))

@@ -1,7 +1,7 @@
 """Decisions on topics: create, grow and delete, a result for each topic of a request (S4.12).
 
-Pure: who may hold replicas comes as a list of candidates, new ids from a function. Writes one batch a
-request; knows nothing of its bytes (a batch over 8 MiB is refused by whoever encodes it, with `refuse_all`).
+Pure: who may hold replicas comes as a list of candidates, new ids from a function. Writes one batch per
+request; knows nothing of its bytes (a batch over 8 MiB is refused by its encoder, with `refuse_all`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a controller process says of its part in the quorum: health, and one log line for each change.
 
 Owns the memory of what was said last and of the leader's last answer. Knows Raft's words for the roles and
-nothing else of it; whoever drives the node says what moved.
+nothing else of it; the driver says what moved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Standing:
         self._searches = 0
 
     def moved(self, role: str, epoch: int, leader_id: int | None, *, active: bool) -> None:
-        """Where the node stands now; one line if that is news."""
+        """Where the node is now; one line if that is news."""
         now = (role, epoch, leader_id, active)
         if now != self._now:
             before, self._now = self._now, now

@@ -23,7 +23,7 @@ from metaquorum.metadata.settings.acls import acl_problem, filter_problem, list_
 def decide_create_acls(
     image: MetadataImage, request: CreateAclsRequest, config: ControllerConfig, *, new_id: Callable[[], bytes]
 ) -> ControllerResult:
-    """An entry that exists, or stands twice in the request, is written once."""
+    """An entry that exists, or is twice in the request, is written once."""
     known = set(image.acls.values_unordered())
     records: list[Record] = []
     results: list[SettingResult] = []

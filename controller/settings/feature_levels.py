@@ -148,7 +148,7 @@ def unsupported_by(
         if problem is not None:
             return problem
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
-        return None  # controllers do not register at such a level: nobody can say (KIP-919)
+        return None  # controllers do not register at such a level: no one can say (KIP-919)
     for controller_id in sorted(voters - {node_id}):
         controller = image.controllers.get(controller_id)
         if controller is None:

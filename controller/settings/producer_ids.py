@@ -1,4 +1,4 @@
-"""Decisions on producer ids (KIP-730): brokers get blocks that nobody else ever gets."""
+"""Decisions on producer ids (KIP-730): brokers get blocks that no one else ever gets."""
 
 from __future__ import annotations
 

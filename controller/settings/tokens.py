@@ -1,7 +1,7 @@
 """Decisions on delegation tokens (KIP-48, KIP-900): create, renew, expire, and sweep what is over.
 
 Owns a token's life in the log. A token's secret is the HMAC of its id under a key that all controllers share;
-it is not in the log. Who asks is taken on trust: nobody is authenticated here.
+it is not in the log. Who asks is taken on trust: no one is authenticated here.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def apply_batch(engine: Engine, batch: RecordBatch) -> bool:
 
 
 def apply_places(engine: Engine, frames: Frames, header: BatchHeader, places: Places) -> None:
-    """Applies the records with the (rising) numbers `places`; `header` says where record 0 stands."""
+    """Applies the records with the (rising) numbers `places`; `header` says where record 0 is."""
     one_by_one = _OneByOne(engine, frames, header)
     for kind, low, high in _segments(frames.keys[places]):
         _apply_segment(kind, engine.builder, frames, places[low:high], one_by_one)

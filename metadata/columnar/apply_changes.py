@@ -2,7 +2,7 @@
 
 Owns the bulk form of a partition change: partition epochs go up by one, leader epochs where a leader is
 named, lists are replaced. `merge_change` says the same for one record. What each change
-found and left is kept side by side (`Versions`), for the image and for whoever looks at the steps between.
+found and left is kept side by side (`Versions`), for the image and for code that looks at the steps between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many records as columns, where a sequence of records is expected.
 
-Owns the two bulk forms that decisions write, and sequences that mix them with single records. Whoever looks
-at a single record gets an object made for it; whoever appends asks for the bytes. Knows no image.
+Owns the two bulk forms that decisions write, and sequences that mix them with single records. Code that looks
+at a single record gets an object made for it; the appender asks for the bytes. Knows no image.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _shape_of(frames: Frames, record: int) -> _Shape:
 
 
 def _tagged(value: bytes, at: int) -> tuple[str, tuple[Any, int] | None, list[int], int] | None:
-    """(name, where it lies, structural bytes, next place) of the tagged field at `at`; None if odd."""
+    """(name, where it is, structural bytes, next place) of the tagged field at `at`; None if odd."""
     if at + 2 >= len(value):
         return None
     tag, size = value[at], value[at + 1]

@@ -83,7 +83,7 @@ def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, byte
         where = np.flatnonzero(shapes == shape)
         replicas, isr = shape >> 8 & 0xFF, shape & 0xFF
         value = value_template(version, replicas, isr)
-        # A place of the same width stands in; its bytes are overwritten row by row.
+        # A placeholder of the same width is there first; its bytes are overwritten row by row.
         stand_in = int(rows.places[where[0]])
         record = framed_value(stand_in, value)
         groups.append((where, record, len(record) - 1 - len(value)))

@@ -47,7 +47,7 @@ def read_frames(data: bytes, header: BatchHeader) -> Frames | None:
 
 
 def _record_starts(data: bytes, octets: Bytes, count: int) -> Places | None:
-    """Where each record's length stands, and the end of the last; None if they do not fill the batch."""
+    """Where each record's length is, and the end of the last; None if they do not fill the batch."""
     pieces: list[Places] = []
     stepped: list[int] = []
     at, found, end = HEADER_BYTES, 0, len(data)

@@ -51,7 +51,7 @@ class BrokersImage:
         return registration is not None and registration.is_active
 
     def ids(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """(all ids, those of active brokers), rising; made once, for whoever looks at many partitions."""
+        """(all ids, those of active brokers), rising; made once, for code that looks at many partitions."""
         if self._arrays is None:
             listed = self.items()
             known = np.array([at for at, _ in listed], dtype=np.int64)

@@ -324,7 +324,7 @@ class ColumnsBuilder:
     def count_replicas(self, listed: IntArray, sign: int) -> None:
         """Notes that the replicas of many rows came (`sign` 1) or went (-1); padding does not count.
 
-        Whoever writes replicas into a chunk in place tells it here, before and after.
+        Code that writes replicas into a chunk in place tells it here, before and after.
         """
         flat = listed[listed >= 0]
         if not flat.size:
@@ -361,7 +361,7 @@ def _add(counts: dict[int, int], broker_id: int, amount: int) -> None:
 
 
 class RowLists(NamedTuple):
-    """The lists of one row: broker ids, directory codes (one a replica), broker ids."""
+    """The lists of one row: broker ids, directory codes (one per replica), broker ids."""
 
     replicas: tuple[int, ...]
     directories: tuple[int, ...]

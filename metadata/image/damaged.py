@@ -4,7 +4,7 @@ The log names a replica's directory (KIP-858), and there is no other way to say 
 directory is offline. So it is said to lie where no broker has a directory: in an id that is made from the
 directory's own. Every reader of the log, Kafka's controller too, takes such a replica for offline. Two ids
 make two things different that a controller could not tell apart: a replica that came back with what it had,
-and one that begins anew with nothing. See docs/adr/0013-damaged-replicas.md.
+and one that starts over with nothing. See docs/adr/0013-damaged-replicas.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def damaged_in(directory: bytes) -> bytes:
 
 
 def given_up_in(directory: bytes) -> bytes:
-    """What `directory` held of the replica counts no more: it begins there anew."""
+    """What `directory` held of the replica no longer counts: it starts over."""
     return _derived(directory, b"given up")
 
 

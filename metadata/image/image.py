@@ -49,7 +49,7 @@ class FeaturesImage:
 class MetadataImage:
     """Everything that the log says up to `provenance.offset`.
 
-    Two images are equal when all parts are, wherever partitions lie in memory and whichever way they
+    Two images are equal when all parts are, wherever partitions are in memory and whichever way they
     were reached; `images_equal` can leave the provenance out.
     """
 

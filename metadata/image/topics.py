@@ -355,7 +355,7 @@ class TopicsBuilder:
         return found
 
     def seen(self, chunk: Chunk, rows: RowArray) -> list[PartitionInfo]:
-        """The partitions of live `rows` as they stand in the columns of `chunk`, which were copied out of
+        """The partitions of live `rows` as they are in the columns of `chunk`, which were copied out of
         them and maybe changed."""
         return [
             _partition(self.columns, self.by_slot[values[TOPIC]], row, chunk, values)

@@ -12,7 +12,7 @@ MIGRATING = bytes(16)
 UNASSIGNED = bytes(15) + b"\x01"
 """Directory id of a replica that no broker has placed yet (KIP-858)."""
 LOST = bytes(15) + b"\x02"
-"""Directory id of a replica in an offline directory that nobody names (KIP-858)."""
+"""Directory id of a replica in an offline directory that no one names (KIP-858)."""
 
 
 class Provenance(msgspec.Struct, frozen=True, order=True):

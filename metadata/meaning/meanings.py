@@ -1,4 +1,4 @@
-"""What each record means: one function a record type, from a record to edits of an ImageBuilder.
+"""What each record means: one function per record type, from a record to edits of an ImageBuilder.
 
 The only place that knows it for single records; `columnar` does the same for many partition records
 at once, and a property test holds the two equal. Every function checks before it edits, so that a

@@ -26,7 +26,7 @@ class Malformed(ValueError):
 def read_uvarint(buf: Buffer, position: int, first: int) -> tuple[int, int]:
     """The rest of a varint whose first byte, `first`, was read at `position - 1` and says that more follow.
 
-    Returns (value, position after it). Longer forms than needed are refused: nobody writes them, and they
+    Returns (value, position after it). Longer forms than needed are refused: no one writes them, and they
     would not survive being written again.
     """
     value = first & 0x7F
@@ -44,7 +44,7 @@ def read_uvarint(buf: Buffer, position: int, first: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint of 7 bits a byte, least significant first."""
+    """An unsigned varint of 7 bits per byte, least significant first."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -133,7 +133,7 @@ def _no_null(buf: Buffer, position: int) -> tuple[Any, ...]:
     raise Malformed("an array that must not be null is null")
 
 
-# Indexed by the compact length as it stands on the wire (elements + 1; 0 is null): short arrays, the common
+# Indexed by the compact length as it is on the wire (elements + 1; 0 is null): short arrays, the common
 # ones, are read by one prepared call.
 SMALL_INTS: tuple[Callable[[Buffer, int], tuple[Any, ...]], ...] = (
     _no_null,

@@ -16,7 +16,7 @@ class AllocateBrokerIdRequest:
 
     `request_id` (16 bytes) is the same in every repetition of one start and never used by another.
     `binding_key` None: it has no name that stays. `reuse_missing`: it may take over the only id that
-    partitions name and nobody has (S0.7, S0.12). `cluster_id` None: it does not know where it belongs yet.
+    partitions name and no one has (S0.7, S0.12). `cluster_id` None: it does not know where it belongs yet.
     """
 
     request_id: bytes
@@ -39,8 +39,8 @@ class AllocateBrokerIdResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindBrokerIdRequest:
-    """From now on whoever starts with this key and without an id is `broker_id` (S0.15). Other keys of the
-    same id are bound no more: an id has one home."""
+    """From now on a broker that starts with this key and without an id is `broker_id` (S0.15). Other keys of
+    the same id are no longer bound: an id has one home."""
 
     key: str
     broker_id: int

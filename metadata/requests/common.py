@@ -164,7 +164,7 @@ class DescribeQuorumResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLeadershipRequest:
-    """Resign in favour of `target_id` (None: the voter that is furthest)."""
+    """Resign in favour of `target_id` (None: the most caught-up voter)."""
 
     target_id: int | None = None
 

@@ -40,7 +40,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionResult:
-    """One partition: `error` NONE and who leads it now, or the refusal and its text."""
+    """One partition: `error` NONE and its leader now, or the refusal and its text."""
 
     topic: str
     partition: int
@@ -108,7 +108,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaAssignment:
-    """The sender's replica of a partition lies in `directory_id`."""
+    """The sender's replica of a partition is in `directory_id`."""
 
     directory_id: bytes
     topic_id: bytes

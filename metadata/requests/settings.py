@@ -183,7 +183,7 @@ class CreateTokenRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTokenResponse:
-    """`hmac` is the token's secret: whoever holds it may renew, expire and (elsewhere) log in."""
+    """`hmac` is the token's secret: a client that holds it may renew, expire and (elsewhere) log in."""
 
     token_id: str
     hmac: bytes

@@ -1,6 +1,6 @@
 """Access control entries: the numbers of Kafka's protocol by name, what an entry may be, and filters.
 
-Owns matching (KIP-290 for patterns). Nothing here authorizes anybody.
+Owns matching (KIP-290 for patterns). Nothing here authorizes anyone.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ _PER_LISTENER_ONLY = frozenset(
 """Kafka changes these for one listener at a time only."""
 
 _LISTENER_WIDE = frozenset({"max.connections", "max.connection.creation.rate", "num.network.threads"})
-"""May stand behind a listener's prefix on the cluster default too."""
+"""May are behind a listener's prefix on the cluster default too."""
 
 _MECHANISM_KEYS = ("sasl.jaas.config", "sasl.login.class", "connections.max.reauth.ms")
 """May have a mechanism between the listener's prefix and the name."""

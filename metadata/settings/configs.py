@@ -169,7 +169,7 @@ def _synonyms(
 ) -> list[Synonym]:
     """All values of keys that say the same, the strongest source first, then the strongest name.
 
-    As in Kafka, what stands before the first use of the strongest name is left out: log.retention.hours has a
+    As in Kafka, what is before the first use of the strongest name is left out: log.retention.hours has a
     default, but does not speak for log.retention.ms.
     """
     found = []

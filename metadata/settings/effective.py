@@ -1,7 +1,7 @@
 """The value of a topic's setting that is in force: the topic's own, else what brokers are configured with.
 
 Owns the order of the sources, and under which names a broker's configuration holds the default (Kafka's
-`log.retention.hours` for `retention.ms`). Validates nothing: what stands in the log stands. Kafka's
+`log.retention.hours` for `retention.ms`). Validates nothing: what is in the log stands. Kafka's
 own default is the caller's business (`TOPIC_KEYS`).
 """
 
@@ -33,7 +33,7 @@ def topic_setting(
     broker_id: int | None = None,
     static: Mapping[str, str] = NOTHING,
 ) -> str | None:
-    """The text in force for a topic, in the key's own unit; None: nobody set it.
+    """The text in force for a topic, in the key's own unit; None: no one set it.
 
     `broker_id`: whose own dynamic configuration counts too, before that of all brokers. `static`: what the
     asking node's file sets, by the names that brokers have for it; it counts last.

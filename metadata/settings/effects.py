@@ -1,7 +1,7 @@
 """Settings of topics that are kept and shown, and change nothing yet: what to say about them.
 
-Owns which keys of topics are carried out. Whoever changes such a setting, and whoever looks at it, is told:
-nothing is accepted in silence that does not do what it says.
+Owns which keys of topics are carried out. A request that changes such a setting, or describes it, gets a
+note: nothing is accepted in silence that does not do what it says.
 """
 
 from __future__ import annotations

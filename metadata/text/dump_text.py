@@ -34,7 +34,7 @@ def payload_text(record: AnyRecord, version: int, *, secrets: bool = False) -> s
 
 @cache
 def payload_texter(kind: Any, version: int, secrets: bool = False) -> Texter:
-    """`payload_text` for records of one type and version, for whoever has many of them in a row."""
+    """`payload_text` for records of one type and version, for code that has many of them in a row."""
     hides = (
         kind not in _UNKNOWN and not secrets and any(one.secret for one in SCHEMA_BY_CLASS[kind].body.fields)
     )

@@ -1,4 +1,4 @@
-"""What all Arrow tables of records share: the columns that say where a record stands, and uuids as text."""
+"""What all Arrow tables of records share: the columns that say where a record is, and uuids as text."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_TROUBLED = 100_000
 
 @dataclass(slots=True)
 class Session:
-    """A broker in one state. `to_ms` None: still so."""
+    """A broker in one state. `to_ms` None: ongoing."""
 
     broker: int
     state: str
@@ -82,19 +82,19 @@ class ClusterFacts:
     trouble: dict[PartitionName, Trouble] = field(default_factory=lambda: defaultdict(Trouble))
     leaderless: Stretches = field(default_factory=Stretches)
     under_min_isr: Stretches = field(default_factory=Stretches)
-    """While somebody led: what else a partition without a leader lacks is no trouble of its own."""
+    """While someone led: what else a partition without a leader lacks is no trouble of its own."""
     unclean: Stretches = field(default_factory=Stretches)
     violations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     damage: list[dict[str, Any]] = field(default_factory=list)
     directories_lost: list[dict[str, Any]] = field(default_factory=list)
     directories_found: list[dict[str, Any]] = field(default_factory=list)
     silences: list[Span] = field(default_factory=list)
-    """When nobody wrote, with the offset that ended it."""
+    """When no one wrote, with the offset that ended it."""
     offs: list[Span] = field(default_factory=list)
     """When the last broker had stopped in order."""
 
     def judged(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
-        """The parts of a span in which somebody had to serve, and it is known whether anybody did."""
+        """The parts of a span in which someone had to serve, and it is known whether anyone did."""
         for out in sorted([*self.silences, *self.offs]):
             if out.start_ms > start_ms:
                 yield start_ms, min(out.start_ms, end_ms)

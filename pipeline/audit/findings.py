@@ -81,8 +81,8 @@ def _finding(  # noqa: PLR0913
 
 
 def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Broken invariants and refused records, one finding a rule. A warning that is no more is info: a correct
-    cluster passes through such states."""
+    """Broken invariants and refused records, one finding per rule. A warning that is no more is info: a
+    correct cluster passes through such states."""
     for (severity, rule), row in sorted(one.violations.items()):
         is_past = severity == WARNING and not row["open"]
         still = ", no longer" if is_past else f", {row['open']} ongoing" if row["open"] else ""
@@ -103,7 +103,7 @@ _DAMAGE_SEVERITY = {
 
 
 def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Bytes that could not be read or trusted, one finding a file and kind, timed by the record before."""
+    """Bytes that could not be read or trusted, one finding per file and kind, timed by the record before."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in one.damage:
         grouped[row["kind"], row["file"]].append(row)
@@ -147,7 +147,7 @@ def unclean_elections(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
 
 
 def leaderless(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Partitions that nobody could write or read, one finding an outage; an error while some still are."""
+    """Partitions that no one could write or read, one finding an outage; an error while some still are."""
     slow = one.slow.longer_than(limits.slow_failover_ms)
     for at in one.leaderless.incidents():
         text = _longest(at)
@@ -255,7 +255,7 @@ def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
 
 
 def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
-    """Stretches in which nobody wrote, one finding each: the quorum was down, and brokers may have been."""
+    """Stretches in which no one wrote, one finding each: the quorum was down, and brokers may have been."""
     for silence in one.silences:
         seconds = (silence.end_ms - silence.start_ms) / 1000
         off = any(at.start_ms <= silence.start_ms and at.end_ms >= silence.end_ms for at in one.offs)

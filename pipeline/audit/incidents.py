@@ -1,6 +1,6 @@
 """What belongs together: stretches of trouble of many partitions, and events that come in bursts.
 
-Stretches are one incident where they overlap, or at most INCIDENT_GAP_MS lies between them. A stretch is kept
+Stretches are one incident where they overlap, or at most INCIDENT_GAP_MS is between them. A stretch is kept
 as six numbers, for a log may have millions.
 """
 

@@ -110,7 +110,7 @@ class Cluster:
         self.brokers[broker_id] = Broker(broker_id, rack, directories, random_uuid(self.rng))
 
     def register(self, broker_id: int) -> int:
-        """The process starts anew and registers, fenced. The record's offset."""
+        """The process starts over and registers, fenced. The record's offset."""
         broker = self.brokers[broker_id]
         broker.incarnation = random_uuid(self.rng)
         broker.online = broker.directories
@@ -193,7 +193,7 @@ class Cluster:
         return Change(change.rows[low:high], change.isr[low:high], change.leader[low:high])
 
     def unfence(self, broker_id: int) -> dict[str, Any]:
-        """The broker is back: unfenced, and it leads again what nobody could lead. What it did."""
+        """The broker is back: unfenced, and it leads again what no one could lead. What it did."""
         broker = self.brokers[broker_id]
         own = self.partitions.holding(broker_id)
         waiting = own[(self.partitions.at.leader[own] == NO_BROKER) & self.partitions.in_isr(broker_id, own)]

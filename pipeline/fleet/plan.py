@@ -1,6 +1,6 @@
 """What a fleet is to look like: sizes, names, seeds, and which incidents each cluster must have.
 
-Owns the step from a handful of numbers to one plan a cluster. Everything follows from the seed: the same
+Owns the step from a handful of numbers to one plan per cluster. Everything follows from the seed: the same
 numbers give the same bytes. Knows no records and no files.
 """
 

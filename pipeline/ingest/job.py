@@ -248,7 +248,7 @@ def _stays(file: WrittenFile, replayed: TaskResult | None, rebuilt: set[str]) ->
 
 
 def _keep_states(clusters: dict[str, ClusterEntry], out: Path, staging: Path) -> None:
-    """States that were not made anew, and what was retained, come along."""
+    """States that were not recreated, and what was retained, come along."""
     before = (out / "current").resolve() / "_state"
     for entry in clusters.values():
         if entry.retained is not None and not (staging / "_state" / entry.retained).exists():

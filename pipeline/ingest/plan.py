@@ -1,4 +1,4 @@
-"""What a run does for each cluster: go on, read it anew, or leave its tables as they are.
+"""What a run does for each cluster: go on, read it again, or leave its tables as they are.
 
 Owns the comparison of the history that is there now with what earlier runs read. What was read once stays,
 unless logs that hold all of it say something else.
@@ -37,7 +37,7 @@ class IngestReport(msgspec.Struct, kw_only=True):
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """What is to be done for one cluster."""
+    """What is due for one cluster."""
 
     spine: Spine
     entry: ClusterEntry
@@ -82,7 +82,7 @@ def plan_clusters(
 def _go_on(
     spine: Spine, given: list[LogSurvey], known: ClusterEntry
 ) -> tuple[Spine, ClusterEntry, bool] | str:
-    """The history to read, from where on, and whether all anew; or why nothing is read."""
+    """The history to read, from where on, and whether everything again; or why nothing is read."""
     of_given = choose_spine(spine.cluster, given)
     is_older = (of_given.last_epoch, of_given.end_offset) < (known.last_epoch, known.end_offset)
     if is_older and _within(covered(of_given), known.covered):

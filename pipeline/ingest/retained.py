@@ -58,7 +58,7 @@ def _copy_run(run: Run, low: int, folder: Path) -> dict[str, Origin]:
             if found is None:
                 continue
             base, start, end = found
-            # What stands behind the last batch of a segment that others follow is damage, and is kept too.
+            # What is after the last batch of a segment that others follow is damage, and is kept too.
             is_cut = pieces[-1].to_offset is not None or pieces[-1].file == last
             name = segment_name(base)
             _copy(path, start, end if is_cut else Path(path).stat().st_size, folder / name)

@@ -56,7 +56,7 @@ class Cell(msgspec.Struct):
 
 
 class _Leading(NamedTuple):
-    """Who leads a partition since when (-1: nobody), and who led it last."""
+    """The leader of a partition, and since when (-1: no one), and who led it last."""
 
     leader: int
     since_ms: int
@@ -127,7 +127,7 @@ class Availability:
             self._now_ms = now_ms
 
     def unobserved(self, now_ms: int) -> None:
-        """Nobody wrote until `now_ms`: that time is neither available nor without leaders."""
+        """No one wrote until `now_ms`: that time is neither available nor without leaders."""
         self._count_all()
         for day, span_ms in days(self._now_ms, now_ms):
             self._cell(day, _WHOLE).unobserved_ms += span_ms
@@ -135,7 +135,7 @@ class Availability:
         self._count_anew()
 
     def switched_off(self) -> None:
-        """The last broker stopped in order: nobody wants leaders until one is back."""
+        """The last broker stopped in order: no one wants leaders until one is back."""
         if not self._is_off:
             self._count_all()
             self._is_off = True
@@ -242,7 +242,7 @@ class Availability:
             cell.failovers += 1
 
     def failover_lost(self, leader: int, day: int) -> None:
-        """Nobody saw the end of a failover."""
+        """No one saw the end of a failover."""
         for cell in self._cells_of(day, (leader,)):
             cell.failovers_open += 1
 

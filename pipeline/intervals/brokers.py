@@ -98,7 +98,7 @@ class BrokerSessions:
         self._heard = {}
 
     def lose(self, moment: Moment) -> None:
-        """Nobody saw what came after `moment`."""
+        """No one saw what came after `moment`."""
         self._rows.lose(moment, lambda _: (None,))
         self.registrations, self._heard = {}, {}
 
@@ -190,7 +190,7 @@ class DirectoryEvents:
                 self._moves[key] = (min(first, offset), count + 1)
 
     def lose(self) -> None:
-        """Nobody saw the end of the batch."""
+        """No one saw the end of the batch."""
         self._moves = {}
 
     def batch_ends(self, moment: Moment, epoch: int) -> None:

@@ -61,7 +61,7 @@ class ClusterReplay:
 
     `log_end` is the offset at which the log ends: it places the resume point. Without `saved` (the bytes of
     an earlier `saved_state`), or a `snapshot`, it begins with an empty image. A log that begins later than at
-    0, or goes on after records that nobody has, is said so with `begins`, and its state with `learn`: until
+    0, or goes on after records that no one has, is said so with `begins`, and its state with `learn`: until
     then only what a record tells by itself is told, and nothing is judged.
     """
 
@@ -107,7 +107,7 @@ class ClusterReplay:
 
     def begins(self, offset: int) -> None:
         """The next record is that at `offset`. Nothing is known of the state there, and what was so where the
-        records before it end has ended, nobody saw how."""
+        records before it end has ended, no one saw how."""
         moment = self._moment.at(self.end_offset)
         if self._moment.offset or self.end_offset:
             self._told.lose(moment)
@@ -394,7 +394,7 @@ class ClusterReplay:
         try:
             image = encode_image(state.image)
         except StateError:
-            return  # what the image holds cannot be said: the next run begins anew
+            return  # what the image holds cannot be said: the next run starts over
         provenance = state.image.provenance
         self.saved_state = encode_state(
             SavedState(

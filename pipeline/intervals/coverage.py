@@ -89,7 +89,7 @@ class Coverage:
         self._now.left_out += 1
 
     def unobserved(self, moment: Moment) -> None:
-        """Nobody wrote between the batch before and that at `moment`, and the quorum would have."""
+        """No one wrote between the batch before and that at `moment`, and the quorum would have."""
         reason = (
             "nothing was written, although an idle quorum writes: it was down, and the state of the "
             "cluster is unknown"
@@ -102,7 +102,7 @@ class Coverage:
         self._off = self._off or (moment.offset, moment.time_ms)
 
     def comes_back(self, moment: Moment) -> None:
-        """A broker runs again, or nobody knows."""
+        """A broker runs again, or no one knows."""
         if self._off is not None:
             self._closed.append((OFF, *self._off, moment.offset, moment.time_ms, 0, 0, _OFF_REASON))
             self._off = None

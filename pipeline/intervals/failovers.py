@@ -62,7 +62,7 @@ class Failovers:
         *,
         all_known: bool = True,
     ) -> None:
-        """Another broker (or nobody) leads. `registrations` are the brokers after the batch, not `all_known`
+        """Another broker (or no one) leads. `registrations` are the brokers after the batch, not `all_known`
         where it is not known which brokers there are."""
         unclean = is_unclean(before, now)
         going_on = self._open.pop(key, None)
@@ -100,7 +100,7 @@ class Failovers:
             self._end(going_on, None, False, moment)
 
     def lose(self, moment: Moment) -> None:
-        """Nobody saw what came after `moment`, so nobody saw these end."""
+        """No one saw what came after `moment`, so no one saw these end."""
         for failover in self._unexplained:
             failover.waits = False
             if failover.duration_ms is not None:

@@ -49,7 +49,7 @@ class PartitionStates:
         self._lose(before, moment, name)
 
     def lose(self, moment: Moment, name: Callable[[bytes], str]) -> None:
-        """Nobody saw what came after `moment`."""
+        """No one saw what came after `moment`."""
         before, self._topics = self._topics, {}
         self._lose(before, moment, name)
 

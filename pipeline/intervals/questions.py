@@ -163,7 +163,7 @@ class Question:
                 self.partitions.add((topic_id, int(index)))
 
     def paths(self, image: MetadataImage, open_paths: Collection[str]) -> Iterator[str]:
-        """Paths of which `found` tells anew what is wrong: all others stay as they were."""
+        """Paths of which `found` tells again what is wrong: all others stay as they were."""
         yield from self.gone
         for resource in self.configs:
             yield f"config/topic/{resource.name}"

@@ -37,7 +37,7 @@ class QuorumEpochs:
             self._begin(epoch, moment, known=False)
 
     def lose(self, moment: Moment) -> None:
-        """Nobody saw what came after `moment`."""
+        """No one saw what came after `moment`."""
         if self._now is not None:
             self._closed.append(_row(self._now, moment.offset, moment.time_ms, to_known=False))
             self._lost, self._now = self._now, None

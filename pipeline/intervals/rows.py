@@ -35,7 +35,7 @@ class Intervals(Generic[K]):
 
     def end(self, key: K, moment: Moment, *ending: Any, known: bool = True) -> None:
         """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end.
-        Without `known` nobody saw the end: it is known to have held so long."""
+        Without `known` no one saw the end: it is known to have held so long."""
         was = self.open.pop(key, None)
         if was is not None:
             interval = (was.offset, was.time_ms, moment.offset, moment.time_ms, was.known, known)
@@ -46,7 +46,7 @@ class Intervals(Generic[K]):
         self.open[key] = self.open[key]._replace(value=value)
 
     def lose(self, moment: Moment, ending: Callable[[K], Row] | None = None) -> None:
-        """Nobody saw what came after `moment`: everything ends there, unknown how."""
+        """No one saw what came after `moment`: everything ends there, unknown how."""
         for key in list(self.open):
             self.end(key, moment, *(ending(key) if ending else ()), known=False)
 

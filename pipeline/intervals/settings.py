@@ -82,7 +82,7 @@ class Configs:
 
     def min_isr(self, topic: str) -> int:
         """The topic's own value, else the one for all brokers, else 1. A single broker's own value is not
-        looked at: which one counts would depend on who leads."""
+        looked at: which one counts would depend on the leader."""
         return self._min_isr.get(topic, self._default)
 
     def changed(

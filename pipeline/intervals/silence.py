@@ -1,4 +1,4 @@
-"""Stretches in which nobody wrote: the quorum was down, so nobody saw how the cluster was.
+"""Stretches in which no one wrote: the quorum was down, so no one saw how the cluster was.
 
 Owns how long an idle quorum waits before it writes, as the log itself shows, and from when on silence is
 longer than that. A log without NoOpRecords says nothing about it: there may have been nothing to write.
@@ -26,7 +26,7 @@ class Silence:
         self._limit_ms: int | None = None
 
     def ends(self, now_ms: int, *, idle: bool) -> bool:
-        """Whether nobody wrote for too long before a batch at `now_ms`; `idle`: it is one NoOpRecord."""
+        """Whether no one wrote for too long before a batch at `now_ms`; `idle`: it is one NoOpRecord."""
         since_ms = now_ms - self._last_ms if self._last_ms >= 0 else 0
         silent = self._limit_ms is not None and since_ms > self._limit_ms
         if idle and self._was_idle and since_ms > 0 and len(self._steps) < STEPS and not silent:

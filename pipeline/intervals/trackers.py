@@ -94,7 +94,7 @@ class Trackers:
         self.violations.learn(image, moment)
 
     def lose(self, moment: Moment) -> None:
-        """The records break off at `moment`: nobody saw how what was so then ended."""
+        """The records break off at `moment`: no one saw how what was so then ended."""
         self.coverage.breaks_off(moment)
         self.quorum.lose(moment)
         self.brokers.lose(moment)

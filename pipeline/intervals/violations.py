@@ -20,7 +20,7 @@ from metaquorum.pipeline.intervals.rows import Intervals
 MAX_OPEN = 100_000
 """So many broken rules are known at once; more say nothing new, and are not told."""
 MAX_VIOLATIONS = 1_000
-"""So many violations of one step are told apart; more say nothing new."""
+"""So many violations of one step are distinguished; more say nothing new."""
 REPLAY_RULE = "replay"
 
 
@@ -38,7 +38,7 @@ class Violations:
             self._start(violation, moment, known=False)
 
     def lose(self, moment: Moment) -> None:
-        """Nobody saw what came after `moment`."""
+        """No one saw what came after `moment`."""
         self._rows.lose(moment)
         self.broken = {}
 

@@ -1,4 +1,4 @@
-"""From the logs of a fleet to its clusters: logs with one cluster id that are of several are told apart.
+"""From the logs of a fleet to its clusters: logs with one cluster id that are of several are distinguished.
 
 Owns which logs are read as one history, and the names of clusters that share an id: the id itself, then
 `ID~2` and so on.

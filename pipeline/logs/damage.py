@@ -1,6 +1,6 @@
 """What of a log cannot be read or trusted, as rows of the table `damage`.
 
-Owns the kinds of damage. `DamageNotes` is fed what a tolerant reader gives, batch by batch, so that whoever
+Owns the kinds of damage. `DamageNotes` is fed what a tolerant reader gives, batch by batch, so that code that
 reads a log for another reason tells of its damage on the way.
 """
 

@@ -1,7 +1,7 @@
 """Whether two logs are of one cluster, whatever their identity files say.
 
-Owns the facts by which clusters are told apart: the bytes at one place, topic ids, processes of brokers, and
-at which offsets those registered. A cluster id proves nothing: people copy the one in the documentation.
+Owns the facts by which clusters are distinguished: the bytes at one place, topic ids, processes of brokers,
+and at which offsets those registered. A cluster id proves nothing: people copy the one in the documentation.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def _inside(x: float, label: str) -> float:
 
 
 def _marked(scale: TimeScale, marks: Marks, top: float, height: float) -> str:
-    """Time that nobody saw hatched, time switched off pale."""
+    """Time that no one saw hatched, time switched off pale."""
     drawn = []
     for kind, start, end in marks:
         x, width = scale.x(start), max(1.5, scale.x(end) - scale.x(start))

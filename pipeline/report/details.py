@@ -40,7 +40,7 @@ MAX_ROWS = 40
 
 
 def marks_of(one: ClusterFacts) -> list[tuple[str, float, float]]:
-    """When nobody saw how a cluster was, and when it was switched off."""
+    """When no one saw how a cluster was, and when it was switched off."""
     marks = [(charts.OFF, float(at.start_ms), float(at.end_ms)) for at in one.offs]
     return [*marks, *((charts.UNSEEN, float(at.start_ms), float(at.end_ms)) for at in one.silences)]
 

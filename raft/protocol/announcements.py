@@ -140,5 +140,5 @@ def resignation_due_ms(state: RaftState) -> int | None:
 
 
 def end_resignation(state: RaftState, now_ms: int) -> None:
-    """Nobody succeeded this node in time: it takes part in elections again."""
+    """No one succeeded this node in time: it takes part in elections again."""
     transitions.become_unattached(state, now_ms, state.epoch)

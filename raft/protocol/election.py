@@ -73,7 +73,7 @@ def _on_pre_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
 
 
 def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
-    """A replica that hears from a live leader refuses, so a node that was cut off disturbs nobody
+    """A replica that hears from a live leader refuses, so a node that was cut off disturbs no one
     (KIP-996)."""
     match state.role:
         case Leader():
@@ -116,8 +116,8 @@ def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> boo
 
 
 def _give_way(state: RaftState, now_ms: int) -> None:
-    # Whoever was just promised a vote should have the time to ask for it: two candidates of one moment
-    # split the votes, which is what made failovers slow where all timers end together.
+    # A candidate that was just promised a vote should have the time to ask for it: two candidates of one
+    # moment split the votes, which is what made failovers slow where all timers end together.
     pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, GIVE_WAY_JITTER_MS)
     match state.role:
         case Follower() | Unattached() as waiting if waiting.deadline_ms is not None:
@@ -201,7 +201,7 @@ def leader_lost_due_ms(state: RaftState) -> int | None:
 
 
 def lose_leader(state: RaftState, now_ms: int) -> None:
-    """No fetch succeeded in time: a voter stands, an observer asks who leads."""
+    """No fetch succeeded in time: a voter stands, an observer looks for the leader."""
     if state.is_observer:
         transitions.become_unattached(state, now_ms, state.epoch)
     else:

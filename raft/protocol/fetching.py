@@ -144,7 +144,7 @@ def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResp
 
 
 def on_diverging(state: RaftState, diverging: LogPosition) -> None:
-    """The leader said where the common epoch ends on its side: what lies above is of another history."""
+    """The leader said where the common epoch ends on its side: what is above is of another history."""
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
         _cut(state, end)
@@ -155,8 +155,8 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
 
     A voter fetches from its synced end, so its log can reach beyond `fetch_offset`: with batches that it got
     from this leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The
-    former are skipped, the latter are cut, and only then does what is new follow the log's end. What lies
-    above the answer has not been compared: the high watermark must not reach into it.
+    former are skipped, the latter are cut, and only then does what is new follow the log's end. What is above
+    the answer has not been compared: the high watermark must not reach into it.
     """
     if not records:
         return fetch_offset

@@ -2,7 +2,7 @@
 
 A read is answered from a committed offset when the voters of a majority (the leader included) have sent a
 fetch of this epoch *after* they saw the round's number, which was given out after the read arrived. Numbers
-instead of arrival times, because a fetch may lie in a socket of a paused leader for as long as the pause
+instead of arrival times, because a fetch may be in a socket of a paused leader for as long as the pause
 lasts. Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
 """
 

@@ -73,7 +73,7 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
     if state.is_voter_replica(*replica) and replica[0] in view.voters:
         progress = view.voters[replica[0]]
         if progress.directory_id != replica[1]:
-            # Another disk: what the one before held counts no more (a voter that is not pinned).
+            # Another disk: what the one before held no longer counts (a voter that is not pinned).
             progress.directory_id, progress.acked_offset = replica[1], None
         progress.next_begin_ms = now_ms + state.config.quiet_voter_ms
     elif replica[0] < 0:
@@ -182,7 +182,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
 
 
 def lose_quorum(state: RaftState, now_ms: int) -> None:
-    """Whoever is cut off must stop acting as leader: the others elect one meanwhile (KAFKA-15489)."""
+    """A leader that is cut off must stop acting as leader: the others elect one meanwhile (KAFKA-15489)."""
     state.out.append(
         Warn(
             message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "

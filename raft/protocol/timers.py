@@ -1,7 +1,7 @@
 """Every timer of a replica, declared once: when it is due and what it does.
 
 Owns the two tables, and with them the answer to the question when a replica has something to do next. The
-rules themselves stand in the modules that the tables name.
+rules themselves are in the modules that the tables name.
 """
 
 from __future__ import annotations

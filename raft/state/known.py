@@ -3,7 +3,7 @@
 Raft rests on voters that keep what they acknowledged. A voter whose directory is an older copy of itself
 does not, and cannot know it; the others do, as long as they remember how far the log was committed. So every
 replica, voter or observer, keeps a durable lower bound of that (`storage.files.known_committed`). Owns when
-the bound is written, and the words in which a node refuses to give up what lies below it.
+the bound is written, and the words in which a node refuses to give up what is below it.
 
 The bound is never ahead of what this disk has synced of the log: a loss of power that takes unsynced records
 away must not make a sound node refuse its own log.

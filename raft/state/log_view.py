@@ -95,7 +95,7 @@ class LogView:
 
     def truncate(self, end_offset: int) -> None:
         """Raises RaftInvariantError below the high watermark: committed records are never taken back, and
-        whoever is asked to has refused before (`known.check_cut`)."""
+        a replica that is asked to has refused before (`known.check_cut`)."""
         if end_offset < self.high_watermark:
             raise RaftInvariantError(
                 f"a cut to {end_offset} is below the high watermark {self.high_watermark}"

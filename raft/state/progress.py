@@ -62,7 +62,7 @@ class ParkedFetch:
 
 
 class ParkedFetches:
-    """Fetches that wait for news, at most one a replica. Voters and observers are woken by different news."""
+    """Fetches that wait for news, at most one per replica. Different news wakes voters and observers."""
 
     def __init__(self) -> None:
         self.voters: dict[ReplicaKey, ParkedFetch] = {}
@@ -143,7 +143,7 @@ class LeaderView:
     voters: dict[int, ReplicaProgress]
     """The other voters by node id: exactly those of the configuration."""
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
-    """Everybody else who fetched within `observer_session_ms`."""
+    """Every other node that fetched within `observer_session_ms`."""
     parked: ParkedFetches = field(default_factory=ParkedFetches)
     reads: ReadQueue = field(default_factory=ReadQueue)
     observer_wake_offset: int = 0

@@ -21,7 +21,7 @@ def cannot_win(rejected: Collection[int], voter_ids: Collection[int]) -> bool:
 
 
 def majority_value(values: Iterable[int | None]) -> int | None:
-    """The largest value that a majority has reached, one value a voter; None stands below every value."""
+    """The largest value that a majority has reached, one value per voter; None is below every value."""
     ordered = sorted((-1 if value is None else value for value in values), reverse=True)
     if not ordered:
         return None

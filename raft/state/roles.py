@@ -132,7 +132,7 @@ class Candidate:
     """Asks for votes in its epoch, in which its own vote is durable before anything is sent."""
 
     deadline_ms: int
-    """Then it asks anew whether it would be elected."""
+    """Then it asks again whether it would be elected."""
     granted: set[int]
     """Voter ids, this node's among them. Disjoint from `rejected`; a majority of them makes a leader."""
     rejected: set[int] = field(default_factory=set)
@@ -166,8 +166,8 @@ class Follower:
 
     leader_id: int
     deadline_ms: int
-    """Without a successful fetch until then a voter stands, and an observer asks who leads. Drawn anew by
-    every success."""
+    """Without a successful fetch until then a voter stands, and an observer looks for the leader. Drawn again
+    by every success."""
     next_fetch_ms: int
     """Not before this is the next fetch sent, and only one at a time."""
     keepalive_ms: int

@@ -1,6 +1,6 @@
 """A replica's directory for users of the library: made once, opened at every start.
 
-Owns the identity in `meta.properties`. `store` says what else lies there.
+Owns the identity in `meta.properties`. `store` says what else is there.
 """
 
 from __future__ import annotations

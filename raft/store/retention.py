@@ -21,7 +21,7 @@ class Retention:
     max_age_ms: int | None
 
     def trim(self, disk: Disk, log: SegmentedLog, before_offset: int, *, wall_ms: int | None) -> None:
-        """Snapshot by snapshot, oldest first: what lies before one goes while a bound asks for it. None at or
+        """Snapshot by snapshot, oldest first: what is before one goes while a bound asks for it. None at or
         above `before_offset` counts. `wall_ms` None: ages count for nothing."""
         snapshots = list_snapshots(disk, log.directory)
         for place, base in enumerate(snapshots):

@@ -26,7 +26,7 @@ class TailCache:
         self._joined: tuple[int, int, Batches] | None = None
 
     def append(self, batches: Batches) -> None:
-        """Adds whole batches; what does not follow the newest one starts the cache anew."""
+        """Adds whole batches; what does not follow the newest one restarts the cache."""
         if batches.base_offset != self._end_offset:
             self.clear()
         for batch in batches.split():

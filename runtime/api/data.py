@@ -1,7 +1,7 @@
 """Requests to the data service and their answers, between values and protobuf.
 
 Owns the mapping only; what a value means is the replica core's business. Requests that come in may name a
-topic by its name: `TopicIds` says which topic has it, and partitions of a topic that nobody knows are handed
+topic by its name: `TopicIds` says which topic has it, and partitions of a topic that no one knows are handed
 back beside the request. Record bytes are taken as they are. An id that is not 16 bytes raises `ApiError`
 INVALID_REQUEST. An answer that is a refusal as a whole is an `ApiError`.
 """
@@ -93,7 +93,7 @@ MARKED_LOG_DIR = MessageCodec(api.MarkLogDirOfflineResponse, pb.MarkLogDirOfflin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownTopic:
-    """A partition of a request whose topic's name nobody has; `position` among the request's partitions."""
+    """A partition of a request whose topic's name no one has; `position` among the request's partitions."""
 
     position: int
     name: str
@@ -122,7 +122,7 @@ def request_from_pb(codec: MessageCodec[R, Any], request: Any, topics: TopicIds)
 
 
 def _look_up(partitions: Any, topics: TopicIds) -> tuple[UnknownTopic, ...]:
-    """Puts ids beside the names; takes out and returns the partitions of topics that nobody knows."""
+    """Puts ids beside the names; takes out and returns the partitions of topics that no one knows."""
     unknown = []
     for position, each in enumerate(partitions):
         if each.topic.topic_id:

@@ -73,7 +73,7 @@ def leader_from_pb(error: common.Error) -> LeaderAddress | None:
 
 
 def error_field(code: ErrorCode, message: str | None) -> common.Error | None:
-    """What stands in the `error` of one part's result; nothing for a success."""
+    """What is in the `error` of one part's result; nothing for a success."""
     return None if code is ErrorCode.NONE else error_to_pb(ApiError(code, message or code.name))
 
 

@@ -31,4 +31,4 @@ BROKER = MessageCodec(
 PARTITION = MessageCodec(
     PartitionInfo, pb.Partition, topic_id=FieldRule(given=True), leader=FieldRule(absent=NO_LEADER)
 )
-"""A partition's topic stands around it: `from_pb(message, topic_id)`."""
+"""A partition's topic is around it: `from_pb(message, topic_id)`."""

@@ -77,7 +77,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def _tag(message: Any, field: str) -> bytes:
-    """What stands before a length-delimited field."""
+    """What is before a length-delimited field."""
     return _uvarint(message.DESCRIPTOR.fields_by_name[field].number << 3 | 2)
 
 

@@ -39,7 +39,7 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     """How one field deviates from the rules.
 
     `path`: what the message calls it, with dots through nested messages.
-    `spread`: its parts lie in these fields of the message around it; `()`: under their own names.
+    `spread`: its parts are in these fields of the message around it; `()`: under their own names.
     `check` takes each of its bytes (ids), and returns or refuses them.
     `absent`: a value that is never sent, and that an absent field stands for.
     `always`: what an absent field stands for is sent all the same.
@@ -145,7 +145,7 @@ def shape_of(annotation: Any, descriptor: Any, fields: Fields, check: Any = None
 
 
 def _tuple_shape(elements: tuple[Any, ...], paths: tuple[str, ...], descriptor: Any, check: Any) -> Shape:
-    """A tuple whose elements lie in the fields at `paths`, one for one."""
+    """A tuple whose elements are in the fields at `paths`, one for one."""
     shape = Shape(make=None, descriptor=descriptor, parts=[])
     for at, (element, path) in enumerate(zip(elements, paths, strict=True)):
         rule = FieldRule(path=path, check=check if element is bytes else None)
@@ -214,7 +214,7 @@ def _settle_none(part: Part, descriptor: Any) -> None:
 
 
 def _spread(annotation: Any, rule: FieldRule, descriptor: Any) -> Shape:
-    """The parts of a value that lie in fields of the message around it."""
+    """The parts of a value that are in fields of the message around it."""
     paths = rule.spread or ()
     if typing.get_origin(annotation) is tuple:
         return _tuple_shape(typing.get_args(annotation), paths, descriptor, rule.check)

@@ -48,7 +48,7 @@ Address = tuple[str, int]
 
 
 class ClientError(Exception):
-    """Nobody gave an answer in time. Whether a change was made is unknown then."""
+    """No one gave an answer in time. Whether a change was made is unknown then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class AdminClient:
     """`bootstrap`: addresses of controllers (and brokers, for reads). `timeout_ms` bounds one call with all
     its retries; `attempts_max` 1 makes every call a single shot, for callers that must know what happened.
 
-    Every call raises ApiError when it is refused, ClientError when nobody answers. After a ClientError, or a
+    Every call raises ApiError when it is refused, ClientError when no one answers. After a ClientError, or a
     retry, a change may have been made already: creating a topic again then says that it exists.
     """
 

@@ -45,7 +45,7 @@ READER_ID = -1
 FETCH_BYTES = 4 * 1024 * 1024
 """Bytes that one answer may have; a single larger batch comes whole."""
 ATTEMPTS_MAX = 5
-"""How often to begin anew when the leader changes, or trims what is being read."""
+"""How often to start over when the leader changes, or trims what is being read."""
 _PAUSE_S = 0.1
 
 RESERVE_BYTES = 64 * 1024 * 1024
@@ -78,7 +78,7 @@ class LiveLog:
 
 
 class _Moved(Exception):
-    """The leader is another one, or what was being read is gone: begin anew."""
+    """The leader is another one, or what was being read is gone: start over."""
 
 
 async def copy_log(
@@ -94,7 +94,7 @@ async def copy_log(
 ) -> LiveLog:
     """Copies into the empty directory `home`, which then looks like a node's.
 
-    `timeout_ms` bounds the wait for one answer, not the whole copy. Raises ClientError when nobody answers
+    `timeout_ms` bounds the wait for one answer, not the whole copy. Raises ClientError when no one answers
     the leader keeps changing, or the disk has no `room`, ApiError when it is refused, StorageError when the
     disk fails.
     """
@@ -133,7 +133,7 @@ async def _with_leader(
     rng: random.Random,
     read: Callable[[_Leader], Awaitable[LiveLog]],
 ) -> LiveLog:
-    """What `read` gives with a stream to the active controller; begins anew when that is another one."""
+    """What `read` gives with a stream to the active controller; starts over when that is another one."""
     problem = ""
     for attempt in range(ATTEMPTS_MAX):
         if attempt:

@@ -28,7 +28,7 @@ from metaquorum.runtime.api.settings import RESOURCES_PER_ANSWER_MAX
 from metaquorum.runtime.client.admin import AdminClient
 
 ANONYMOUS = "User:ANONYMOUS"
-"""Whom Kafka takes a caller for whom nobody authenticated."""
+"""Whom Kafka takes a caller for whom no one authenticated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class ConfigDescription:
 
 
 class SettingsClient:
-    """Changes and views of settings through `admin`. Raises as its calls do; results tell refusals apart."""
+    """Changes and views of settings through `admin`. Raises as its calls do; results distinguish refusals."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

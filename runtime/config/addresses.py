@@ -95,7 +95,7 @@ def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
 
 
 def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
-    """NAME:PROTOCOL entries, by name. Kafka's SASL protocols may stand there for names that nobody uses."""
+    """NAME:PROTOCOL entries, by name. Kafka's SASL protocols may be there for names that no one uses."""
     protocols: dict[str, str] = {}
     for entry in entries:
         name, _, protocol = entry.partition(":")
@@ -171,8 +171,8 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
 
 
 def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener, ...]) -> None:
-    """Raises ConfigError for an advertised name that nobody listens under, and for an address that leads
-    nobody here."""
+    """Raises ConfigError for an advertised name that no one listens under, and for an address that leads
+    no one here."""
     known = {listener.name for listener in listeners}
     for listener in advertised or listeners:
         if listener.host in _NOWHERE:

@@ -78,7 +78,7 @@ _OF_A_LISTENER = re.compile(r"listener\.name\.([^.]+)\.(ssl\..+)")
 
 
 def refuse_unknown(names: Iterable[str], keys: Mapping[str, Key]) -> None:
-    """Raises ConfigError for those that nobody knows, all at once, each with the nearest known name."""
+    """Raises ConfigError for those that no one knows, all at once, each with the nearest known name."""
     unknown = [name for name in names if name not in keys and not is_kafkas(name)]
     if not unknown:
         return

@@ -128,7 +128,7 @@ _PREFIXES = (
     "rlmm.config.",
     "rsm.config.",
 )
-"""What stands behind them is for one listener, or for a plug-in."""
+"""What is after them is for one listener, or for a plug-in."""
 
 
 def is_kafkas(name: str) -> bool:

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 class Key:
     """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
 
-    `own`: Kafka has no such key. `also`: numbers outside of the range that are taken, too.
+    `own`: Kafka has no such key. `also`: numbers outside the range that are taken, too.
     """
 
     name: str

@@ -32,7 +32,7 @@ class Buffer:
             _wake(self._idle)
 
     async def wait_freed(self) -> None:
-        """Until there is room, which somebody else may take first: look again."""
+        """Until there is room, which someone else may take first: look again."""
         await _wait_in(self._waiters)
 
     async def wait_empty(self) -> None:

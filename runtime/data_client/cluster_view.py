@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: where brokers listen and who leads the partitions of its topics.
+"""What a client knows of the cluster: where brokers listen and which ones lead the partitions of its topics.
 
 Owns refreshing: any node is asked, brokers in turn and the bootstrap addresses between them, one refresh at
 a time, whose answer everyone gets who waits for it. A standby controller leads to the active one, or answers
@@ -32,7 +32,7 @@ PartitionName = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads a partition; `leader` NO_LEADER: nobody."""
+    """The leader of a partition; `leader` NO_LEADER: no one."""
 
     leader: int
     epoch: int
@@ -94,7 +94,7 @@ class ClusterView:
         return self._topics.get(name)
 
     def leader(self, topic: str, partition: int) -> Leader | None:
-        """None: nobody that is known, or nobody leads. Ask for a refresh then."""
+        """None: no one that is known, or no one leads. Ask for a refresh then."""
         known = self._topics.get(topic)
         found = known.partitions.get(partition) if known else None
         if found is None or found.leader == NO_LEADER:
@@ -143,8 +143,8 @@ class ClusterView:
                     backoff.succeeded()
                 self._wanted.clear()
                 if self._names and await self._look(()) is None:
-                    self._wanted.set()  # whoever wanted it has nothing else that would make him ask again
-                # Whoever is not content asks again at once: the waits grow until somebody is.
+                    self._wanted.set()  # nothing else would make the caller ask again
+                # A caller that is not content asks again at once: the waits grow until someone is.
                 await asyncio.sleep(backoff.failed(0) / 1000)
                 if not self._wanted.is_set():
                     backoff.succeeded()
@@ -155,7 +155,7 @@ class ClusterView:
 
     async def find_topics(self, names: Iterable[str], *, timeout_ms: int) -> None:
         """Returns when all these topics are known. Raises ApiError UNKNOWN_TOPIC_OR_PARTITION for one that
-        does not exist, ClientError when nobody answers in time."""
+        does not exist, ClientError when no one answers in time."""
         wanted = set(names)
         absent: list[str] = []
         try:
@@ -176,7 +176,7 @@ class ClusterView:
         """Until all are known, or some do not exist for certain: `absent`, as the last answer had them."""
         stale_answers = 0
         while missing := sorted(wanted - self._topics.keys()):
-            # Not at once after an answer that did not help, whoever got it.
+            # Not at once after an answer that did not help, whichever caller got it.
             await asyncio.sleep(max(0.0, self._again_s - asyncio.get_running_loop().time()))
             self._names |= wanted
             answer = await self._look(missing)

@@ -1,4 +1,4 @@
-"""The consumer: reads partitions from their leaders, in order, ahead of whoever takes the records.
+"""The consumer: reads partitions from their leaders, in order, ahead of the code that takes the records.
 
 Owns positions, what was read ahead and its bound, and what happens when a position is not in the log any
 more. Fetches from each leader run beside each other (`fetcher`). Keeps no position anywhere but in memory.
@@ -125,7 +125,7 @@ class Consumer:
         await self._fetcher.stop()
 
     async def partitions(self, topic: str) -> int:
-        """How many the topic has. Raises ApiError for an unknown topic, ClientError when nobody answers."""
+        """How many the topic has. Raises ApiError for an unknown topic, ClientError when no one answers."""
         await self._view.find_topics([topic], timeout_ms=self.config.metadata_timeout_ms)
         known = self._view.topic(topic)
         return len(known.partitions) if known else 0
@@ -233,7 +233,7 @@ class Consumer:
                 if not batch.header.is_control:
                     records += batch.records(position)
             except BatchError as error:
-                # What stands before it is given first; behind it nothing is read.
+                # What is before it is given first; behind it nothing is read.
                 self._drop_ahead(name)
                 self._fetcher.halt(name)
                 self._arrived(Fetched(name=name, problem=error))

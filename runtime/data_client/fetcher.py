@@ -113,7 +113,7 @@ class Fetcher:
         self.view_changed()
 
     def halt(self, name: PartitionName) -> None:
-        """Nothing more of this partition until it is assigned anew; an answer under way is dropped."""
+        """Nothing more of this partition until it is assigned again; an answer under way is dropped."""
         self._assigned.pop(name, None)
 
     def taken(self, fetched: Fetched) -> None:
@@ -218,17 +218,17 @@ class Fetcher:
         }
         for part in answer.partitions:
             one, offset = asked.get(part.key, (None, 0))
-            # Who was assigned anew meanwhile, or was told more by another leader, needs no old answer.
+            # Who was assigned again meanwhile, or was told more by another leader, needs no old answer.
             if one is not None and self._assigned.get(one.name) is one and one.position.offset == offset:
                 self._take(one, part, leader)
-        # Who has much to say takes turns: the partition that was asked for first is asked for last next time.
+        # A large answer takes turns: the partition that was asked for first is asked for last next time.
         first = self._assigned.pop(chosen[0].name, None)
         if first is not None:
             self._assigned[first.name] = first
         return True
 
     async def _nag(self) -> None:
-        """While a broker is silent: perhaps somebody else leads."""
+        """While a broker is silent: perhaps someone else leads."""
         await asyncio.sleep(self._limits.max_wait_ms / 1000)
         while True:
             await asyncio.sleep(SLOW_MS / 1000)
@@ -305,6 +305,6 @@ class Fetcher:
         each.not_before = asyncio.get_running_loop().time() + each.backoff.failed(0) / 1000
 
     def _stop(self, each: _Assigned, problem: Exception) -> None:
-        """Nothing more of this partition until it is assigned anew."""
+        """Nothing more of this partition until it is assigned again."""
         each.stopped = True
         self._arrived(Fetched(name=each.name, problem=problem))

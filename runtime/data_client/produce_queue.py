@@ -231,7 +231,7 @@ class PartitionQueue:
         self._recovering = True
 
     def hurry(self) -> None:
-        """Somebody else leads: waiting helps nothing."""
+        """Someone else leads: waiting helps nothing."""
         self.hold_until_ms = 0
 
     def expire(self, now_ms: int | None) -> Iterator[OutBatch]:

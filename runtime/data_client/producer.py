@@ -1,4 +1,4 @@
-"""The producer: takes messages, batches them by partition, and sends them to whoever leads.
+"""The producer: takes messages, batches them by partition, and sends them to their leaders.
 
 Owns partitioning, when a batch is sent, and what its sender learns. Messages of one topic are taken in the
 order in which their sends began, whatever each of them waits for (`turns`). The rules of order and sequences
@@ -132,7 +132,7 @@ class Producer:
         return self._buffer.used_bytes
 
     async def partitions(self, topic: str) -> int:
-        """How many the topic has. Raises ApiError for an unknown topic, ClientError when nobody answers."""
+        """How many the topic has. Raises ApiError for an unknown topic, ClientError when no one answers."""
         if self._view.topic(topic) is None:
             await self._view.find_topics([topic], timeout_ms=self.config.metadata_timeout_ms)
         known = self._view.topic(topic)
@@ -149,7 +149,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> Receipt:
         """Takes one message, waiting while the buffer is full; await the receipt for its acknowledgement.
-        Raises ApiError for an unknown topic or partition, ClientError when nobody tells about it."""
+        Raises ApiError for an unknown topic or partition, ClientError when no one tells about it."""
         if topic in self._turns or not self._buffer.has_room or self._view.topic(topic) is None:
             async with self._turn(topic):
                 lane, receipt = self._take(topic, value, key, headers, partition, timestamp_ms)
@@ -352,7 +352,7 @@ class Producer:
         if not future.done():
             if isinstance(outcome, SendError):
                 future.set_exception(outcome)
-                future.exception()  # whoever does not look at it must not be told by the loop
+                future.exception()  # code that does not look at it must not hear it by the loop
             else:
                 future.set_result(outcome)
         if self._observer is not None:

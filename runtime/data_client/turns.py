@@ -1,6 +1,6 @@
 """Who goes next: those who come take a place in line, and each has its turn when it is the first.
 
-Owns the order, and nothing of what somebody does between taking a place and leaving it. The first leaves when
+Owns the order, and nothing of what someone does between taking a place and leaving it. The first leaves when
 it is done, anyone else when he gives up.
 """
 
@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 
 class Place:
-    """Somebody's place in the line."""
+    """Someone's place in the line."""
 
     __slots__ = ("_called",)
 
@@ -52,7 +52,7 @@ class Turns:
             await place.wait()
 
     def leave(self, place: Place) -> None:
-        """Whoever stands behind the first has the next turn."""
+        """A caller behind the first has the next turn."""
         del self._line[place]
         if self._line:
             self._first().call()

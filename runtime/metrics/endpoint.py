@@ -18,7 +18,7 @@ CONNECTIONS_MAX = 16
 HEADER_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
 IDLE_S = 60.0
-"""A connection that sends nothing, or takes nothing, for so long is closed."""
+"""A connection that sends nothing, or takes nothing, for this long is closed."""
 
 INDEX = b"metaquorum: the figures are at /metrics\n"
 

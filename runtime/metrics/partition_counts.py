@@ -65,7 +65,7 @@ class PartitionCounts:
         self._topics = topics
 
     def _resize(self, length: int) -> None:
-        """Room for `length` chunks; a new one is known to nobody and will be counted."""
+        """Room for `length` chunks; a new one is known to no one and will be counted."""
         old = self._counted
         if length != len(self._chunks):
             kept = min(length, len(self._chunks))

@@ -46,7 +46,7 @@ def bind_metrics(listener: Listener | None) -> socket.socket | None:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-        # Another process can bind an address, too, as long as nobody listens there.
+        # Another process can bind an address, too, as long as no one listens there.
         bound.listen(BACKLOG)
     except OSError as error:
         bound.close()

@@ -26,7 +26,7 @@ PARTITIONS_PER_ANSWER_MAX = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRead:
-    """An image and where it stands."""
+    """An image and where it is."""
 
     image: MetadataImage
     offset: int

@@ -1,6 +1,6 @@
 """What C libraries write to a node's standard error: taken out of its log, and said in the log's own words.
 
-Owns the descriptor and what gRPC's lines mean. gRPC tells nobody but standard error of a TLS handshake that
+Owns the descriptor and what gRPC's lines mean. gRPC tells no one but standard error of a TLS handshake that
 failed; its trace of handshakes (`cli.__main__` asks for it, before gRPC is imported) also says with whom. It
 costs some lines for each connection and none for a call. Other lines are passed on as they are.
 """
@@ -31,7 +31,7 @@ _PREAMBLE = "All log messages before absl::InitializeLog()"
 
 
 def handshake_text(error: str) -> str | None:
-    """What gRPC's error of a server's handshake means; None: nothing that anybody did wrong, for example a
+    """What gRPC's error of a server's handshake means; None: nothing that anyone did wrong, for example a
     look whether the port is open."""
     if "missing selected ALPN property" in error:
         return "it does not offer HTTP/2 (h2 by ALPN)"
@@ -89,7 +89,7 @@ class NativeLines:
 
 def take_native_lines(refused: RefusedCallers) -> None:
     """From now on what is written to descriptor 2 comes here; `sys.stderr` writes where it wrote before.
-    Nothing happens where somebody else has taken standard error already (a test)."""
+    Nothing happens where someone else has taken standard error already (a test)."""
     if sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)

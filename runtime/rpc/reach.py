@@ -1,7 +1,7 @@
 """Why an address gave no answer, for people.
 
 Owns the words for gRPC's errors, and a look at the port where those say nothing: gRPC's "Socket closed" may
-be a certificate that somebody did not like.
+be a certificate that someone did not like.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _why_unreachable(details: str) -> str:
 
 def _says_enough(error: grpc.aio.AioRpcError, host: str) -> bool:
     """Of a name with several addresses gRPC says what was wrong with the last one alone: nothing may listen
-    at ::1, and somebody at 127.0.0.1 did not like our certificate."""
+    at ::1, and someone at 127.0.0.1 did not like our certificate."""
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or "resolution failed" in details:
         return True
@@ -86,7 +86,7 @@ def _is_one_address(host: str) -> bool:
 
 
 class Reasons:
-    """`of` says why an address failed, `tell` logs it where nobody waits for the reason. What a look at an
+    """`of` says why an address failed, `tell` logs it where no one waits for the reason. What a look at an
     address brought is remembered for a while."""
 
     def __init__(self, tls: TlsMaterial | None) -> None:
@@ -103,8 +103,9 @@ class Reasons:
         return f"not reachable ({found})" if found else status_text(error)
 
     def tell(self, who: str, error: grpc.aio.AioRpcError, address: Address) -> None:
-        """One warning for each problem with TLS that is behind such an error; nothing for other problems, of
-        which whoever asked has words of its own. Returns at once."""
+        """One warning for each problem with TLS that is behind such an error; nothing for other problems, for
+        which the caller has its own words. Returns at once.
+        """
         if not _says_enough(error, address[0]) and address not in self._telling:
             task = asyncio.get_running_loop().create_task(self._tell(who, address))
             self._telling[address] = task
@@ -164,7 +165,7 @@ def _not_taken(tls: TlsMaterial) -> str:
 
 
 def _own_problem(tls: TlsMaterial) -> str:
-    """What somebody with the CAs that we know would have against our own certificate; empty: nothing."""
+    """What someone with the CAs that we know would have against our own certificate; empty: nothing."""
     client, server = _context(tls), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client.check_hostname = False
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -208,7 +209,7 @@ def _takes(host: str, port: int, beginning: bytes, answers: bytes) -> bool | Non
     try:
         with socket.create_connection((host, port), timeout=LOOK_S) as connection:
             connection.sendall(beginning)
-            # Who leaves before the settings are acknowledged is taken for somebody who speaks no HTTP/2.
+            # Who leaves before the settings are acknowledged is taken for someone who speaks no HTTP/2.
             while more := connection.recv(4096):
                 answer += more
                 if answer[0] in _TLS_ANSWERS or _HTTP2_ACKNOWLEDGED in answer:

@@ -87,7 +87,7 @@ class RawRecord(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """A batch and where it stands: `data` is header and records, `position` the byte in `file`."""
+    """A batch and where it is: `data` is header and records, `position` the byte in `file`."""
 
     header: BatchHeader
     data: bytes

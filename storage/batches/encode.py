@@ -105,7 +105,7 @@ def plain_header(base_offset: int, leader_epoch: int, timestamp_ms: int, records
 
 
 def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
-    """`header` and `payload` as one batch, its length and CRC computed anew.
+    """`header` and `payload` as one batch, its length and CRC computed again.
 
     Also how a compressed batch is copied with another base offset or epoch. Raises BatchError over 8 MiB.
     """

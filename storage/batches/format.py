@@ -17,7 +17,7 @@ from metaquorum.storage.errors import BatchError
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 61
 MAGIC = 2
-# baseOffset and batchLength stand outside the length that batchLength counts.
+# baseOffset and batchLength are outside the length that batchLength counts.
 LENGTH_OVERHEAD_BYTES = 12
 MIN_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 # The CRC covers everything from the attributes on.
@@ -171,7 +171,7 @@ def header_problems(
 
 
 def hop_headers(buf: bytes | memoryview, position: int = 0) -> list[tuple[int, int, int, int]]:
-    """(position, base offset, next offset, leader epoch) of every batch whose header lies in `buf`.
+    """(position, base offset, next offset, leader epoch) of every batch whose header is in `buf`.
 
     Reads no payload and checks nothing but the length; stops at a header that is cut off or has an impossible
     length. The last batch listed may reach beyond `buf`: `position + length` tells the caller where to go on.

@@ -71,7 +71,7 @@ class FilePool:
                 raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
             self._make_room()
             if file.was_opened:
-                self._disk.file_size(file.path)  # a file that is gone must not be made anew
+                self._disk.file_size(file.path)  # a file that is gone must not be recreated
             found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
             file.opened, file.was_opened = found, True
             self._open[file] = None
@@ -115,7 +115,7 @@ class FilePool:
 
 
 class PooledFile:
-    """A `DiskFile` that is opened when it is used. `size` is counted here: nobody else appends to it."""
+    """A `DiskFile` that is opened when it is used. `size` is counted here: no one else appends to it."""
 
     __slots__ = (
         "_pool",

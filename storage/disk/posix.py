@@ -63,7 +63,7 @@ class PosixFile:
         return self._path
 
     def size(self) -> int:
-        """Bytes in the file; asked anew of a read-only file, which another process may be appending to."""
+        """Bytes in the file; asked again of a read-only file, which another process may be appending to."""
         if not self._writable:
             with _translated(self._directory, "stat", self._path):
                 self._size = os.fstat(self._descriptor).st_size

@@ -1,4 +1,4 @@
-"""The text that all of Kafka's checkpoint files share: version 0, how many entries, one entry a line.
+"""The text that all of Kafka's checkpoint files share: version 0, how many entries, one entry per line.
 
 Owns what of that text is read (an empty file, one that breaks off after its version, and blanks or Windows
 line ends change nothing, as in Kafka) and how it is written. What an entry says is its file's business.

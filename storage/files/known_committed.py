@@ -1,6 +1,6 @@
 """The `known-committed` file: up to where a replica has known its log to be committed, a durable lower bound.
 
-Owns the file's format and how it is written. A replica that is asked to give up what lies below the bound,
+Owns the file's format and how it is written. A replica that is asked to give up what is below the bound,
 or finds its own log ending before it, knows that committed records were lost somewhere. Knows no roles.
 
 It is a file of our own beside the segments, as `recovery-point` is: Kafka's log loader passes over names
@@ -41,7 +41,7 @@ class CommittedLoss:
     def __str__(self) -> str:
         return (
             f"committed records were lost: node {self.node_id} knows everything below offset"
-            f" {self.known_offset} to be committed, and the leader's log holds at most what lies below"
+            f" {self.known_offset} to be committed, and the leader's log holds at most what is below"
             f" {self.common_offset} of that; stop all nodes, keep every directory, and compare them with"
             f" `metaquorum log salvage`; {WHERE}"
         )

@@ -6,7 +6,7 @@ their headers; what a record means, who is leader and what is committed are not 
 Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls.
 
 Order of durable steps, so that a crash at any point leaves a log that opens:
-- the recovery point is raised only after a sync of what lies below it, with the epoch table written before;
+- the recovery point is raised only after a sync of what is below it, with the epoch table written before;
 - it is lowered before anything above it is cut;
 - a roll syncs the full segment before the next one gets its first byte, so a torn tail is in the last file;
 - a reset first writes its intent into the recovery point; opening finishes it;
@@ -100,7 +100,7 @@ class SegmentedLog:
             raise
         return log
 
-    # --- where it stands
+    # --- where it is
 
     @property
     def start_offset(self) -> int:

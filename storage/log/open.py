@@ -71,7 +71,7 @@ def examine(
     base offsets of the segments that are there, rising. With `gaps` offsets may be missing, as a cleaner
     leaves a compacted log; the bytes still have to be whole.
 
-    An epoch table that cannot be read or that does not reach back to the log's start is made anew out of the
+    An epoch table that cannot be read or that does not reach back to the log's start is recreated out of the
     whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
     """
     examined = Examined()
@@ -185,7 +185,7 @@ def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: boo
 
 
 def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset: int) -> None:
-    # Any epoch counts: a damaged epoch that reads too high must not hide the good batches behind it.
+    # Any epoch counts: a damaged epoch that reads too high must not hide the good batches after it.
     found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))
     if found is None:
         return

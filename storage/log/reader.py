@@ -46,7 +46,7 @@ class LogReader:
 
     Iterating gives what there is now; `poll()` gives what came since. With `tolerant` problems come as
     `Damage` values between the batches and reading goes on where it can: an offset gap or a count that
-    disagrees stands before the batch that it concerns, which is given as it was read. Otherwise damage raises
+    disagrees is before the batch that it concerns, which is given as it was read. Otherwise damage raises
     CorruptLogError. A torn tail (half a batch, or bytes that are no batch and have none behind them) is no
     damage for a reader of a live log: it waits there, and `tail_problem()` says what it waits at.
     """
@@ -125,7 +125,7 @@ class LogReader:
         return (item for item in self if isinstance(item, RecordBatch))
 
     def tail_problem(self) -> Damage | None:
-        """What stands after the last whole batch, as far as it was read; None when nothing does."""
+        """What is after the last whole batch, as far as it was read; None when nothing does."""
         return self._tail
 
     def poll(self) -> list[RecordBatch | Damage]:
@@ -190,7 +190,7 @@ class LogReader:
     def _hop(self, file: DiskFile, size: int) -> None:
         """Goes by headers alone to the batch that holds the start offset, as far as they lead there.
 
-        What lies before it is not looked at: a tool that begins in the middle of a large segment reads only
+        What is before it is not looked at: a tool that begins in the middle of a large segment reads only
         what it shows.
         """
         while self._position < size:
@@ -222,7 +222,7 @@ class LogReader:
         self._expected = batch.header.next_offset
         self._epoch = batch.header.leader_epoch
         if batch.header.next_offset > self._skip_below:
-            self._skip_below = 0  # found: what goes back to lower offsets behind it is no longer left out
+            self._skip_below = 0  # found: what goes back to lower offsets after it is no longer left out
             items.append(batch)
 
     def _take_one(self, file: DiskFile, buf: bytes, size: int, items: list[RecordBatch | Damage]) -> int:
@@ -269,7 +269,7 @@ class LogReader:
         return found[0] - self._position if found else left
 
     def _is_below_recovery_point(self) -> bool:
-        """True when the writer has declared durable what stands here."""
+        """True when the writer has declared durable what is here."""
         if not self._is_directory or self._base is None:
             return False
         point = load_recovery_point(self._disk, self._path)

@@ -1,4 +1,4 @@
-"""What separates a torn tail from corruption: the recovery point, and the scan of what lies above it.
+"""What separates a torn tail from corruption: the recovery point, and the scan of what is above it.
 
 Owns the `recovery-point` file and the checks that a log passes when it is opened. Changes no segment: it only
 says where the whole batches end and why.

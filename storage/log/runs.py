@@ -1,4 +1,4 @@
-"""Runs of batches that hold one record each: what a quiet cluster writes, without an object a batch.
+"""Runs of batches that hold one record each: what a quiet cluster writes, without an object per batch.
 
 Owns the split of a checked window into such runs and the batches between them, and a reader that gives them.
 """

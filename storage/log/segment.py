@@ -114,7 +114,7 @@ class Segment:
             self._first_timestamp_ms = None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """(position, base offset) of the batch that contains `offset`, which lies in this segment. Where
+        """(position, base offset) of the batch that contains `offset`, which is in this segment. Where
         offsets may be missing, it is the first batch that reaches `offset`; where none does, the segment's
         size and the offset after the last batch.
 

@@ -2,7 +2,7 @@
 
 Owns the two texts. What they say can always be found again by hopping over the segment's headers, so a file
 that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops. Releases before
-this one wrote a batch's base offset where its last offset belongs; whoever searches gets on with both.
+this one wrote a batch's base offset where its last offset belongs; a search works with both.
 """
 
 from __future__ import annotations

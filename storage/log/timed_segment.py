@@ -120,7 +120,7 @@ class TimedSegment(Segment):
 
     def cut(self, position: int) -> None:
         """Truncates the file and what is known of it; the segment is the last one from now on, and its index
-        files, which the caller removes, count no more."""
+        files, which the caller removes, no longer count."""
         self.sealed_end = None
         self._loaded = True
         super().cut(position)
@@ -140,7 +140,7 @@ class TimedSegment(Segment):
 
     def index_files(self, hop_bytes: int = MAX_HOP_AT_SEAL_BYTES) -> list[tuple[str, bytes]]:
         """(path, content) of the index files that say what it holds now; none where more than `hop_bytes`
-        would have to be hopped over for that: then whoever searches it hops."""
+        would have to be hopped over for that: then the search hops."""
         self._load()
         if self.size - self._timed_to > hop_bytes:
             return []

@@ -8,7 +8,7 @@ caller (`DirectoryStore`), see `Checkpoint`.
 What is durable when: records after a sync; the start offset when a trim returns (in the recovery point,
 before a segment goes); the producers at a roll and at a checkpoint, else they are found again in the headers.
 
-CRCs are checked by whoever appends, and by reads as `pooled_log` says.
+CRCs are checked by the appender, and by reads as `pooled_log` says.
 
 Threads: one thread changes the log; `read_range` and `find_offset` may run beside it on any other, and
 `SyncTicket.run` and `Checkpoint.place` on one more.
@@ -135,7 +135,7 @@ class PartitionLog(PooledLog):
         self._load_producers(on_warning)
 
     def _load_point(self, on_warning: Callable[[str], None], verify: bool) -> RecoveryPoint | None:
-        """Without one the whole log is verified: one bad file of one replica stops nobody."""
+        """Without one the whole log is verified: one bad file of one replica stops no one."""
         try:
             if not verify:
                 return load_recovery_point(self._disk, self.directory)
@@ -181,7 +181,7 @@ class PartitionLog(PooledLog):
             for header in segment.producer_headers(position):
                 self.producers.note(header, seen_ms=header.max_timestamp_ms)
 
-    # --- where it stands
+    # --- where it is
 
     def segment_files(self) -> list[TimedSegment]:
         """The segments that may hold bytes above the recovery point."""

@@ -4,9 +4,9 @@ Owns how a segmented log is read while it is appended to, cut and trimmed by ano
 are checked. Does not change the log: `partition_log` does.
 
 A read looks up its range under the lookup lock (positions only), keeps the segment's file open, and reads the
-range with one call outside of it. If the log was cut meanwhile, the bytes count for nothing.
+range with one call outside it. If the log was cut meanwhile, the bytes count for nothing.
 
-CRCs: whoever appends has checked them. A read checks the batches below `trusted_from`; what lies above was
+CRCs: the appender has checked them. A read checks the batches below `trusted_from`; what is above was
 verified by this process, when it opened the log or before it wrote it, and its CRC goes to the reader, who
 checks it in any case. Damage that is found raises CorruptLogError and changes nothing.
 """
@@ -142,7 +142,7 @@ class PooledLog(SegmentedLog):
             return _Span(segment, position, stop, base, self.generation)
 
     def _first_batch(self, offset: int) -> tuple[TimedSegment, int, int]:
-        """The first one that reaches `offset`, which may lie behind segments that hold nothing (any more):
+        """The first one that reaches `offset`, which may be behind segments that hold nothing (any more):
         its segment, position and base offset; the log's end where there is none."""
         for one in self._segments[max(0, self._slot(offset)) :]:
             segment = cast(TimedSegment, one)

@@ -99,7 +99,7 @@ class ProducerTable:
             return Fresh()
         known = self._producers.get(header.producer_id)
         if known is None or header.producer_epoch > known.epoch:
-            # A producer that nobody here knows (it expired, or its batches were removed) may go on anywhere:
+            # A producer that no one here knows (it expired, or its batches were removed) may go on anywhere:
             # KIP-360. A new epoch begins at 0.
             begins = known is None or header.base_sequence == 0
             return Fresh() if begins else OutOfOrder(0)

@@ -1,4 +1,4 @@
-"""Words that a reader meets: README, documents, --help, errors and log lines keep to the style sheet.
+"""Documents, --help, errors, log lines, docstrings and comments keep to the words of the style sheet.
 
 The style sheet is in docs/contributing.md; every phrase here is one of its left-hand sides, or a case of one.
 Names no module: what people read is found in the sources.
@@ -7,7 +7,9 @@ Names no module: what people read is found in the sources.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -45,6 +47,13 @@ BANNED = {
     r"\bin the place of\b": "instead of",
     r"\bwho (?:has|have|leads?|left|joins?|fetch\w*|became|becomes)\b": "that, which; who is for people",
     r"\bDESIGN\b": "a section of docs/ or an ADR",
+    r"\b(?:an object|an item|a line|a flush|one (?:object|line|event|entry|value|request|answer)) a"
+    r" (?:record|batch|field|line|voter|caller|request)\b": "one ... per ...",
+    r"\b(?:counts?|is led|are led|is bound|are bound) no more\b|\bin sync no more\b": "no longer",
+    r"\btells? \w+ apart\b|\btold apart\b": "distinguish",
+    r"\boutside of\b": "outside",
+    r"\b(?:stands?|lies|lie) (?:in|below|behind|before|beside|there|elsewhere|at|above|outside|after)\b"
+    r"(?! (?:the|its|their) way)": "is",
 }
 ALLOWED = {
     "nobody": {"'nobody' is not a user"},
@@ -70,6 +79,28 @@ def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
             found = command.get_command(context, name)
             assert found is not None
             yield from helps(found, f"{path} {name}")
+
+
+def explained(source: str) -> Iterator[tuple[int, str]]:
+    """The docstrings and comments of a module, code spans left out; lines of one comment are one text."""
+    for node in ast.walk(ast.parse(source)):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
+            yield node.lineno, " ".join(paragraphs(node.value.value).split())
+    comment: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if comment and token.start[0] != last + 1:
+                yield last, paragraphs(" ".join(comment))
+                comment = []
+            comment.append(token.string.lstrip("# "))
+            last = token.start[0]
+    if comment:
+        yield last, paragraphs(" ".join(comment))
 
 
 def spoken(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -102,8 +133,9 @@ def read_by_people() -> tuple[tuple[str, str], ...]:
     for folder in FOLDERS:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             if "_pb2" not in path.name:
-                tree = ast.parse(path.read_text("utf-8"))
-                found += [(f"{path.relative_to(REPOSITORY)}:{line}", text) for line, text in spoken(tree)]
+                source = path.read_text("utf-8")
+                texts = [*spoken(ast.parse(source)), *explained(source)]
+                found += [(f"{path.relative_to(REPOSITORY)}:{line}", text) for line, text in texts]
     return tuple(found)
 
 
@@ -124,6 +156,7 @@ def test_words_of_the_style_sheet(pattern: str) -> None:
 def test_the_search_finds_what_it_must() -> None:
     source = '"""nobody here"""\nraise ValueError(f"{x} is told that nobody leads")\n# nobody\n'
     assert [text for _, text in spoken(ast.parse(source))] == ["{} is told that nobody leads"]
+    assert [text for _, text in explained(source)] == ["nobody here", "nobody"]
     assert offences(r"\bnobody\b", (("here", "nobody leads"), ("there", "'nobody' is not a user"))) == [
         "here: ...'nobody leads'"
     ]

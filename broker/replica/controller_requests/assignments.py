@@ -45,7 +45,7 @@ class Assignments:
         return len(self._wanted.keys() | self._sent.keys())
 
     def want(self, key: PartitionKey, directory_id: bytes) -> None:
-        """The replica lies in `directory_id`; what was acknowledged or is on its way is not asked again."""
+        """The replica is in `directory_id`; what was acknowledged or is on its way is not asked again."""
         if self._told.get(key) == directory_id:
             return
         if self._sent.get(key) == directory_id:
@@ -97,7 +97,7 @@ class Assignments:
         )
 
     def answered(self, response: AssignReplicasToDirsResponse, now_ms: int) -> list[PartitionKey]:
-        """Replicas whose loss is acknowledged now: they may be made anew."""
+        """Replicas whose loss is acknowledged now: they may be recreated."""
         sent, self._sent = self._sent, {}
         self.call.succeeded()
         freed: list[PartitionKey] = []

@@ -12,7 +12,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000
 REPORT_GRACE_MS = 1_000
-"""A request that is not reported on for so long after its timeout is taken for lost."""
+"""A request that is not reported on for this long after its timeout is taken for lost."""
 
 
 class ControllerCall:

@@ -67,7 +67,7 @@ class IsrChanges:
         return min((each for each in waits if each is not None), default=None)
 
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
-        """The next batch, which is in flight then; None: nobody proposes anything."""
+        """The next batch, which is in flight then; None: no one proposes anything."""
         batch: list[PartitionAlteration] = []
         while self._waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
             key, _ = self._waiting.popitem(last=False)

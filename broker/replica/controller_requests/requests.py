@@ -1,7 +1,7 @@
 """What a broker's replicas ask the active controller for: ISRs, directories, producer ids.
 
 Owns the three kinds of questions as one: one of each is in flight, an answer finds the one who asked, and a
-question that nobody reports on is asked again. What is asked, and what an answer means, is theirs.
+question that no one reports on is asked again. What is asked, and what an answer means, is theirs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ControllerTalk:
         return Learned()
 
     def unreported(self, now_ms: int) -> list[ControllerAnswered]:
-        """Questions that nobody reports on are as good as refused."""
+        """Questions that no one reports on are as good as refused."""
         error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
         return [
             ControllerAnswered(correlation_id=call.correlation_id, response=error)

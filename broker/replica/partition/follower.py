@@ -19,7 +19,7 @@ from metaquorum.storage.types import LogPosition
 
 def cut_offset(epochs: EpochTable, end: int, start: int, shared: LogPosition) -> int:
     """Where a log must end that differs from its leader's, which knows `shared`: its largest epoch not above
-    the follower's last one, and that epoch's end. What lies behind the end of this log's own largest epoch
+    the follower's last one, and that epoch's end. What is behind the end of this log's own largest epoch
     not above `shared.epoch` is the leader's in no case; the rest may have to be cut again (KIP-279)."""
     own = epochs.end_offset_for(shared.epoch, end)
     if own is None:

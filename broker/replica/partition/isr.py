@@ -66,8 +66,8 @@ class FollowerProgress:
             self.caught_up_ms = max(self.caught_up_ms, at_ms)
 
     def left_isr(self, leader_end: int, now_ms: int) -> None:
-        """What it did before counts no more: it may have lost its directory, and nobody shall wait for it
-        before it has caught up anew."""
+        """What it did before no longer counts: it may have lost its directory, and no one shall wait for it
+        before it has caught up again."""
         self.caught_up_ms = self.fetched_ms = NEVER_MS
         self.left_ms = now_ms
         self.leader_end = max(leader_end, self.leader_end)
@@ -272,7 +272,7 @@ class IsrState:
 
     def _withdraw(self, proposal: _Proposal, error: ErrorCode, leader_end: int, now_ms: int) -> None:
         """A copy sent earlier may still be under way to the controller: its members count for a while. Who
-        may not join (its directory may be offline) is waited for no more before it has caught up anew."""
+        may not join (its directory may be offline) is no longer waited for until it has caught up again."""
         self._proposal = None
         if proposal.times_sent > 1:
             self._held = proposal.members

@@ -71,7 +71,7 @@ class Leading:
         self.advance(now_ms=now_ms)
 
     def resign(self, error: ErrorCode, message: str, leader: int | None) -> None:
-        """Everyone who waits is told that nobody knows here what becomes of what was appended."""
+        """Everyone who waits is told that no one knows here what becomes of what was appended."""
         for waiting in (*self._until_written.all(), *self._until_held.all()):
             self._fail(waiting, error, message, leader=leader)
 
@@ -254,7 +254,7 @@ class Leading:
         *,
         now_ms: int,
     ) -> None:
-        """A follower's fetch that was found right: it holds what lies below its offset."""
+        """A follower's fetch that was found right: it holds what is below its offset."""
         log, isr = self._log, self.isr
         follower = isr.followers[replica_id]
         before = follower.acknowledged

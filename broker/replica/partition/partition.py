@@ -57,7 +57,7 @@ class Partition(ReplicaView):
     """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
     incarnations are ignored here too.
 
-    `leader`: who leads as far as this replica was told; None: nobody. `replicas`: of the newest metadata.
+    `leader`: the leader, as far as this replica knows; None: no one. `replicas`: of the newest metadata.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Partition(ReplicaView):
         self._leading.update(info, now_ms=now_ms)
 
     def follow(self, info: PartitionInfo, *, now_ms: int) -> None:
-        """Follows `info.leader` (NO_LEADER: fetches from nobody). Waiting requests are answered with
+        """Follows `info.leader` (NO_LEADER: fetches from no one). Waiting requests are answered with
         NOT_LEADER_OR_FOLLOWER."""
         if self._is_old(info):
             return
@@ -221,7 +221,7 @@ class Partition(ReplicaView):
         return self._leading.produce(ticket, records, acks, wall_ms=wall_ms)
 
     def cancel(self, ticket: ProduceTicket) -> None:
-        """Whoever asked is gone: `complete` is not called any more."""
+        """The caller is gone: `complete` is not called any more."""
         if self._leading is not None:
             self._leading.cancel(ticket)
 
@@ -264,7 +264,7 @@ class Partition(ReplicaView):
         )
 
     def _leader_in(self, asked_epoch: int) -> Leading | Refusal:
-        """Who answers a question about a leader epoch (-1: it names none), or why nobody here does."""
+        """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
         if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
             return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:

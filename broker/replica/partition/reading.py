@@ -1,7 +1,7 @@
 """What a leader answers to those who read: from where to where, what is out of range, the offset of a time.
 
-Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: who fetched what is noted by
-`leader`.
+Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: which replica fetched what
+is noted by `leader`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Reading:
         return self._not_available() if self._is_behind() else self._listed(-1, -1, None)
 
     def _is_behind(self) -> bool:
-        """The high watermark of a new leader may lie below what clients have read from the one before; it is
+        """The high watermark of a new leader may be below what clients have read from the one before; it is
         right as soon as it reaches the epoch's start (KIP-207)."""
         return self.end < self.epoch_start
 

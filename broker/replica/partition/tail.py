@@ -71,7 +71,7 @@ class Tail:
         return chosen[0] if len(chosen) == 1 else b"".join(chosen)
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is led no more, or its log was cut: offsets may come to mean something else."""
+        """The partition is no longer led, or its log was cut: offsets may come to mean something else."""
         gone = self._batches.pop(key, None)
         if gone is None:
             return

@@ -58,7 +58,7 @@ def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> Bat
 def stored_batch(
     records: bytes, header: BatchHeader, *, base_offset: int, leader_epoch: int, append_time_ms: int | None
 ) -> Batches:
-    """The batch with its place in the log. Offset and epoch lie outside the checksum; with
+    """The batch with its place in the log. Offset and epoch are outside the checksum; with
     `append_time_ms` (LogAppendTime) attributes, maximum timestamp and checksum change too."""
     header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
     if append_time_ms is not None:

@@ -37,7 +37,7 @@ class WaitingProduces:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Not after the first deadline of those that wait; None: nobody waits."""
+        """Not after the first deadline of those that wait; None: no one waits."""
         return self._deadline_ms if self._heap else None
 
     def add(self, waiting: Waiting) -> None:

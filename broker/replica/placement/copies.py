@@ -39,7 +39,7 @@ class Copy:
 
     @property
     def name(self) -> tuple[bytes, str, int]:
-        """Where it lies on the disk: (directory id, topic, partition)."""
+        """Where it is on the disk: (directory id, topic, partition)."""
         return self.directory_id, self.topic, self.key[1]
 
     @property

@@ -56,7 +56,7 @@ class Directories:
 
     @property
     def any_bad(self) -> bool:
-        """Some configured directory cannot be used: what is not found may lie there (S3.6)."""
+        """Some configured directory cannot be used: what is not found may be there (S3.6)."""
         return any(each.problem is not None for each in self.all)
 
     def cannot_go_on(self, metadata_directory: bytes | None) -> str | None:
@@ -99,11 +99,11 @@ class Directories:
         return known is not None and known.problem is not None
 
     def holding_damaged(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica that is said to lie at `place` is damaged."""
+        """The configured directory in which a replica that is said to be at `place` is damaged."""
         return self._damaged.get(place)
 
     def given_up(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica that is said to lie at `place` is to begin anew."""
+        """The configured directory in which a replica that is said to be at `place` is to start over."""
         return self._given_up.get(place)
 
     def fail(self, directory_id: bytes, reason: str) -> bool:

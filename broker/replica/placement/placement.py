@@ -1,7 +1,7 @@
 """Which replicas a broker holds and which of them run: the image against what is local, step by step.
 
 Owns the local copies, from their creation to their removal, and what becomes of them when a directory
-fails. `reconcile.decide` says what is to be done with one; here it is done, so many at a time. A delta
+fails. `reconcile.decide` says what is due with one; here it is done, so many at a time. A delta
 between images only says where to look. Knows no requests.
 """
 
@@ -273,7 +273,7 @@ class Placement:
     def _set_offline(self, key: PartitionKey, reason: str) -> None:
         self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline[key] = reason
-        # What was to be told is superseded: a committed place is told by the heartbeat.
+        # What was to be told is superseded: a committed place is given by the heartbeat.
         self._assignments.settle(key)
 
     def _set_damaged(self, image: MetadataImage, key: PartitionKey, decision: Damaged) -> None:

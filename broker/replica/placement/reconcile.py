@@ -4,11 +4,11 @@ Level-triggered: the image and what is local go in, the next step comes out, wha
 Pure and without state. Where a replica is created is the caller's, and `directories` tells it.
 
 The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
-made anew only if the image says that nobody has placed it, if the image began to name this broker while this
-process watched, or if no configured directory is bad: what is not found otherwise may lie in the bad one.
+recreated only if the image says that no one has placed it, if the image began to name this broker while this
+process watched, or if no configured directory is bad: what is not found otherwise may be in the bad one.
 
 A copy whose log is damaged does not run, and the controller is told (`metadata.image.damaged`) before
-anything becomes of it. It begins anew only where another broker leads the partition, or when somebody moved
+anything becomes of it. It starts over only where another broker leads the partition, or when someone moved
 it away.
 """
 
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """A copy lies in `directory_id` and the image does not say so: the controller has to be told first."""
+    """A copy is in `directory_id` and the image does not say so: the controller has to be told first."""
 
     directory_id: bytes
 
@@ -49,7 +49,7 @@ class Assign:
 @dataclass(frozen=True, slots=True)
 class Create:
     """There is no copy and there may be one. `directory_id` None: where there are the fewest. `replaces`:
-    one that was somewhere else is made anew, for which there must be room (S3.29)."""
+    one that was somewhere else is recreated, for which there must be room (S3.29)."""
 
     directory_id: bytes | None
     replaces: bool = False
@@ -72,7 +72,7 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place where the
-    controller has to be told that the replica lies; None: it knows, and nobody else leads the partition."""
+    controller has to be told that the replica lies; None: it knows, and no one else leads the partition."""
 
     directory_id: bytes
     tell: bytes | None
@@ -109,7 +109,7 @@ def decide(
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
-        # It held data before directories had names: it goes on serving while the log learns where it lies.
+        # It held data before directories had names: it goes on serving while the log learns where it is.
         return _not_found(directories, is_new, "whose place was never recorded", copies)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")
@@ -126,7 +126,7 @@ def _hurt(
     directories: Directories,
     damaged: Collection[bytes],
 ) -> Decision | None:
-    """What becomes of a replica that is damaged, or was; None: it is not, or nobody knows whose it is."""
+    """What becomes of a replica that is damaged, or was; None: it is not, or no one knows whose it is."""
     told, anew = directories.holding_damaged(place), directories.given_up(place)
     if told is not None:
         return _damaged(told, led_elsewhere, copies, directories, damaged)
@@ -158,7 +158,7 @@ def _damaged(
 
 
 def _anew(directory: bytes, copies: Collection[bytes], directories: Directories) -> Decision:
-    """The controller knows that what `directory` held counts no more."""
+    """The controller knows that what `directory` held no longer counts."""
     if directories.is_bad(directory):
         return Offline(f"its log directory is offline: {_problems(directories)}")
     if copies:

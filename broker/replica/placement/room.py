@@ -1,4 +1,4 @@
-"""How much room replicas will take that are made anew, and which directory has it (S3.29).
+"""How much room replicas will take that are recreated, and which directory has it (S3.29).
 
 Owns what was promised and is not written yet, and the usual size of a replica here. Decides nothing else.
 """
@@ -38,7 +38,7 @@ class Room:
         return wanted if directory is not None and directory.has_room(size_bytes) else None
 
     def promise(self, key: PartitionKey, place: bytes, size_bytes: int) -> None:
-        """A replica that is made anew will take so much there."""
+        """A replica that is recreated will take so much there."""
         directory = self._directories.get(place)
         if directory is not None and size_bytes > 0:
             directory.promised_bytes += size_bytes

@@ -80,7 +80,7 @@ def _describe(copy: Copy) -> ReplicaDescription:
 
 
 def _placed_in_bad(placement: Placement, broker_id: int) -> dict[bytes, list[PartitionKey]]:
-    """What the metadata log says lies in directories of ours that are bad."""
+    """What the metadata log says is in directories of ours that are bad."""
     found: dict[bytes, list[PartitionKey]] = {}
     image = placement.image
     if image is None or not placement.directories.any_bad:

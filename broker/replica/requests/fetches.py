@@ -99,7 +99,7 @@ class Fetches:
         self._look(fetch, now_ms, arrived=True)
 
     def cancel(self, key: object) -> bool:
-        """Whoever asked is gone."""
+        """The caller is gone."""
         fetch = self._by_key.get(key)
         if fetch is None:
             return False
@@ -147,7 +147,7 @@ class Fetches:
                 partition.was_caught_up(session.replica_id, session.used_ms)
 
     def stir(self, key: PartitionKey) -> None:
-        """A partition came, went, or is another one: whoever asked for it has to hear of it."""
+        """A partition came, went, or is another one: the callers that asked for it must hear of it."""
         self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 
@@ -390,7 +390,7 @@ class Fetches:
                 self._unwatch(fetch.session, key)
 
     def _drop(self, fetch: Fetch) -> None:
-        """Nobody is answered: what was found is looked at again by the session's next fetch."""
+        """No one is answered: what was found is looked at again by the session's next fetch."""
         self._close_fetch(fetch)
         for found in (fetch.answers, fetch.plans):
             for key in found:

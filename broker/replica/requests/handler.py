@@ -91,7 +91,7 @@ class RequestHandler:
                 assert_never(request)
 
     def cancel(self, key: object) -> None:
-        """Whoever asked is gone."""
+        """The caller is gone."""
         for part in self._parts:
             if part.cancel(key):
                 break
@@ -122,7 +122,7 @@ class RequestHandler:
 
     def _refusal(self, request: DataRequest, serving: bool) -> ApiError | None:
         """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier life are
-        refused by anybody (S1.12)."""
+        refused by anyone (S1.12)."""
         if isinstance(request, FetchRequest) and request.replica_id > CONSUMER:
             known = self._brokers.epoch(request.replica_id)
             if known is not None and 0 <= request.replica_epoch < known:

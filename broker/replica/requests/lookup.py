@@ -1,4 +1,4 @@
-"""What a request hears of a partition that does not run on this broker, and who leads it instead.
+"""What a request hears of a partition that does not run on this broker, and which broker leads it instead.
 
 Owns the order of the reasons. Knows no log.
 """

@@ -108,7 +108,7 @@ class Produces:
             self._respond(waiting)
 
     def cancel(self, key: object) -> bool:
-        """Whoever asked is gone; what was appended stays."""
+        """The caller is gone; what was appended stays."""
         waiting = self._waiting.pop(key, None)
         if waiting is None:
             return False

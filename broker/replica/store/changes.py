@@ -115,5 +115,5 @@ def delete_one(opened: Opened, now_ms: int) -> bool:
             opened.disk.remove(join(directory, name))
         opened.disk.remove_directory(directory)
     except FileMissingError:
-        return len(due) > 1  # somebody was faster
+        return len(due) > 1  # someone was faster
     return len(due) > 1

@@ -89,7 +89,7 @@ def open_directory(  # noqa: PLR0913
 
 
 NOT_REPLICAS = frozenset({METADATA_DIRECTORY, "lost+found"})
-"""What may lie beside replicas: the metadata log, and what file systems put into a fresh mount."""
+"""What may be beside replicas: the metadata log, and what file systems put into a fresh mount."""
 
 
 class _Unreadable(StorageError):
@@ -106,7 +106,7 @@ def _close(opened: Opened | None, lock: Lock | None) -> None:
 
 
 def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
-    """The directory's id. Raises CorruptFileError for somebody else's directory, _Unreadable, DiskError."""
+    """The directory's id. Raises CorruptFileError for someone else's directory, _Unreadable, DiskError."""
     file = join(path, META_FILE)
     try:
         found = load_meta_properties(disk, path)
@@ -236,14 +236,14 @@ class _Opening:
         return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
 
     def _note_damage(self, place: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
-        """One bad log of one replica stops nobody else: only a disk that fails makes the directory bad."""
+        """One bad log of one replica stops no one else: only a disk that fails makes the directory bad."""
         size = sum(self._disk.file_size(join(place, each)) for each in names)
         topic, _ = parse_replica_name(name) or ("", 0)
         self._damaged[key] = DamagedReplica(key=key, topic=topic, problem=problem, size_bytes=size)
         self._opened.damaged[key] = name
 
     def _topic_id(self, place: str, names: list[str]) -> bytes | None:
-        """Whose replica it is; None: nobody's. One that a crash left before it was whole is removed."""
+        """Whose replica it is; None: no one's. One that a crash left before it was whole is removed."""
         problem = "has no partition.metadata"
         try:
             topic_id = load_partition_metadata(self._disk, place)

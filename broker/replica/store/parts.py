@@ -19,7 +19,7 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
 
-# Partitions' recovery points are written by checkpoints, never by a sync that somebody waits for.
+# Partitions' recovery points are written by checkpoints, never by a sync that someone waits for.
 _NEVER_BYTES = 1 << 62
 
 

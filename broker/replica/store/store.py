@@ -6,7 +6,7 @@ itself. Decides nothing about leaders, offsets or retention times, and reads no 
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
 time; `execute` of a `ReadPartition` or `FindOffset` may be called by any other at any moment.
 Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`.
-Any other StorageError but those that are answered is a bug of whoever gave the work.
+Any other StorageError but those that are answered is a bug of the caller that gave the work.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DirectoryStore:
         LogDirectoryLockedError when another process has the directory, and CorruptFileError when it is
         another broker's or another cluster's: the broker must not start.
         `settings` hold until ChangeLogSettings tells a topic's own. `locked`: the caller holds the lock of
-        this directory (the metadata log lies in it). Replicas get incarnations from `first_incarnation` on.
+        this directory (the metadata log is in it). Replicas get incarnations from `first_incarnation` on.
         `progress(done, of)` is called after every replica. `rng` names removed directories.
         """
         opened, found = open_directory(
@@ -250,7 +250,7 @@ class DirectoryStore:
         return [self._trimmed(replica)] if went else []
 
     def _trim(self, works: list[TrimTo]) -> list[DataEvent]:
-        """Where no segment begins at a new start, the directory's file says so before anybody is told."""
+        """Where no segment begins at a new start, the directory's file says so before anyone is told."""
         starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
         for work in works:
             replica = self._replica(work)
@@ -310,7 +310,7 @@ class DirectoryStore:
 
     def tick(self, now_ms: int) -> bool:
         """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
-        due. Call about once a second. Raises DiskError."""
+        due. Call about once per second. Raises DiskError."""
         with missing_is_bad(self.path):
             return delete_one(self._opened, now_ms)
 
@@ -324,7 +324,7 @@ class DirectoryStore:
     def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:
         """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
         that was appended at all, and recovery points and producers' snapshots are written too: when
-        `checkpoint_due`, or every minute, never before an ack that somebody waits for. `last`: the store is
+        `checkpoint_due`, or every minute, never before an ack that someone waits for. `last`: the store is
         about to be closed, so segments without index files get them."""
         replicas = self._changed if checkpoint else self._dirty
         unindexed = to_be_indexed(self._replicas, self._options.index_bytes_at_stop) if last else {}

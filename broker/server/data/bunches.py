@@ -28,10 +28,10 @@ class Bunches(Generic[T]):
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                self._items.clear()  # the loop is closed: nobody is left to be told
+                self._items.clear()  # the loop is closed: no one is left to be told
 
     def _drain(self) -> None:
-        # First this, then the items: whoever puts one from now on asks for the next round.
+        # First this, then the items: a caller that puts one from now on asks for the next round.
         self._awaited = False
         items, take = self._items, self._take
         while items:

@@ -147,7 +147,7 @@ class DirectoryThreads:
                 done.set_result(good)
 
         def tell(good: bool) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one waits any more
                 self._loop.call_soon_threadsafe(told, good)
 
         self._reads.put(None)

@@ -69,7 +69,7 @@ class FileFaults:
 
 
 def read_faults(path: str) -> list[Fault]:
-    """The faults in a control file, which is replaced in one step by whoever writes it. Raises StartError."""
+    """The faults in a control file, which is replaced in one step by its writer. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
             faults = json.load(file)
@@ -92,6 +92,6 @@ def _fault(each: Mapping[str, object]) -> Fault:
 
 
 def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:
-    """The faults that the environment asks for; None: as always outside of tests."""
+    """The faults that the environment asks for; None: as always outside tests."""
     path = environment.get(VARIABLE)
     return FileFaults(path) if path else None

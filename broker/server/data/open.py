@@ -1,7 +1,7 @@
 """A broker's log directories when its process starts: looked at, then opened, each on a thread of its own.
 
 Owns which findings make a directory bad (the broker starts without it) and which mean that the configuration
-is wrong (the broker does not start, and nothing was changed). What lies in a directory is `DirectoryStore`'s.
+is wrong (the broker does not start, and nothing was changed). What is in a directory is `DirectoryStore`'s.
 """
 
 from __future__ import annotations

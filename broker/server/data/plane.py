@@ -1,4 +1,4 @@
-"""A broker's partition data outside of the pure core: directories' threads, peers, the controller, requests.
+"""A broker's partition data outside the pure core: directories' threads, peers, the controller, requests.
 
 Owns which part carries out which effect, and the order in which all of it begins and ends. Decides nothing.
 """
@@ -32,13 +32,13 @@ from metaquorum.storage.disk.posix import PosixDisk
 
 LOOKS_PER_TIMEOUT = 8
 LOOK_MAX_S = 1.0
-"""How often hangs are looked for: so often within log.dir.hang.timeout.ms, and once a second at least."""
+"""How often hangs are looked for: so often within log.dir.hang.timeout.ms, and once per second at least."""
 
 _log = logging.getLogger(__name__)
 
 
 class DataPlane:
-    """See the module. `image` is the newest published one; whoever publishes keeps it."""
+    """See the module. `image` is the newest published one; its publisher keeps it."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class DataPlane:
         return True
 
     def refuse_clients(self) -> None:
-        """Whoever waits now, or asks later, is told to go elsewhere."""
+        """A caller that waits now, or asks later, gets the answer to go elsewhere."""
         text = f"broker {self._config.node_id} is stopping: use the new leader"
         self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
 
@@ -151,7 +151,7 @@ class DataPlane:
         self, disk: Any, watch: DiskWatch, path: str, fail: Callable[[str], None], hang_s: float
     ) -> None:
         def failed(reason: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to be told
                 self._loop.call_soon_threadsafe(fail, reason)
 
         interval_s = self._config.number("log.dir.probe.interval.ms") / 1000

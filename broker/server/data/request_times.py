@@ -28,7 +28,7 @@ Answered = DataResponse | ApiError
 
 
 def request_name(request: DataRequest) -> str:
-    """As Kafka calls it: fetches of consumers and of followers are told apart."""
+    """As Kafka calls it: fetches of consumers and of followers are distinguished."""
     if isinstance(request, FetchRequest):
         return "FetchConsumer" if request.replica_id == CONSUMER else "FetchFollower"
     return type(request).__name__.removesuffix("Request")

@@ -17,7 +17,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.metrics.node import NodeStatistics
 
 WAITING_MAX = 30_000
-"""Requests whose answer is outstanding; more are told to come back."""
+"""Requests whose answer is outstanding; more are refused as retriable."""
 
 Answer = asyncio.Future[DataResponse | ApiError]
 
@@ -84,13 +84,13 @@ class DataRequests:
         return None
 
     def answer(self, effect: DataRespond) -> None:
-        """Hands an answer to whoever waits for it."""
+        """Hands an answer to the caller that waits for it."""
         entry = self._waiting.get(effect.key)  # type: ignore[call-overload]
         if entry is not None and not entry[0].done():
             entry[0].set_result(effect.response)
 
     def refuse_all(self, error: ApiError) -> None:
-        """Answers everyone with `error`, and whoever comes later: the node has stopped."""
+        """Answers everyone with `error`, and later callers: the node has stopped."""
         self._closed = error
         for future, _ in list(self._waiting.values()):
             if not future.done():

@@ -1,6 +1,6 @@
 """Archives of nodes' directories, unpacked for one command: .tar, .tar.gz and the like, and one gzipped file.
 
-Owns what is taken out of an archive (metadata logs and what stands beside them, never the data of
+Owns what is taken out of an archive (metadata logs and what is beside them, never the data of
 partitions), what is refused (links, devices, names that lead elsewhere, more than the disk holds), and the
 private directory below TMPDIR, which is gone when the command ends. All of it is streamed.
 """

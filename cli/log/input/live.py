@@ -28,7 +28,7 @@ _TIMEOUT_S = 10.0
 REFRESH = "metaquorum.cli.log.input.live.refresh"
 """Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
-"""Key in a context's `meta`: the address that was given in the place of PATH."""
+"""Key in a context's `meta`: the address that was given instead of PATH."""
 _PLACEHOLDER = "/dev/null/live"
 """What stands for PATH until the log is there; nothing can be at that path."""
 

@@ -139,8 +139,8 @@ def tell_limits(
     coverage: Coverage, shown: Iterable[ShownAs | None] = (), *, json_lines: bool = False
 ) -> None:
     """Names on standard error every range that the answer does not cover, and every place that is shown as
-    another. With `json_lines`, for tools whose JSON is one object a line, the last line on standard output is
-    an object with nothing but that."""
+    another. With `json_lines`, for tools whose JSON is one object per line, the last line on standard output
+    is an object with nothing but that."""
     for place in shown:
         if place is not None:
             click.echo(f"metaquorum: {place.text}", err=True)

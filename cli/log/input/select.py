@@ -98,7 +98,7 @@ class Selection:
         return f"{' and '.join(wanted)} never occurs{where}; remove a filter to see what does"
 
     def past(self, next_offset: int) -> bool:
-        """Whether every wanted offset lies before `next_offset`. Time says nothing: clocks run backwards."""
+        """Whether every wanted offset is before `next_offset`. Time says nothing: clocks run backwards."""
         return self.to_offset is not None and next_offset > self.to_offset
 
     @property

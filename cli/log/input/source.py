@@ -111,7 +111,7 @@ def _with_progress(log: MetadataLog) -> MetadataLog:
 
 
 class Progress:
-    """Called with the bytes of each batch that was read; redraws one line at most five times a second."""
+    """Called with the bytes of each batch that was read; redraws one line at most five times per second."""
 
     def __init__(self, name: str, size_bytes: int) -> None:
         self._name = name

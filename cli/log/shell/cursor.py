@@ -1,4 +1,4 @@
-"""Where the shell stands in a log, and the moves from there: to a place, one batch on, one batch back.
+"""Where the shell is in a log, and the moves from there: to a place, one batch on, one batch back.
 
 Going back costs as little as going on, for a while: the newest steps are kept (images share what did not
 change). Beyond them the log is replayed from the nearest snapshot. Knows no commands.
@@ -134,7 +134,7 @@ class Cursor:
         return found
 
     def _know_quorum(self, found: FoundState) -> None:
-        """Snapshots do not say who leads: the election may stand before the one that was loaded."""
+        """Snapshots do not name the leader: the election may be before the one that was loaded."""
         if not self.log.is_checkpoint:
             found.quorum = quorum_at(self.log, found.end_offset, found.quorum)
 

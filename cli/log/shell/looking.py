@@ -60,7 +60,7 @@ def cat(session: Session, arguments: list[str]) -> Iterator[str]:
 
 
 def tree(session: Session, arguments: list[str]) -> Iterator[str]:
-    """Every entity at and below a path, one a line."""
+    """Every entity at and below a path, one per line."""
     path = session.path(_one(arguments, "tree [PATH]"))
     for entity, fields in _below(session, path):
         yield f"{entity}: {fields_text(fields)}"
@@ -87,7 +87,7 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _matches(entity: str, pattern: str) -> bool:
-    """A pattern with wildcards is the whole path; a plain text may stand anywhere in it."""
+    """A pattern with wildcards is the whole path; a plain text may be anywhere in it."""
     if any(sign in pattern for sign in "*?["):
         return fnmatch.fnmatchcase(entity, pattern)
     return pattern in entity

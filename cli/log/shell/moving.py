@@ -20,7 +20,7 @@ Wanted = Callable[[Step], bool]
 
 
 def at(session: Session, arguments: list[str]) -> Iterator[str]:
-    """Says where the session stands, or goes elsewhere."""
+    """Says where the session is, or goes elsewhere."""
     if len(arguments) > 1:
         raise ShellError("at needs one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
     if arguments:

@@ -20,7 +20,7 @@ from metaquorum.metadata.inspect.log.points import END, Point, parse_point
 from metaquorum.metadata.inspect.walk.states import OnProblem
 
 COMPLETIONS_MAX = 2000
-"""Names that a completion offers at most: nobody reads more, and a cluster may have a million partitions."""
+"""Names that a completion offers at most: no one reads more, and a cluster may have a million partitions."""
 
 
 class ShellError(Exception):
@@ -115,7 +115,7 @@ class Session:
             return self.here
         places = self.places
         found = resolve(self.here, text)
-        # As it stands, too: a user's or a feature's name may have slashes in it.
+        # As it is, too: a user's or a feature's name may have slashes in it.
         for path in (found, resolve("", text), text):
             if places.exists(path):
                 return path

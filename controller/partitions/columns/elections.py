@@ -1,7 +1,7 @@
 """Leaders and ISRs of many partitions at once.
 
 Owns the column form of what `partition_change` decides for one partition, for rows of the plain shape: no
-reassignment under way, nothing recovering, nobody eligible outside the ISR, a clean election or none, in
+reassignment under way, nothing recovering, no one eligible outside the ISR, a clean election or none, in
 directories that are online. Other rows are named, for the caller to decide one by one. A property test holds
 both ways equal.
 """

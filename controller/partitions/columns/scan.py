@@ -34,7 +34,7 @@ broker with few partitions in every chunk of a large image costs as much for a c
 
 
 class Scan:
-    """Rows of `find`, in ascending order. `settled` chunks are skipped until somebody changes them."""
+    """Rows of `find`, in ascending order. `settled` chunks are skipped until someone changes them."""
 
     __slots__ = ("_find", "_settled")
 
@@ -62,7 +62,7 @@ class Scan:
         return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
 
     def settle(self, image: MetadataImage, rows: RowArray) -> None:
-        """Nothing is to be done for any row that was found in the chunks of `rows`."""
+        """Nothing is due for any row that was found in the chunks of `rows`."""
         chunks = image.topics.columns.chunks
         for at in np.unique(rows >> CHUNK_SHIFT).tolist():
             self._settled[at] = chunks[at]
@@ -138,7 +138,7 @@ def leaderless(broker_id: int | None) -> Find:
 
 
 def not_preferred(chunk: Chunk) -> Local:
-    """Partitions that somebody else than their first replica leads, or nobody."""
+    """Partitions that someone else than their first replica leads, or no one."""
     data = chunk.data
     found: Local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
     return found

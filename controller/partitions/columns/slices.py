@@ -51,7 +51,7 @@ def change_slice(
             if pieces or done:
                 _settle(scan, image, rows, np.concatenate(unchanged))
                 return Slice(records=in_pieces([*head, *pieces, *(tail if done else ())]), done=done)
-        # Nothing is to be done for any of them, so that their chunks are skipped from now on.
+        # Nothing is due for any of them, so that their chunks are skipped from now on.
         _settle(scan, image, rows, np.concatenate(unchanged))
 
 

@@ -1,4 +1,4 @@
-"""Why a partition is as it is: named rules that derive a cause from what stands in the log.
+"""Why a partition is as it is: named rules that derive a cause from what is in the log.
 
 Owns the rules about partitions and their texts; their names are in `cause_rules` and docs/log-tools.md, those
 about brokers, elections and other records in `broker_causes`, `election_causes` and `record_causes`. A rule

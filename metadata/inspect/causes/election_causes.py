@@ -1,6 +1,6 @@
 """Why the quorum has another leader: what the first record of an epoch, and the silence before it, tell.
 
-Owns the rules about elections of controllers. The log has who voted for the winner (KIP-595), not why anybody
+Owns the rules about elections of controllers. The log has who voted for the winner (KIP-595), not why anyone
 stood for election.
 """
 

@@ -81,7 +81,7 @@ class BrokerStep:
 
     @property
     def lost_directories(self) -> frozenset[bytes]:
-        """Log directories that are online no more by this record."""
+        """Log directories that this record takes offline."""
         if self.before is None or self.after is None or self.is_registration:
             return frozenset()
         return frozenset(self.before.directories) - frozenset(self.after.directories)

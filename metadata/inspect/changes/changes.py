@@ -94,7 +94,7 @@ class ChangeFeed:
         self.is_known = False
 
     def ask_before(self, from_ms: int | None = None) -> None:
-        """Who looks at a broker's story did not find what may stand before the first batch; only from a time
+        """Who looks at a broker's story did not find what may be before the first batch; only from a time
         on would it matter."""
         begins_ms = self._begins_ms
         self.asked_before |= begins_ms is not None and (from_ms is None or from_ms <= begins_ms)
@@ -153,7 +153,7 @@ class ChangeFeed:
         return is_passed(batch, concern, self._engine.builder.topics.by_name.get)
 
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
-        """Applies batches that nobody wants told. Gives the records that cannot be decoded; those that do not
+        """Applies batches that no one wants told. Gives the records that cannot be decoded; those that do not
         fit the state are not its caller's."""
         self._refused.clear()
         builder = self._engine.builder
@@ -250,7 +250,7 @@ class ChangeFeed:
         return found
 
     def _set_apart(self, found: BatchChanges) -> None:
-        """While nobody knows what was before the log, records that do not fit are no faults for that, and
+        """While no one knows what was before the log, records that do not fit are no faults for that, and
         what was not there may have been."""
         self._idle_records = self._idle_records or any(
             isinstance(record, r.NoOpRecord) for _, record in found.records

@@ -1,4 +1,4 @@
-"""Records that change nothing: what they say was so already.
+"""Records that change nothing: what they say was already set.
 
 Owns what one record is about, and the comparison of that before and after it. Knows no files and no texts.
 """
@@ -40,7 +40,7 @@ def subject_key(record: object) -> tuple[str, Hashable, str] | None:  # noqa: PL
 
 
 def subject(record: object, state: ImageBuilder) -> object:
-    """What the record is about, as it stands in `state`; None where nothing is there."""
+    """What the record is about, as it is in `state`; None where nothing is there."""
     found = subject_key(record)
     if found is None:
         return NOT_JUDGED
@@ -63,7 +63,7 @@ _HELD = {
 
 def only_epoch_differs(before: PartitionInfo, after: PartitionInfo) -> bool:
     """Whether a change raised the partition epoch and did nothing else. One that raises the leader epoch says
-    something: the replicas are to begin anew with the same leader."""
+    something: the replicas are to start over with the same leader."""
     return all(
         getattr(before, name) == getattr(after, name)
         for name in before.__struct_fields__

@@ -1,6 +1,6 @@
-"""Partition changes of one record a batch, a stretch of them at once: what each found and left, as steps.
+"""Partition changes of one record per batch, a stretch of them at once: what each found and left, as steps.
 
-Owns the step from columns to those of the changes that somebody wants as objects. Derives nothing.
+Owns the step from columns to those of the changes that someone wants as objects. Derives nothing.
 """
 
 from __future__ import annotations

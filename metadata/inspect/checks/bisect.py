@@ -282,7 +282,7 @@ class _Search:
         return FoundState(state=mark, snapshot=good.snapshot, quorum=quorum)
 
     def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
-        """Needs no state: epochs, offsets and times stand in the headers of batches."""
+        """Needs no state: epochs, offsets and times are in the headers of batches."""
         reason = "it needs only offsets, epochs and times"
         first, verdict = self._header_start(predicate, start_at)
         was_true, false_first = verdict is Verdict.TRUE, verdict is Verdict.FALSE

@@ -34,7 +34,7 @@ _CONSUMING = (
 """Builtins that go through what they are given."""
 
 _TICK, _EACH, _TEXT = "<tick>", "<each>", "<text>"
-"""Names that nobody can write."""
+"""Names that no one can write."""
 _OPERATORS = {ast.Pow: "<pow>", ast.Mult: "<mul>", ast.LShift: "<shift>", ast.Add: "<add>", ast.Mod: "<mod>"}
 _CHAIN = "<chain>"
 _FLAT_FROM = 32

@@ -37,7 +37,7 @@ RECORD_RULES = {
 IDLE_RULE = "records-change-something"
 
 LEAP_MS = 86_400_000
-"""So far ahead from one batch to the next: the clock was set, or nobody wrote."""
+"""So far ahead from one batch to the next: the clock was set, or no one wrote."""
 
 MIN_ITERATIONS = 4_096
 """Of RFC 7677 and of Kafka, for both mechanisms."""
@@ -61,7 +61,7 @@ class Fault(NamedTuple):
 
 def record_faults(step: Step, refused: Collection[int], written: int) -> Iterator[Fault]:
     """Broken rules of a batch's records; `refused` are offsets of records that were not applied, `written` is
-    the offset behind the last batch before that is no control batch."""
+    the offset after the last batch before that is no control batch."""
     header = step.batch.header
     if header.is_control or header.records_count > MAX_RECORDS:
         return

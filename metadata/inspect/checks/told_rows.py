@@ -10,7 +10,7 @@ from metaquorum.metadata.image import TopicsImage
 from metaquorum.metadata.inspect.walk.leaps import RULES, Broken
 
 NEW, TOLD, COUNTED = 0, 1, 2
-"""What is to be done with one that comes again: look at it, nothing, count it."""
+"""What is due with one that comes again: look at it, nothing, count it."""
 
 
 class ToldRows:

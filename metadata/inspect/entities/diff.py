@@ -135,7 +135,7 @@ def apply_changes(
 ) -> dict[str, Fields]:
     """The fields of `paths` after `changes` are applied to an image (or taken back from it).
 
-    For whoever wants to prove that a diff says all: the result is what the other image holds.
+    For code that proves that a diff says all: the result is what the other image holds.
     """
     result = {path: fields for path in paths if (fields := fields_of(old, path, quorum)) is not None}
     for change in changes:
@@ -171,7 +171,7 @@ def diff_points(
     first, last = (old, new) if forward else (new, old)
     tracker = CauseTracker({change.entity for change in changes}, first)
     start, end = Point(offset=first.end_offset), Point(offset=last.end_offset)
-    # Where replay stopped at a gap, `last` stands before it; a snapshot leads past it, and so do causes.
+    # Where replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
     for step in steps(log, start, end, on_problem, past_corruption=True):
         tracker.step(step)
     return [_with_causes(change, tracker, None) for change in changes]

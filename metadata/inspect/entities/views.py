@@ -118,7 +118,7 @@ def fields_of(image: MetadataImage, path: str, quorum: QuorumView = NO_QUORUM) -
     if reader is not None:
         try:
             return reader(image, rest)
-        except ValueError:  # a text that is no number or id names nothing
+        except ValueError:  # a text that is not a number or id names nothing
             return None
     if kind == "quorum":
         return quorum.tree() if quorum.is_known else None

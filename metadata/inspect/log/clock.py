@@ -1,9 +1,9 @@
 """The clock of a log: what time it was at each batch, where the stamps of the batches jump.
 
 The definition, the same for all tools: of the stamps in log order, the longest series that never falls
-counts. A batch outside of it is *odd*: it was stamped by a clock that was set wrong for a while, or by a node
+counts. A batch outside it is *odd*: it was stamped by a clock that was set wrong for a while, or by a node
 whose clock lags. Its time is that of the counting batch before it. So one batch stamped six years ahead does
-not order what stands behind it. Where stamps never fall, every batch has its own. Knows headers only.
+not order what is after it. Where stamps never fall, every batch has its own. Knows headers only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Longs = npt.NDArray[np.int64]
 class Jump(NamedTuple):
     """Batches in a row that are odd in the same direction: offsets from `first` to `last` (both included),
     `batches` of them. `stamp_ms` is the stamp that is furthest off, `time_ms` the time that it counts as,
-    `off_ms` how far it is ahead of the counting batch behind it, or (below 0) behind the one before it."""
+    `off_ms` how far it is ahead of the counting batch after it, or (below 0) behind the one before it."""
 
     first: int
     last: int
@@ -102,7 +102,7 @@ class Stamps:
             self._alone.clear()
 
     def columns(self) -> list[Longs]:
-        """First offsets, offsets behind the last, stamps: an item a batch."""
+        """First offsets, offsets behind the last, stamps: an item per batch."""
         self._flush()
         empty = np.empty(0, dtype=np.int64)
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
@@ -113,7 +113,7 @@ class LogClock:
     """The times of all batches of a log, or of those from an offset on."""
 
     def __init__(self, bases: Longs, ends: Longs, stamps: Longs) -> None:
-        """Arrays with an item a batch, in log order: first offset, offset behind the last, stamp."""
+        """Arrays with an item per batch, in log order: first offset, offset behind the last, stamp."""
         self._bases, self._ends, self._stamps = bases, ends, stamps
         self.is_steady = bool((np.diff(stamps) >= 0).all())
         self._times, self._off = stamps, np.zeros_like(stamps)
@@ -244,7 +244,7 @@ _KNOWN: WeakKeyDictionary[MetadataLog, tuple[int, LogClock]] = WeakKeyDictionary
 
 
 def _times(stamps: Longs) -> tuple[Longs, Longs]:
-    """The stamps, those outside of the longest series that never falls replaced by the one before them; and
+    """The stamps, those outside the longest series that never falls replaced by the one before them; and
     how far these are off. Batches without a time (below 0) never count."""
     counts = np.flatnonzero(stamps >= 0)
     chosen = counts[_longest(stamps[counts].tolist())]

@@ -109,7 +109,7 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
     """The stretch between `start` (None: the log's first record) and `end` whose records have no state before
     them, for a tool that needs one; `what` says what is missing in the answer. None where there is none.
 
-    A time is taken for a place with a known state: whoever resolves it knows better.
+    A time is taken for a place with a known state: the code that resolves it knows better.
     """
     known = known_from(log)
     first = log.start_offset

@@ -32,7 +32,7 @@ from metaquorum.storage.log.segment import list_segments, parse_segment_name, se
 from metaquorum.storage.types import LogPosition
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
-"""Files that stand beside a segment and mean nothing without it."""
+"""Files that are beside a segment and mean nothing without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who leads the quorum, as the log's control records say it, and the search for the newest of them.
+"""The leader of the quorum, as the log's control records say it, and the search for the newest of them.
 
 Images and snapshots hold no elections, so tools keep this beside them.
 """
@@ -74,7 +74,7 @@ def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None
     """The newest election below `end_offset`; `known` if that is one already.
 
     Reads the batch that the leader-epoch table points to, and where that leads nowhere the control batches of
-    one segment after the other, newest first. Unknown where the election lies before the log's start.
+    one segment after the other, newest first. Unknown where the election is before the log's start.
     """
     if known is not None and known.is_known:
         return known

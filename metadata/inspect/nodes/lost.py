@@ -117,5 +117,5 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
 
 def _contradicts(one: Holding, other: Holding) -> bool:
     """Both prefixes were committed, and they are not of one log: `other` lacks what `one` knew, although its
-    own bound reaches as far, or lies in a later epoch, which begins behind all that was committed before."""
+    own bound reaches as far, or is in a later epoch, which begins behind all that was committed before."""
     return other.known.offset >= one.known.offset or other.known.epoch > one.known.epoch

@@ -111,7 +111,7 @@ def compare_logs(logs: Sequence[MetadataLog], report: QuorumReport | None = None
 
 
 def _untested(logs: Sequence[MetadataLog], at: int) -> list[MetadataLog]:
-    """Snapshots that stand before their own node's log, or alone: the first other log tests them."""
+    """Snapshots that are before their own node's log, or alone: the first other log tests them."""
     own = logs[at]
     if own.is_checkpoint or at != next(i for i, log in enumerate(logs) if not log.is_checkpoint):
         return []

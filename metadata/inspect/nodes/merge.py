@@ -21,7 +21,7 @@ from metaquorum.storage.log.runs import BatchRun
 EPOCHS, BYTES = "epochs differ", "bytes differ"
 
 _CRC_COVERS = 21
-"""From this byte of a batch on its CRC covers it; base offset and leader epoch stand before."""
+"""From this byte of a batch on its CRC covers it; base offset and leader epoch are before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Piece:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
     """Where a node's log leaves the others'. EPOCHS: the other one's records from `offset` on have a later
-    epoch, so those up to `end_offset` were never committed, unless the node knew what lies below `committed`
+    epoch, so those up to `end_offset` were never committed, unless the node knew what is below `committed`
     to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out."""
 
     kind: str
@@ -81,7 +81,7 @@ class NodeView:
 
 @dataclass(slots=True, kw_only=True)
 class NodesReport:
-    """All nodes, the pieces that make one log, and the ranges (`start`, `end`) that nobody has. `losses`
+    """All nodes, the pieces that make one log, and the ranges (`start`, `end`) that no one has. `losses`
     are committed records that are lost for certain; `compared` counts the offsets that two nodes or more
     have."""
 
@@ -158,7 +158,7 @@ class _Comparison:
         return found
 
     def _same_runs(self, group: list[NodeStream], there: list[NodeStream]) -> bool:
-        """Whether all are the same run of batches, and nobody else begins inside of it."""
+        """Whether all are the same run of batches, and no one else begins inside of it."""
         runs = [stream.current for stream in group]
         first = runs[0]
         if not isinstance(first, BatchRun):
@@ -265,7 +265,7 @@ class _Comparison:
         )
 
     def _holder(self, low: int, high: int) -> str | None:
-        """Who has all of a range, as far as it was read from there."""
+        """The nodes that have all of a range, as far as it was read from there."""
         if any(start < high and low < end for start, end in self._holes):
             return None
         piece = next((one for one in self._pieces if one.start <= low < one.end), None)

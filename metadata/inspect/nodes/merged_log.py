@@ -16,7 +16,7 @@ from metaquorum.storage.log.runs import BatchRun, numbers_at
 from metaquorum.storage.types import LogPosition
 
 _EPOCH = 12
-"""Where a batch's leader epoch stands in its header."""
+"""Where a batch's leader epoch is in its header."""
 
 
 class MergedLog(MetadataLog):
@@ -82,7 +82,7 @@ class MergedLog(MetadataLog):
         return self._of_snapshot[position]
 
     def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
-        """Every batch from the one that holds `start_offset` on; what nobody has is damage between them."""
+        """Every batch from the one that holds `start_offset` on; what no one has is damage between them."""
         for item in self.runs(start_offset):
             if isinstance(item, BatchRun):
                 yield from item.batches()
@@ -127,7 +127,7 @@ def _base(item: RecordBatch | BatchRun | Damage) -> int:
 def _part(
     item: RecordBatch | BatchRun | Damage, low: int, end: int
 ) -> RecordBatch | BatchRun | Damage | None:
-    """What of an item lies between two offsets; None for nothing. Pieces begin and end with whole batches."""
+    """What of an item is between two offsets; None for nothing. Pieces begin and end with whole batches."""
     match item:
         case Damage():
             return item if low <= item.offset < end else None

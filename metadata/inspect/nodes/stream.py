@@ -1,6 +1,6 @@
 """One node's log, read beside others: what comes next, what it lacks, and what in it was damaged.
 
-Knows nothing of the other logs. A base offset or an epoch that was damaged is put right by the batch behind
+Knows nothing of the other logs. A base offset or an epoch that was damaged is put right by the batch after
 it, as a repair does.
 """
 
@@ -77,7 +77,7 @@ class NodeStream:
             self.current = self._ahead.popleft()
 
     def advance(self) -> None:
-        """Behind what is current; what lies between it and what comes next is missing here."""
+        """Behind what is current; what is between it and what comes next is missing here."""
         if self.epoch != self.last_epoch or not self.epochs.entries:
             self.epochs = self.epochs.append(self.epoch, self.base)
         self.last_epoch = self.epoch
@@ -92,7 +92,7 @@ class NodeStream:
             if self.is_run:
                 self.split()
                 continue
-            self.problem(f"offset {self.base} stands there again, behind offset {offset - 1}")
+            self.problem(f"offset {self.base} is there again, behind offset {offset - 1}")
             self._take()
 
     def run_out(self) -> None:

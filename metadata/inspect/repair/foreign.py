@@ -1,4 +1,4 @@
-"""Segments that lie in a log's directory and belong to another log, told before a repair merges them.
+"""Segments that are in a log's directory and belong to another log, told before a repair merges them.
 
 Owns the evidence: a name that its batches do not have, offsets that the segment before it holds too, leader
 epochs that fall or that the directory's own table denies, records of which none fits the state before them.

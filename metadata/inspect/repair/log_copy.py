@@ -1,4 +1,4 @@
-"""Writing a node's directory anew, beside the one that it is made from: segments, snapshots, identity.
+"""Rewriting a node's directory, beside the one that it is made from: segments, snapshots, identity.
 
 Owns what lies where in the new directory and the order in which it becomes durable: the identity
 (`meta.properties`) is written last, so that a directory whose making was interrupted cannot be started. The
@@ -30,7 +30,7 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFiles:
-    """A node's directory as it was found: its log, and what stands beside it (None: absent).
+    """A node's directory as it was found: its log, and what is beside it (None: absent).
 
     `home` is the directory with the identity; for a bare log directory it is the log's own. Of an identity
     that is damaged, `identity` has what can be read, and `identity_problem` says what is wrong with it.

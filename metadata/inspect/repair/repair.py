@@ -2,7 +2,7 @@
 
 Owns what a repair does to each batch, from where the new log can begin, and which snapshots go with it. The
 original is only read. Every offset stays what it is (see `rewrite`), and so do leader epochs and times; what
-nobody touched is the same, byte for byte. The same log and the same request give the same bytes, so the
+no one touched is the same, byte for byte. The same log and the same request give the same bytes, so the
 directories of several voters can be repaired one by one. What a record means is `metadata.replay`'s
 business: a repair replays what it writes and says what cannot be applied.
 """

@@ -68,7 +68,7 @@ class RepairPass:
                 pending.append(found)
                 continue
             if found.header.next_offset <= self._expected and found.header.base_offset < report.start_offset:
-                pending.clear()  # it lies before the snapshot from which the new log goes on
+                pending.clear()  # it is before the snapshot from which the new log goes on
                 continue
             end_at = self._request.end_at
             if end_at is not None and found.header.next_offset > end_at:
@@ -252,7 +252,7 @@ class RepairPass:
             self._twin = self._replayer(self._engine.state())
 
     def _apply(self, engine: Replayer, batch: RecordBatch) -> dict[int, str]:
-        """What of a batch cannot be applied, by offset; nothing for what lies below the snapshot."""
+        """What of a batch cannot be applied, by offset; nothing for what is below the snapshot."""
         header = batch.header
         if header.next_offset <= engine.end_offset:
             return {}

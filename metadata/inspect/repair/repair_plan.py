@@ -17,7 +17,7 @@ Kind = Literal["dropped", "filled", "adjusted", "cut", "begins", "snapshot"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRequest:
     """What to do. `drop`: offsets of records to take out; `drop_failing`: all that cannot be applied;
-    `past_corruption`: go on behind lost bytes; `end_at`: leave out this offset and all behind it."""
+    `past_corruption`: continue past lost bytes; `end_at`: leave out this offset and all after it."""
 
     drop: frozenset[int] = frozenset()
     drop_failing: bool = False

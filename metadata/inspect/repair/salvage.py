@@ -1,7 +1,7 @@
 """A quorum that lost its majority: which survivor knows most, what may be missing, and new directories.
 
 Owns the ranking of directories by (epoch, offset) of their last record, the order in which Raft calls one
-log more up to date than another (Raft paper 5.4.1); where two logs part; and what the directories of a new
+log more up to date than another (Raft paper 5.4.1); where two logs diverge; and what the directories of a new
 voter set hold: the log of the best survivor as it is, an epoch above every one that was seen, no vote. The
 survivors are only read. A broker's directory counts too: it follows the log and holds committed records
 only, so its end is a lower bound of what was committed. Knows no records but the elections'.
@@ -38,7 +38,7 @@ from metaquorum.storage.log.segment import parse_segment_name
 from metaquorum.storage.types import LogPosition
 
 EPOCH_MARGIN = 1000
-"""How far the new quorum's first epoch lies above every epoch that a survivor knows: the lost voters may have
+"""How far the new quorum's first epoch is above every epoch that a survivor knows: the lost voters may have
 elected leaders among themselves that no survivor heard of, and brokers refuse a leader of an older epoch."""
 
 
@@ -48,7 +48,7 @@ class Survivor:
 
     `end` is the position behind its last whole batch, `time_ms` that of its newest record (-1: none),
     `epoch` the highest epoch that it knows of (by its log, or by an election that wrote nothing here),
-    `damage` what stands behind `end`, or None. `quorum` is the voter set by its log.
+    `damage` what is behind `end`, or None. `quorum` is the voter set by its log.
     """
 
     files: NodeFiles
@@ -368,7 +368,7 @@ def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
     segment: int | None = None
     for found in log.batches():
         if isinstance(found, Damage):
-            continue  # what lies behind it is beyond the end
+            continue  # what is after it is beyond the end
         if found.header.next_offset > best.end.offset:
             break
         base = parse_segment_name(name_of(found.file))

@@ -44,7 +44,7 @@ def idle_interval_ms(log: MetadataLog) -> int | None:
 
 
 def gap_ms(interval_ms: int | None) -> int:
-    """The silence from which on nobody led, by the interval."""
+    """The silence from which on no one led, by the interval."""
     return GAP_MS if interval_ms is None else max(GAP_MS, IDLE_INTERVALS * interval_ms)
 
 

@@ -1,6 +1,6 @@
 """Stretches without a leader or under min ISR, and brokers' times in a fence, summed up from events.
 
-Owns the sums: what began together and ended together is one stretch, and only what lies in the asked range
+Owns the sums: what began together and ended together is one stretch, and only what is in the asked range
 counts. Sees events alone, so that nothing about records is decided twice.
 """
 

@@ -74,7 +74,7 @@ class Summary:
     """Feed it every event in order, from the log's beginning on; then `finish`."""
 
     def __init__(self, start: Point | None = None, start_ms: int | None = None) -> None:
-        """What lies before `start`, where it is `start_ms`, counts for nothing but the state there."""
+        """What is before `start`, where it is `start_ms`, counts for nothing but the state there."""
         self._start = start
         self._start_ms = start_ms if start is None or start.time_ms is None else start.time_ms
         self._in_range = start is None or start.is_end

@@ -167,7 +167,7 @@ class PartitionSpans:
     def _settings(
         self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges
     ) -> None:
-        """Partitions that are judged anew because min.insync.replicas itself changed."""
+        """Partitions that are judged again because min.insync.replicas itself changed."""
         for offset, resource, key, old, new in batch.configs:
             if key != MIN_INSYNC_REPLICAS or old == new:
                 continue

@@ -121,7 +121,7 @@ def events(
     shown: frozenset[str] = frozenset(SEVERITIES),
 ) -> Iterator[TimelineEvent]:
     """Every event of a log from `start` up to `end`, in order, of the severities `shown`. Lines about what
-    could not be read go to `on_problem`, and reading goes on behind it."""
+    could not be read go to `on_problem`, and reading continues past it."""
     seen = Seen() if seen is None else seen
     asked = start
     if start is not None:
@@ -219,7 +219,7 @@ class _Story:
         self, timeline: Timeline, first: int, limit: int | None
     ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
         """The events of the batches from `first` up to `limit` (an offset), or to the end. Where records are
-        missing and a snapshot behind them says what they did, it ends there, and gives where it goes on and
+        missing and a snapshot after them says what they did, it ends there, and gives where it goes on and
         where that snapshot ends."""
         end, seen = self._end, self._seen
         if limit is not None and end.time_ms is None:
@@ -280,7 +280,8 @@ class _Story:
 
     def _follow(self, base_offset: int, next_offset: int, limit: int | None) -> int | None:
         """Notes where records are missing between two batches. Gives the end of the first whole snapshot
-        behind them, if there is one before `limit`."""
+        after them, if there is one before `limit`.
+        """
         expected = base_offset if self._expected is None else self._expected
         self._expected = next_offset
         if base_offset <= expected:

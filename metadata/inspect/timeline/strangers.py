@@ -134,7 +134,7 @@ class Strangers:
             text += f", {duration(time_ms - begun[1])} without a leader"
         if record.leader_recovery_state == RECOVERING:
             return "unclean election", "critical", f"{text}; broker {leader} was not in the ISR"
-        # Of a leader that nobody named before it is not known whether it is another one.
+        # Of a leader that no one named before it is not known whether it is another one.
         return ("partition changed" if before is None else "leader changed"), "info", text
 
 

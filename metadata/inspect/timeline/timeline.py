@@ -1,4 +1,4 @@
-"""What happened, told from a log: one event a line, for the things that people care about.
+"""What happened, told from a log: one event per line, for the things that people care about.
 
 Owns the translation of changes into events, their severity and the spans that go on (no leader, under min
 ISR). The state behind it is one image's worth of memory; events are not kept. It judges nothing (`check`
@@ -44,7 +44,7 @@ from metaquorum.storage.log.runs import BatchRun
 
 DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
 SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
-"""From what nobody needs at first to what stops clients."""
+"""From what no one needs at first to what stops clients."""
 
 GAP_MS = 5_000
 """Silence between two batches that is worth a line, where the log has NoOp records: an active controller

@@ -1,7 +1,7 @@
 """Which batches a question needs one by one, and which it may pass over: those are replayed in columns.
 
 Owns the look at runs of one-record batches (see `storage.log.runs`): idle ones, and partitions of topics
-that nobody asked about. Says nothing about what a record means; whatever is unusual is needed.
+that no one asked about. Says nothing about what a record means; whatever is unusual is needed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def pieces(
 
 
 def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
-    """Whether a batch of many records is only about topics that nobody asked about, and their partitions."""
+    """Whether a batch of many records is only about topics that no one asked about, and their partitions."""
     header = batch.header
     if concern.topics is None or header.is_control or header.records_count < MIN_BATCHES:
         return False

@@ -59,7 +59,7 @@ def decoded_runs(
 
 
 def is_before(run: BatchRun, point: Point) -> bool:
-    """Whether all of a run lies before a place."""
+    """Whether all of a run is before a place."""
     if point.offset is not None:
         return run.next_offset <= point.offset
     return point.time_ms is None or int(run.timestamps_ms().max()) <= point.time_ms

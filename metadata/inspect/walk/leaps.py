@@ -1,4 +1,4 @@
-"""Many partition changes of one record a batch as one step: what they did, and what they broke.
+"""Many partition changes of one record per batch as one step: what they did, and what they broke.
 
 Owns the proof that a stretch may be judged as a whole: it changes nothing but partitions, all of them known,
 and every change is as a correct controller writes it. Then the versions of the rows are the states behind the
@@ -37,7 +37,7 @@ RULES = len(_RULES) + 1
 
 
 class Place(NamedTuple):
-    """Where a batch stands."""
+    """Where a batch is."""
 
     offset: int
     epoch: int

@@ -66,7 +66,7 @@ def regular(batch: RecordBatch) -> RecordBatch:
 
 
 def with_header(batch: RecordBatch, header: BatchHeader) -> RecordBatch:
-    """The same records under another header; length and CRC are computed anew."""
+    """The same records under another header; length and CRC are computed again."""
     return _batch(seal_batch(header, batch.data[HEADER_BYTES:]), batch)
 
 

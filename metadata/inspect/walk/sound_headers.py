@@ -1,6 +1,6 @@
-"""Batches whose base offset or leader epoch was damaged, told by the batches around them.
+"""Batches whose base offset or leader epoch was damaged, given by the batches around them.
 
-Both stand outside of what a batch's CRC covers, so a flipped bit there harms no record: where the next batch
+Both are outside what a batch's CRC covers, so a flipped bit there harms no record: where the next batch
 goes on as if the number were the one that fits, it is put back, and nothing is lost. Owns that rule.
 Touches no file; keeps one batch.
 """
@@ -41,7 +41,7 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
 def put_right(
     batch: RecordBatch, following: RecordBatch, expected: int, epoch: int
 ) -> tuple[RecordBatch, str | None]:
-    """`batch` as the one behind it says that it was, and what was put back; None: nothing was."""
+    """`batch` as the one after it says that it was, and what was put back; None: nothing was."""
     header, after = batch.header, following.header
     fitting = header
     if header.base_offset != expected and after.base_offset == expected + header.last_offset_delta + 1:

@@ -57,7 +57,7 @@ def state_at(
     A batch is taken whole or not at all, so the state may end a little before an offset that lies inside one.
     Where records are missing (a corrupt batch, a gap between segments) the state is the one before, and
     `stopped` says why; with `past_corruption` replay goes on with what follows. Raises InspectError when the
-    place is outside of what the log and its snapshots reach.
+    place is outside what the log and its snapshots reach.
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
@@ -102,7 +102,7 @@ def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
 
 def settle(log: MetadataLog, point: Point, *, first: bool = False) -> tuple[Point, ShownAs | None]:
     """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise. A
-    time stays one unless the log's clock jumps (see `clock`): then it is the offset behind the last batch
+    time stays one unless the log's clock jumps (see `clock`): then it is the offset after the last batch
     that is not later or, with `first`, before the first one that is not earlier.
 
     Raises InspectError for `N+` where the log has no record N, and for a time before a clock that jumps.
@@ -141,7 +141,7 @@ def _behind_transaction(log: MetadataLog, end_offset: int) -> int:
     """`end_offset`, or where the transaction that is open there ends, so that what it did is visible."""
     known = known_from(log)
     if known is None or end_offset < known:
-        return end_offset  # nobody can know there
+        return end_offset  # no one can know there
     found = state_at(log, Point(offset=end_offset), past_corruption=True)
     if found.state.transaction is None:
         return end_offset
@@ -240,7 +240,7 @@ def earliest(log: MetadataLog) -> Point:
 
 
 def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:
-    """A walk that stands at the nearest snapshot before `start`, or at the log's beginning."""
+    """A walk that is at the nearest snapshot before `start`, or at the log's beginning."""
     found = _nearest(log, start, notes)
     base = log.start_offset
     walk = Walk(log, found, notes, past_corruption)

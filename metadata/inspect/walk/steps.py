@@ -48,7 +48,7 @@ class FoundState:
 
     @property
     def end_offset(self) -> int:
-        """Offset of the next record: where the state really stands."""
+        """Offset of the next record: where the state really is."""
         return self.state.end_offset
 
 

@@ -101,7 +101,8 @@ class Walk:
 
     def _leap(self, stretch: Stretch) -> Passed | None:
         """Applies a stretch of partition changes as one step, as far as it can be judged as one; the batch
-        behind that comes next alone."""
+        after that comes next alone.
+        """
         before, builder = self.engine.state(), self.engine.builder
         whole = before.transaction is None and stretch.batches >= MIN_BATCHES
         versions = versions_in(builder, stretch) if whole else None
@@ -213,7 +214,7 @@ class Walk:
         return item
 
     def _fits(self, run: BatchRun, limit: Point) -> bool:
-        """Whether a run follows what was replayed and lies before the limit as a whole."""
+        """Whether a run follows what was replayed and is before the limit as a whole."""
         if run.base_offset != self.engine.end_offset:
             return False
         if limit.offset is not None:

@@ -1,1 +1,1 @@
-"""Why an entity is as it is: the chain of records behind it."""
+"""Why an entity is as it is: the chain of records after it."""

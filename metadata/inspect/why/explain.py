@@ -48,7 +48,7 @@ def explain(
     last: int | None = None,
 ) -> Explanation:
     """The chain of records up to `point` that made `target` what it is there; with `last`, as many of its
-    newest links at least, if it has them. What lies before the snapshot at which it begins is not read.
+    newest links at least, if it has them. What is before the snapshot at which it begins is not read.
 
     Stops where records are missing, after telling `on_problem`, unless `past_corruption`. With `secrets`,
     causes tell the values of secret settings. Raises InspectError for a target that no record is about, and
@@ -131,7 +131,7 @@ def _is_enough(chain: Chain, last: int | None) -> bool:
 
 
 def _reaches(chain: Chain, offset: int | None, last: int | None) -> bool:
-    """Whether the `last` links all stand behind an offset."""
+    """Whether the `last` links all are after an offset."""
     links, _ = chain.so_far()
     return last is not None and offset is not None and len(links) >= last and links[-last].offset >= offset
 

@@ -1,4 +1,4 @@
-"""The answer of `why`: the chain of records that made an entity so, and how it stands at the end.
+"""The answer of `why`: the chain of records that made an entity so, and how it is at the end.
 
 Owns what a link is and which one counts as the last. Knows no log and no rule.
 """
@@ -39,7 +39,7 @@ def is_change(link: Link) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """The chain, oldest first, and how the target stands at its end. `exists` is False for an entity that was
+    """The chain, oldest first, and how the target is at its end. `exists` is False for an entity that was
     deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
     `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
     the chain does not cover. `read_from`: the log was read from there on, and may have earlier links."""

@@ -399,7 +399,7 @@ class Chain:
         self._count += 1
 
     def _now(self) -> dict[str, Any] | None:
-        """The target as it stands, as plain data; None if it is not there."""
+        """The target as it is, as plain data; None if it is not there."""
         entity = self._target.entity
         if self._kind == "quorum":
             return self._quorum or None

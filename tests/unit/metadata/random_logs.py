@@ -45,6 +45,8 @@ class RandomLog:
         self._epoch = 1
         self._time_ms = START_MS
         self._topics: dict[str, tuple[bytes, int]] = {}
+        self._placed: dict[tuple[bytes, int], tuple[int, ...]] = {}
+        self._isrs: dict[tuple[bytes, int], tuple[int, ...]] = {}
         self._made = 0
         self._broker_epochs = dict.fromkeys(BROKERS, 0)
         self.data: list[bytes] = []
@@ -113,6 +115,7 @@ class RandomLog:
         rng = self._rng
         replicas = tuple(rng.sample(BROKERS, 3))
         odd = rng.random() < self._wild / 20
+        self._placed[topic_id, index] = replicas
         return r.PartitionRecord(
             index,
             topic_id,
@@ -157,6 +160,27 @@ class RandomLog:
         for _ in range(batches):
             self.add(r.NoOpRecord() if self._rng.random() < 0.6 else self.change())
 
+    def steady(self, batches: int) -> None:
+        """Changes of a topic that nothing else touches: all apply and differ from what was there, so that
+        many can be taken together. States that no controller writes are among them."""
+        rng = self._rng
+        topic_id = b"steady" + len(self._isrs).to_bytes(10, "big")
+        partitions = [self._partition(topic_id, index) for index in range(6)]
+        self.add(r.TopicRecord(f"steady-{len(self._isrs)}", topic_id), *partitions)
+        for number in range(batches):
+            if number % 5 == 4:
+                self.add(r.NoOpRecord())
+                continue
+            key = topic_id, rng.randrange(6)
+            replicas = self._placed[key]
+            isrs = [replicas, *((one,) for one in replicas), replicas[:2], replicas[1:]]
+            isr = rng.choice([one for one in isrs if one != self._isrs.get(key)])
+            self._isrs[key] = isr
+            leader = rng.choice((isr[0], isr[-1], rng.choice(replicas), -1))
+            if rng.random() < 0.01:
+                self._isrs[key] = isr = ()
+            self.add(r.PartitionChangeRecord(key[1], topic_id, isr=isr, leader=leader))
+
     def other(self) -> None:
         """Anything else."""
         rng = self._rng
@@ -196,14 +220,23 @@ def _version(record: object) -> int:
 
 
 def random_node(
-    disk: Disk, seed: object, *, wild: float = 0.05, rounds: int = 8, garbage: bool = True
+    disk: Disk,
+    seed: object,
+    *,
+    wild: float = 0.05,
+    rounds: int = 8,
+    garbage: bool = True,
+    steady: bool = False,
 ) -> NodeFiles:
-    """A node's directory with such a log, in one to three segments."""
+    """A node's directory with such a log, in one to three segments; `steady` ones have long stretches of
+    changes that fit."""
     rng = random.Random(f"node {seed}")
     log = RandomLog(seed, wild=wild, garbage=garbage)
     log.begin()
     for _ in range(rounds):
         log.quiet(rng.choice((3, 40, 40, 100)))
+        if steady:
+            log.steady(rng.choice((33, 70, 150)))
         for _ in range(rng.randint(1, 3)):
             log.other()
     log.quiet(rng.choice((0, 5, 50)))

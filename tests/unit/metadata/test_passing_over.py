@@ -34,24 +34,24 @@ def checked(log: MetadataLog, *, past_corruption: bool) -> dict[str, Any]:
     return report
 
 
-def node_of(seed: int, *, tampered: bool) -> NodeFiles:
-    node = random_node(memory_disk(), seed, wild=0.1 if tampered else 0.01)
+def node_of(seed: int, *, tampered: bool, steady: bool = False) -> NodeFiles:
+    node = random_node(memory_disk(), seed, wild=0.1 if tampered else 0.01, steady=steady)
     add_snapshots(node, seed)
     if tampered:
         tamper(node, seed)
     return node
 
 
-@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("few", [0, 4, 40])
 @pytest.mark.parametrize("tampered", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
-    seed: int, tampered: bool, few: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, tampered: bool, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if few:  # more break than can be kept and remembered
-        monkeypatch.setattr(check_module, "MAX_OPEN", 9)
-        monkeypatch.setattr(check_module, "MAX_FINDINGS", 4)
-    log = node_of(seed, tampered=tampered).log
+        monkeypatch.setattr(check_module, "MAX_OPEN", 2 * few)
+        monkeypatch.setattr(check_module, "MAX_FINDINGS", few)
+    log = node_of(seed, tampered=tampered, steady=seed % 2 == 0).log
     passed = 0
     own = check_module.steps_about
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from metaquorum.cli.interrupts import quiet_interrupts
+from metaquorum.cli.interrupts import end_while_starting, quiet_interrupts
 
 
 def main() -> None:
     """Runs the command line; ends the process."""
     is_node = sys.argv[1:3] in (["controller", "run"], ["broker", "run"])
+    if is_node:
+        end_while_starting(sys.argv[1])
     if is_node and os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
         # A node says in its log what gRPC writes of handshakes (`runtime.rpc.native_lines`). gRPC reads this
         # when it is imported, long before the command line is understood. NONE: our own commands leave it to

@@ -227,10 +227,13 @@ class Cluster:
             self._client = None
 
     def start(self) -> None:
-        """Starts every node that does not run, and waits for a leader and for every broker to be unfenced."""
-        for node in self.nodes:
-            if not node.is_running:
-                node.start()
+        """Starts every node that does not run, and waits until each is up, for a leader, and for every broker
+        to be unfenced (which, by the log, it may be before it runs)."""
+        started = [node for node in self.nodes if not node.is_running]
+        for node in started:
+            node.start()
+        for node in started:
+            node.wait_for_line("listens on", timeout_s=READY_S)
         self.wait_leader()
         self.wait_brokers({node.node_id: "running" for node in self.brokers})
 

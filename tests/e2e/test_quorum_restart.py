@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,26 @@ def test_a_restart_of_everything_keeps_everything(cluster: Cluster, how: str) ->
         assert registration.incarnation_id != before[broker_id].incarnation_id
         assert registration.directories == before[broker_id].directories
     assert cluster.topics() == topics
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+def test_a_node_that_still_starts_ends_in_order(cluster: Cluster, role: str) -> None:
+    leader_id = cluster.wait_leader().leader_id
+    node = next(one for one in cluster.nodes if one.role == role and one.node_id != leader_id)
+    assert node.stop() == 0
+    node.start()
+    status = Path(f"/proc/{node.pid}/status")
+    wait_until(lambda: _catches(status.read_text(), signal.SIGTERM), f"{node.name} to take SIGTERM")
+    assert node.stop() == 0
+    assert "SIGTERM" in node.output()
+    node.start()
+    node.wait_for_line("listens on")
+
+
+def _catches(status: str, number: signal.Signals) -> bool:
+    """By the line `SigCgt:` of a process's status: a bit for each signal that it handles."""
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_a_restarted_leader_does_not_resume_its_epoch(cluster: Cluster) -> None:

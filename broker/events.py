@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.broker.replica.events import DataEffect, DataEvent
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

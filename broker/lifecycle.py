@@ -1,6 +1,6 @@
-"""The states of a broker process and the one table of what may follow what (KIP-631, S2.37).
+"""The one table of what may follow what in the states of a broker process (KIP-631, S2.37).
 
-Owns the states, the triggers and the table; everything that may change a state is a line in it, and
+Owns the triggers and the table; everything that may change a state is a line in it, and
 `docs/broker-lifecycle.md` is generated from it. It knows no messages, clocks or leases: `broker.session`
 decides which trigger an answer or a deadline is.
 """
@@ -8,99 +8,13 @@ decides which trigger an answer or a deadline is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum, IntEnum
+from enum import Enum
 from types import MappingProxyType
 
 from metaquorum.metadata.errors import InvariantViolation
-
-
-class ProcessState(IntEnum):
-    """Kafka's public numbers for the state of a broker process."""
-
-    NOT_RUNNING = 0
-    STARTING = 1
-    RECOVERY = 2
-    RUNNING = 3
-    PENDING_CONTROLLED_SHUTDOWN = 6
-    SHUTTING_DOWN = 7
-
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    process_state: ProcessState
-    serves: bool
-    text: str
-
-
-class BrokerState(Enum):
-    """A process state together with the condition that Kafka's numbers leave out: fenced or not.
-
-    `RUNNING` and `FENCED` are both Kafka's RUNNING (3); `PENDING_CONTROLLED_SHUTDOWN` and
-    `PENDING_SHUTDOWN_FENCED` are both its PENDING_CONTROLLED_SHUTDOWN (6).
-    """
-
-    NOT_RUNNING = "NOT_RUNNING"
-    STARTING = "STARTING"
-    RECOVERY = "RECOVERY"
-    RUNNING = "RUNNING"
-    FENCED = "FENCED"
-    PENDING_CONTROLLED_SHUTDOWN = "PENDING_CONTROLLED_SHUTDOWN"
-    PENDING_SHUTDOWN_FENCED = "PENDING_SHUTDOWN_FENCED"
-    SHUTTING_DOWN = "SHUTTING_DOWN"
-
-    @property
-    def process_state(self) -> ProcessState:
-        return MEANINGS[self].process_state
-
-    @property
-    def serves(self) -> bool:
-        """Whether clients are answered (S2.17), lease permitting: `BrokerSession.serves` knows that too."""
-        return MEANINGS[self].serves
-
-    @property
-    def meaning(self) -> str:
-        return MEANINGS[self].text
-
-    @property
-    def wants_shutdown(self) -> bool:
-        return self.process_state is ProcessState.PENDING_CONTROLLED_SHUTDOWN
-
-    @property
-    def ended(self) -> bool:
-        return self is BrokerState.SHUTTING_DOWN
-
+from metaquorum.metadata.requests.broker_status import BrokerState
 
 _S = BrokerState
-
-MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
-    {
-        _S.NOT_RUNNING: _Meaning(ProcessState.NOT_RUNNING, False, "created, not started"),
-        _S.STARTING: _Meaning(
-            ProcessState.STARTING, False, "not registered: follows the metadata log, then registers"
-        ),
-        _S.RECOVERY: _Meaning(
-            ProcessState.RECOVERY, False, "registered and fenced: waits to be unfenced for the first time"
-        ),
-        _S.RUNNING: _Meaning(
-            ProcessState.RUNNING, True, "registered, unfenced, with a lease: serves clients"
-        ),
-        _S.FENCED: _Meaning(
-            ProcessState.RUNNING, False, "fenced after it has served: renews its registration or lease"
-        ),
-        _S.PENDING_CONTROLLED_SHUTDOWN: _Meaning(
-            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
-            True,
-            "stopping: serves until the controller has moved its leaderships",
-        ),
-        _S.PENDING_SHUTDOWN_FENCED: _Meaning(
-            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
-            False,
-            "stopping without a lease: serves no clients, retries",
-        ),
-        _S.SHUTTING_DOWN: _Meaning(ProcessState.SHUTTING_DOWN, False, "the last state: the process exits"),
-    }
-)
 
 
 class Trigger(Enum):

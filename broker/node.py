@@ -29,11 +29,11 @@ from metaquorum.broker.events import (
 from metaquorum.broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.session import BrokerSession
-from metaquorum.broker.status import BrokerStatus
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.replica import MetadataReplica
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore

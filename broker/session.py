@@ -22,10 +22,11 @@ from metaquorum.broker.events import (
     SendToController,
     StateChanged,
 )
-from metaquorum.broker.lifecycle import BrokerState, Trigger, next_state
+from metaquorum.broker.lifecycle import Trigger, next_state
 from metaquorum.broker.targets import ControllerTargets, backoff_ms
 from metaquorum.broker.waiting import WaitingLine
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

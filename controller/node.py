@@ -35,11 +35,11 @@ from metaquorum.controller.events import (
 )
 from metaquorum.controller.foreign import ForeignVoters
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.status import Counters
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests.controller_status import Counters
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import HighWatermarkChanged, RaftEffect, ReadFailed, ReadReady, RoleChanged, Warn
 from metaquorum.raft.outbox import Outbox

@@ -6,10 +6,9 @@ Reads a node between two of its inputs; changes nothing.
 from __future__ import annotations
 
 from metaquorum.controller.brokers.brokers import broker_state
-from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.node import ControllerNode
-from metaquorum.controller.status import BrokerStatus, NodeStatus
 from metaquorum.metadata.image import BrokerRegistration
+from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
 
 
 def node_status(node: ControllerNode) -> NodeStatus:
@@ -45,11 +44,11 @@ def node_status(node: ControllerNode) -> NodeStatus:
     )
 
 
-def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerStatus:
+def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> BrokerControlStatus:
     sessions = node.sessions
     session = sessions.get(broker_id)
     leads = node.active is not None
-    return BrokerStatus(
+    return BrokerControlStatus(
         broker_id=broker_id,
         epoch=known.epoch,
         state=state_of(node, broker_id),
@@ -62,7 +61,7 @@ def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> 
     )
 
 
-def state_of(node: ControllerNode, broker_id: int) -> BrokerState:
+def state_of(node: ControllerNode, broker_id: int) -> BrokerControlState:
     """A broker's state, as committed, with what this node knows of it if it is active."""
     session = node.sessions.get(broker_id)
     return broker_state(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.disk_work import DiskReport, DiskWork
-from metaquorum.broker.replica.messages import DataRequest, DataResponse, FetchRequest, FetchResponse
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests.data import DataRequest, DataResponse, FetchRequest, FetchResponse
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,

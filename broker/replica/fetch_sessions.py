@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import random
 
-from metaquorum.broker.replica.messages import CONSUMER, FetchPartition, FetchRequest, PartitionKey
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey
 
 EVICTION_MS = 120_000
 """A session that was not used for this long goes for any other; a younger one only for a more important one.

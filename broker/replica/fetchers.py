@@ -15,10 +15,10 @@ from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
-from metaquorum.broker.replica.messages import FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from metaquorum.raft.outbox import Outbox
 
 FIRST_BACKOFF_MS = 50

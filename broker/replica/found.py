@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.disk_work import FoundReplica
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

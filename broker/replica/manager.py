@@ -43,7 +43,6 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.known_brokers import KnownBrokers
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.placement.placement import Placement
@@ -52,6 +51,7 @@ from metaquorum.broker.replica.requests.handler import RequestHandler
 from metaquorum.broker.replica.status import ReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
 from metaquorum.raft.outbox import Outbox

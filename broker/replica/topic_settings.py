@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import LogSettings
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.features import ELR_VERSION
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING, topic_setting
 from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS

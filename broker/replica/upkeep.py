@@ -12,10 +12,10 @@ from collections.abc import Callable
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, EnforceRetention
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.outbox import Outbox
 
 SLICE_MAX = 200

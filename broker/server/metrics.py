@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.status import ReplicaStatus
-from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.driver import Driver
 from metaquorum.runtime.metrics import catalogue as names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer
 from metaquorum.runtime.api.brokers import BROKER_STATUS

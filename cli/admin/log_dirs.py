@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from metaquorum.broker.replica.messages import LogDirDescription, MarkLogDirOfflineRequest, ReplicaDescription
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure, one_line
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import LogDirDescription, MarkLogDirOfflineRequest, ReplicaDescription
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.connections import LinkError
 from metaquorum.runtime.data_client.log_dirs import BrokerDirectories, describe_log_dirs, mark_log_dir_offline

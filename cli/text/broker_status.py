@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.runtime.client.broker_status import BrokerAnswer
 from metaquorum.storage.uuids import uuid_to_text
 

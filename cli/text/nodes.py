@@ -11,8 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from metaquorum.cli.text.quorum import losses_json
-from metaquorum.controller.brokers.lifecycle import BrokerState
-from metaquorum.controller.status import BrokerStatus, NodeStatus
+from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.nodes import NodeAnswer
 
@@ -57,8 +56,8 @@ def _raft_state(status: NodeStatus) -> str:
             return role
 
 
-def _is_fenced(broker: BrokerStatus) -> bool:
-    return broker.state in (BrokerState.FENCED, BrokerState.SHUTDOWN)
+def _is_fenced(broker: BrokerControlStatus) -> bool:
+    return broker.state in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN)
 
 
 def brokers_by_state(status: NodeStatus) -> dict[str, int]:
@@ -99,7 +98,7 @@ def node_json(answer: NodeAnswer) -> dict[str, Any]:
     }
 
 
-def _broker_json(broker: BrokerStatus) -> dict[str, Any]:
+def _broker_json(broker: BrokerControlStatus) -> dict[str, Any]:
     return {
         "brokerId": broker.broker_id,
         "epoch": broker.epoch,

@@ -14,15 +14,16 @@ from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.work import ElectLeaders, FailDirectories, MoveLeaders, Work
 from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.brokers import brokers as decide
-from metaquorum.controller.brokers.lifecycle import BrokerEvent, BrokerState, heartbeat_event, transition
+from metaquorum.controller.brokers.lifecycle import BrokerEvent, heartbeat_event, transition
 from metaquorum.controller.brokers.sessions import Session
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.partitions.partitions import election_slice, leads_any, removal_slice, with_broker
 from metaquorum.controller.result import ControllerAnswer
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 
-_UP = (BrokerState.ACTIVE, BrokerState.CONTROLLED_SHUTDOWN)
+_UP = (BrokerControlState.ACTIVE, BrokerControlState.CONTROLLED_SHUTDOWN)
 
 
 def decide_heartbeat(
@@ -38,7 +39,7 @@ def decide_heartbeat(
     beat = _Heartbeat(state, arrived, request, decide.is_caught_up(brokers, request))
     if broker_id in sessions.fencing:
         # Its lease is over and stays so until the last batch of its fencing is written.
-        return Outcome(answers=(beat.answer(BrokerState.FENCED),))
+        return Outcome(answers=(beat.answer(BrokerControlState.FENCED),))
     failing, none_left = _dead_directories(state, request)
     if failing is not None:
         # The rest is decided on the image in which they have begun to fail.
@@ -53,9 +54,9 @@ def decide_heartbeat(
     if event is BrokerEvent.MOVES_SEEN or event is BrokerEvent.MOVES_UNSEEN:
         session = replace(session, moves_end_offset=_moves_end_offset(state, session))
     after = transition(before, event)
-    if after is BrokerState.ACTIVE and after is not before:
+    if after is BrokerControlState.ACTIVE and after is not before:
         return beat.let_in(session)
-    if after is BrokerState.CONTROLLED_SHUTDOWN and after is not before:
+    if after is BrokerControlState.CONTROLLED_SHUTDOWN and after is not before:
         return beat.let_leave(session, now_ms)
     if after is not before and before in _UP:
         return beat.removed(session, after, now_ms)
@@ -63,7 +64,7 @@ def decide_heartbeat(
     if event is BrokerEvent.LEADERS_REMAIN:
         moving = state.new_work(MoveLeaders(broker_id=broker_id, epoch=request.broker_epoch))
     return Outcome(
-        sessions=((broker_id, _released(session) if after is BrokerState.SHUTDOWN else session),),
+        sessions=((broker_id, _released(session) if after is BrokerControlState.SHUTDOWN else session),),
         work=moving,
         answers=(beat.answer(after),),
     )
@@ -77,7 +78,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
     request: BrokerHeartbeatRequest
     caught_up: bool
 
-    def event(self, before: BrokerState, session: Session, *, none_left: bool) -> BrokerEvent:
+    def event(self, before: BrokerControlState, session: Session, *, none_left: bool) -> BrokerEvent:
         """What it means in state `before`, with the session as it makes it."""
         state, request, broker_id = self.state, self.request, self.request.broker_id
         if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):
@@ -94,10 +95,10 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             moves_seen=lambda: _moves_seen(state, broker_id, _moves_end_offset(state, session)),
         )
 
-    def answer(self, after: BrokerState) -> ControllerAnswer:
+    def answer(self, after: BrokerControlState) -> ControllerAnswer:
         """What the broker is told when it is in state `after`."""
         # That all moves are seen was read from partitions and not from the registration alone.
-        whole = after is BrokerState.SHUTDOWN
+        whole = after is BrokerControlState.SHUTDOWN
         return ControllerAnswer(
             key=self.arrived.key,
             response=decide.heartbeat_response(
@@ -121,14 +122,14 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             batch=batch_of(batch.records),
             sessions=((broker_id, session),),
             work=rest,
-            answers=(replace(self.answer(BrokerState.ACTIVE), depends_on_broker=None),),
+            answers=(replace(self.answer(BrokerControlState.ACTIVE), depends_on_broker=None),),
         )
 
     def let_leave(self, session: Session, now_ms: int) -> Outcome:
         """In controlled shutdown: others take over what it leads."""
         state, broker_id, epoch = self.state, self.request.broker_id, self.request.broker_epoch
         if not decide.knows_controlled_shutdown(state.image):
-            return self.removed(session, BrokerState.FENCED, now_ms)
+            return self.removed(session, BrokerControlState.FENCED, now_ms)
         batch = removal_slice(
             state.image,
             broker_id,
@@ -141,21 +142,21 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             batch=batch_of(batch.records),
             sessions=((broker_id, session),),
             work=rest,
-            answers=(replace(self.answer(BrokerState.CONTROLLED_SHUTDOWN), depends_on_broker=None),),
+            answers=(replace(self.answer(BrokerControlState.CONTROLLED_SHUTDOWN), depends_on_broker=None),),
         )
 
-    def removed(self, session: Session, after: BrokerState, now_ms: int) -> Outcome:
+    def removed(self, session: Session, after: BrokerControlState, now_ms: int) -> Outcome:
         """Being fenced from now on. It may stop only if one slice did it all."""
         state, broker_id = self.state, self.request.broker_id
         work = state.removal(broker_id, self.request.broker_epoch)
         outcome = state.next_slice(work, now_ms, session)
-        if after is BrokerState.SHUTDOWN and outcome.ended:
+        if after is BrokerControlState.SHUTDOWN and outcome.ended:
             changed = tuple(
                 [(each, None if told is None else _released(told)) for each, told in outcome.sessions]
             )
             outcome = replace(outcome, sessions=changed)
         else:
-            after = BrokerState.FENCED
+            after = BrokerControlState.FENCED
         return replace(outcome, answers=(*outcome.answers, self.answer(after)))
 
 

@@ -6,7 +6,6 @@ batches, offsets of the log end, or who else is waiting.
 
 from __future__ import annotations
 
-from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.features import LEVEL_CONTROLLED_SHUTDOWN, unsupported_feature
 from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partitions import eligible_anywhere
@@ -29,17 +28,24 @@ from metaquorum.metadata.requests.common import (
     RegisterBrokerRequest,
     RegisterBrokerResponse,
 )
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 from metaquorum.storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_text
 
 
-def broker_state(brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool) -> BrokerState:
+def broker_state(
+    brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool
+) -> BrokerControlState:
     """The state of a broker: what the log says, and two facts that only the active controller knows."""
     registration = brokers.get(broker_id)
     if registration is None:
-        return BrokerState.UNREGISTERED
+        return BrokerControlState.UNREGISTERED
     if registration.fenced or fencing:
-        return BrokerState.SHUTDOWN if told_to_stop else BrokerState.FENCED
-    return BrokerState.CONTROLLED_SHUTDOWN if registration.in_controlled_shutdown else BrokerState.ACTIVE
+        return BrokerControlState.SHUTDOWN if told_to_stop else BrokerControlState.FENCED
+    return (
+        BrokerControlState.CONTROLLED_SHUTDOWN
+        if registration.in_controlled_shutdown
+        else BrokerControlState.ACTIVE
+    )
 
 
 def decide_registration(
@@ -186,14 +192,14 @@ def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
 
 
 def heartbeat_response(
-    state: BrokerState, caught_up: bool, session_timeout_ms: int
+    state: BrokerControlState, caught_up: bool, session_timeout_ms: int
 ) -> BrokerHeartbeatResponse:
     """What a broker in `state` is told."""
     return BrokerHeartbeatResponse(
         is_caught_up=caught_up,
-        is_fenced=state in {BrokerState.FENCED, BrokerState.SHUTDOWN},
-        should_shut_down=state is BrokerState.SHUTDOWN,
-        in_controlled_shutdown=state is BrokerState.CONTROLLED_SHUTDOWN,
+        is_fenced=state in {BrokerControlState.FENCED, BrokerControlState.SHUTDOWN},
+        should_shut_down=state is BrokerControlState.SHUTDOWN,
+        in_controlled_shutdown=state is BrokerControlState.CONTROLLED_SHUTDOWN,
         session_timeout_ms=session_timeout_ms,
     )
 

@@ -10,16 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from metaquorum.metadata.errors import InvariantViolation
-
-
-class BrokerState(Enum):
-    """SHUTDOWN: fenced, told that it may stop, and its lease given up."""
-
-    UNREGISTERED = "unregistered"
-    FENCED = "fenced"
-    ACTIVE = "active"
-    CONTROLLED_SHUTDOWN = "controlled shutdown"
-    SHUTDOWN = "shutdown"
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 
 
 class BrokerEvent(Enum):
@@ -40,9 +31,9 @@ class BrokerEvent(Enum):
     MOVES_SEEN = "heartbeat: leads nothing, and every active broker has applied the moves"
 
 
-_S, _E = BrokerState, BrokerEvent
+_S, _E = BrokerControlState, BrokerEvent
 
-TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {
+TRANSITIONS: dict[tuple[BrokerControlState, BrokerEvent], BrokerControlState] = {
     (_S.UNREGISTERED, _E.REGISTERED): _S.FENCED,
     (_S.FENCED, _E.REGISTERED): _S.FENCED,
     (_S.ACTIVE, _E.REGISTERED): _S.FENCED,
@@ -79,7 +70,7 @@ TRANSITIONS: dict[tuple[BrokerState, BrokerEvent], BrokerState] = {
 """SHUTDOWN is FENCED with a promise: a broker that heartbeats on, instead of stopping, is as before."""
 
 
-def transition(state: BrokerState, event: BrokerEvent) -> BrokerState:
+def transition(state: BrokerControlState, event: BrokerEvent) -> BrokerControlState:
     """The state after `event`. Raises InvariantViolation where the table has no such edge."""
     after = TRANSITIONS.get((state, event))
     if after is None:
@@ -88,7 +79,7 @@ def transition(state: BrokerState, event: BrokerEvent) -> BrokerState:
 
 
 def heartbeat_event(
-    state: BrokerState,
+    state: BrokerControlState,
     *,
     want_fence: bool,
     want_shutdown: bool,
@@ -97,13 +88,13 @@ def heartbeat_event(
     moves_seen: Callable[[], bool],
 ) -> BrokerEvent:
     """What a heartbeat means in `state` (K9). `leads` and `moves_seen` are asked only where they decide."""
-    if state is BrokerState.CONTROLLED_SHUTDOWN:
+    if state is BrokerControlState.CONTROLLED_SHUTDOWN:
         # What it wants is known; a delayed heartbeat from before must not change it.
         if leads():
             return BrokerEvent.LEADERS_REMAIN
         return BrokerEvent.MOVES_SEEN if moves_seen() else BrokerEvent.MOVES_UNSEEN
     if want_shutdown:
-        if want_fence or state is not BrokerState.ACTIVE:
+        if want_fence or state is not BrokerControlState.ACTIVE:
             return BrokerEvent.WANTS_IMMEDIATE_SHUTDOWN
         return BrokerEvent.WANTS_SHUTDOWN_LEADING if leads() else BrokerEvent.WANTS_SHUTDOWN_LEADERLESS
     if want_fence:

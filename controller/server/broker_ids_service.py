@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
 from metaquorum.controller.server.services import ControllerImages, ask
+from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse
 from metaquorum.metadata.requests.common import Done
 from metaquorum.proto import broker_ids_pb2 as pb
@@ -46,9 +49,40 @@ class BrokerIdsService(BrokerIdsServicer):
         read = await self._images.read(common.CONSISTENCY_DEFAULT)
         if isinstance(read, ApiError):
             return pb.ListBrokerIdsResponse(error=error_to_pb(read, self._hints))
-        answer = codec.LISTING.to_pb(codec.listing_of(read.image, read.offset))
+        answer = codec.LISTING.to_pb(_listing_of(read.image, read.offset))
         answer.read.CopyFrom(read.info(self._node_id))
         return answer
 
     def _error(self, response: Done | ApiError) -> common.Error | None:
         return error_to_pb(response, self._hints) if isinstance(response, ApiError) else None
+
+
+def _listing_of(image: MetadataImage, offset: int) -> codec.BrokerIdListing:
+    """What an image says of ids."""
+    entries = ids.remembered(image)
+    garbage = {binding.key for binding in garbage_bindings(image)}
+    current = ids.current_keys(entries)
+    return codec.BrokerIdListing(
+        offset=offset,
+        bindings=tuple(
+            [
+                codec.BindingView(
+                    key=each.key,
+                    broker_id=each.broker_id,
+                    version=each.version,
+                    state=_state(image, each.broker_id),
+                    current=each.broker_id is not None and current.get(each.broker_id) == each.key,
+                    garbage=each.key in garbage,
+                )
+                for each in ids.bindings(entries)
+            ]
+        ),
+        missing_ids=tuple(missing_ids(image)),
+        claims=tuple([each for _, each in sorted(ids.claims(entries).items())]),
+        next_id=ids.next_id(entries),
+    )
+
+
+def _state(image: MetadataImage, broker_id: int | None) -> str:
+    known = None if broker_id is None else image.brokers.get(broker_id)
+    return "absent" if known is None else "fenced" if known.fenced else "running"

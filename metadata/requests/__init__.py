@@ -1,1 +1,1 @@
-"""Requests to the active controller and their answers, as values."""
+"""Requests to controllers and brokers and their answers, as values."""

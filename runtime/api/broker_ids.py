@@ -1,12 +1,8 @@
-"""Requests about broker ids and their answers, between values and protobuf; and what a listing shows.
-
-Owns the mapping and the view of an image that operators get. Decides nothing.
-"""
+"""Requests about broker ids and their answers, between values and protobuf; and what a listing shows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
@@ -15,9 +11,6 @@ from metaquorum.metadata.requests import broker_ids as api
 from metaquorum.proto import broker_ids_pb2 as pb
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
-
-if TYPE_CHECKING:
-    from metaquorum.metadata.image import MetadataImage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,36 +52,3 @@ ALLOCATED = MessageCodec(
 BIND = MessageCodec(api.BindBrokerIdRequest, pb.BindBrokerIdRequest)
 UNBIND = MessageCodec(api.UnbindBrokerIdRequest, pb.UnbindBrokerIdRequest)
 LISTING = MessageCodec(BrokerIdListing, pb.ListBrokerIdsResponse, offset="read.offset")
-
-
-def listing_of(image: MetadataImage, offset: int) -> BrokerIdListing:
-    """What an image says of ids. Only nodes do: they have loaded the controller's rules."""
-    from metaquorum.controller.brokers.broker_ids import garbage_bindings, missing_ids
-
-    entries = ids.remembered(image)
-    garbage = {binding.key for binding in garbage_bindings(image)}
-    current = ids.current_keys(entries)
-    return BrokerIdListing(
-        offset=offset,
-        bindings=tuple(
-            [
-                BindingView(
-                    key=each.key,
-                    broker_id=each.broker_id,
-                    version=each.version,
-                    state=_state(image, each.broker_id),
-                    current=each.broker_id is not None and current.get(each.broker_id) == each.key,
-                    garbage=each.key in garbage,
-                )
-                for each in ids.bindings(entries)
-            ]
-        ),
-        missing_ids=tuple(missing_ids(image)),
-        claims=tuple([each for _, each in sorted(ids.claims(entries).items())]),
-        next_id=ids.next_id(entries),
-    )
-
-
-def _state(image: MetadataImage, broker_id: int | None) -> str:
-    known = None if broker_id is None else image.brokers.get(broker_id)
-    return "absent" if known is None else "fenced" if known.fenced else "running"

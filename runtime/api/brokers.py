@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from metaquorum.broker.status import BrokerStatus
 from metaquorum.metadata.broker_ids import key_problem
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.runtime.api.codec import MessageCodec

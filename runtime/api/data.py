@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.errors import uuid_check

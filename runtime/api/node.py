@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaquorum.controller.status import NodeStatus
+from metaquorum.metadata.requests.controller_status import NodeStatus
 from metaquorum.proto import admin_pb2 as pb
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule

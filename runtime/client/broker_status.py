@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import grpc.aio
 
-from metaquorum.broker.status import BrokerStatus
+from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfStub
 from metaquorum.runtime.api.brokers import BROKER_STATUS

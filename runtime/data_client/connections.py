@@ -15,9 +15,9 @@ from typing import Any, Protocol, TypeVar
 
 import grpc.aio
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, TopicInfo
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto import metadata_pb2 as meta
 from metaquorum.proto.data_pb2_grpc import DataStub

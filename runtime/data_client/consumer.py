@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from metaquorum.broker.replica.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionName
 from metaquorum.runtime.data_client.connections import Connections

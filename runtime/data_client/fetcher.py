@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader, PartitionName
 from metaquorum.runtime.data_client.connections import Connections, LinkError

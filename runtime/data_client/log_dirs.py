@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.connections import GrpcConnections, LinkError
 from metaquorum.runtime.rpc.channels import TlsMaterial

@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import Mapping
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.data_client.cluster_view import REFRESH, ClusterView, Leader, PartitionName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.messages import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from metaquorum.metadata.requests.data import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 from metaquorum.runtime.data_client.batches import Codec
 from metaquorum.runtime.data_client.sender import SendLimits
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader

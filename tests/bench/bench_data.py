@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient, TopicDescription
 from metaquorum.runtime.data_client.connections import GrpcConnections

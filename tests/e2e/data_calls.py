@@ -10,9 +10,9 @@ from typing import Any
 
 import grpc.aio
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import PartitionInfo
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto.data_pb2_grpc import DataStub
 from metaquorum.runtime.api import data as data_codec

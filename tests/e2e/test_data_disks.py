@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.runtime.api import data as data_codec
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks

@@ -18,10 +18,11 @@ from metaquorum.broker.events import (
     StateChanged,
     Stop,
 )
-from metaquorum.broker.lifecycle import TRANSITIONS, BrokerState
+from metaquorum.broker.lifecycle import TRANSITIONS
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from metaquorum.controller.brokers.lifecycle import TRANSITIONS, BrokerState
+from metaquorum.controller.brokers.lifecycle import TRANSITIONS
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import state_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -18,11 +18,12 @@ from metaquorum.metadata.requests.common import (
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
 )
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 from metaquorum.storage.batches.batch import iter_batches
 from tests.unit.controller.node_quorum import CLUSTER, Quorum
 
 BROKERS = (1, 2, 3)
-FENCED_STATES = {BrokerState.FENCED, BrokerState.SHUTDOWN}
+FENCED_STATES = {BrokerControlState.FENCED, BrokerControlState.SHUTDOWN}
 EDGES = {(before, after) for (before, _), after in TRANSITIONS.items()}
 
 brokers = st.sampled_from(BROKERS)
@@ -62,7 +63,7 @@ class Life:
         for replicas in ((1, 2, 3), (2, 3), (1,)):
             self.do_create(list(replicas), 3)
 
-    def states(self) -> dict[int, BrokerState]:
+    def states(self) -> dict[int, BrokerControlState]:
         node = self.quorum.leader.node
         return {broker_id: state_of(node, broker_id) for broker_id in BROKERS}
 
@@ -83,7 +84,12 @@ class Life:
         answer = self.quorum.register(broker_id, incarnation)
         self.quorum.advance(5)
         same = known is not None and known.incarnation_id == bytes([incarnation]) * 16
-        if known is not None and not same and lease_ms > 0 and state is not BrokerState.CONTROLLED_SHUTDOWN:
+        if (
+            known is not None
+            and not same
+            and lease_ms > 0
+            and state is not BrokerControlState.CONTROLLED_SHUTDOWN
+        ):
             assert isinstance(answer, ApiError) and answer.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
             return
         registered = self.quorum.image().brokers[broker_id]
@@ -139,15 +145,15 @@ class Life:
 
     # ---- what must hold
 
-    def check(self, before: dict[int, BrokerState], *, forgets: bool, concerns: object) -> None:
+    def check(self, before: dict[int, BrokerControlState], *, forgets: bool, concerns: object) -> None:
         node = self.quorum.leader.node
         active = node.active
         assert active is not None and not active.work
         after = self.states()
         for broker_id in BROKERS:
             was, now = before[broker_id], after[broker_id]
-            if forgets and was is BrokerState.SHUTDOWN:
-                assert now is BrokerState.FENCED  # what it was told is soft state
+            if forgets and was is BrokerControlState.SHUTDOWN:
+                assert now is BrokerControlState.FENCED  # what it was told is soft state
             elif was is not now and not (was in FENCED_STATES and now in FENCED_STATES):
                 # A step may take several edges: a lease that ends on the way to its own event.
                 middle = {to for at, to in EDGES if at is was}
@@ -159,11 +165,11 @@ class Life:
                 engine.apply_batch(batch)
         assert engine.state().image == node.ledger.committed.image
 
-    def check_partitions(self, image: MetadataImage, states: dict[int, BrokerState]) -> None:
+    def check_partitions(self, image: MetadataImage, states: dict[int, BrokerControlState]) -> None:
         for topic in image.topics.all():
             for partition in image.topics.partitions_of(topic.topic_id):
                 assert partition.isr and set(partition.isr) <= set(partition.replicas)
-                alive = [b for b in partition.isr if states[b] is BrokerState.ACTIVE]
+                alive = [b for b in partition.isr if states[b] is BrokerControlState.ACTIVE]
                 if partition.leader == -1:
                     assert not alive
                 else:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from metaquorum.broker.replica.disk_work import CreateReplica, FoundReplica, RemoveReplica, ReplicaLog
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.events import Stop
 from tests.unit.broker.manager_world import ELSEWHERE, ME, A, B, C, Cluster, Host, accepted, of_kind

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from metaquorum.broker.replica.messages import ACKS_ALL, ACKS_LEADER
+from metaquorum.metadata.requests.data import ACKS_ALL, ACKS_LEADER
 from tests.properties.replica_cluster import BROKERS, Cluster
 
 broker = st.sampled_from(BROKERS)

@@ -32,7 +32,15 @@ from metaquorum.broker.replica.events import (
     PeerFetchFailed,
 )
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    METADATA_VERSION,
+    TOPIC_RESOURCE,
+    ConfigResource,
+    ProducerIds,
+)
+from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
     FetchRequest,
     FetchResponse,
@@ -43,14 +51,6 @@ from metaquorum.broker.replica.messages import (
     PartitionKey,
     ProducePartition,
     ProduceRequest,
-)
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import (
-    BROKER_RESOURCE,
-    METADATA_VERSION,
-    TOPIC_RESOURCE,
-    ConfigResource,
-    ProducerIds,
 )
 from tests.scripts.player import Player, show
 from tests.scripts.replicas_words import accepted, batches, fetched, key, numbers, place_of, position

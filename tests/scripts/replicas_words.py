@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.replica.messages import FetchedPartition, FetchPartition, PartitionKey
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
+from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,

@@ -27,13 +27,13 @@ from metaquorum.broker.replica.events import (
 )
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
-from metaquorum.broker.replica.messages import DataRequest, PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from tests.sim.data_disks import DataDirectories, DataDirectory

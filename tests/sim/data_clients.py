@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import PartitionKey
 from tests.sim.calls import Calls
 from tests.sim.data_laws import DataLaws
 from tests.sim.data_load import DataLoad

@@ -21,9 +21,9 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import AskController, DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, MetadataImage
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.partition.producers import ProducerTable

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.image import LOST, MetadataImage
+from metaquorum.metadata.requests.data import PartitionKey
 
 
 @dataclass(slots=True)

@@ -12,7 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from metaquorum.broker.replica.disk_work import ReadPartition
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     DataRequest,
     DataResponse,
@@ -25,10 +29,6 @@ from metaquorum.broker.replica.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import Role
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, iter_batches, parse_header
 from tests.sim.data_directory_laws import READ_BYTES, DirectoryLaws, read_log, short
 from tests.sim.data_generations import Truth

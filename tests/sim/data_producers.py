@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from metaquorum.broker.replica.messages import (
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     InitProducerIdRequest,
@@ -21,7 +22,6 @@ from metaquorum.broker.replica.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import encode_batch
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.data_load import DataLoad, TopicPlan

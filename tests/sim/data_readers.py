@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.broker.replica.messages import (
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
     EARLIEST_TIMESTAMP,
     FetchPartition,
     FetchRequest,
@@ -18,7 +19,6 @@ from metaquorum.broker.replica.messages import (
     ListOffsetsResponse,
     PartitionKey,
 )
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import iter_batches
 from tests.sim.data_clients import RETRIABLE, Cluster, Place
 from tests.sim.errors import SafetyError

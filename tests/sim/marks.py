@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.partitions import AlterPartitionResponse
 from metaquorum.raft.effects import ResetLog, TruncateLog
 

@@ -8,9 +8,9 @@ says when the image shows what was told.
 from __future__ import annotations
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,

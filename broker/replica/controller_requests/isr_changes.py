@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,

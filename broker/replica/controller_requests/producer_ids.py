@@ -11,8 +11,8 @@ from collections import deque
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, DataRespond
-from metaquorum.broker.replica.messages import InitProducerIdRequest, InitProducerIdResponse
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import InitProducerIdRequest, InitProducerIdResponse
 from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
 from metaquorum.raft.outbox import Outbox
 

@@ -14,9 +14,9 @@ from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -7,10 +7,10 @@ at the high watermark, which only bounds reads. Knows no session and no back-off
 from __future__ import annotations
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.messages import FetchedPartition, FetchPartition
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome, FollowerStep
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.log.epochs import EpochTable

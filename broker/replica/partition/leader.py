@@ -8,14 +8,6 @@ from __future__ import annotations
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.messages import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ACKS_NONE,
-    CONSUMER,
-    FetchPartition,
-    ProduceResult,
-)
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
@@ -25,6 +17,14 @@ from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.requests.data import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    CONSUMER,
+    FetchPartition,
+    ProduceResult,
+)
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox

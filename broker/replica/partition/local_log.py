@@ -19,8 +19,8 @@ from metaquorum.broker.replica.disk_work import (
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.values import Changes
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.parsed import Batches

@@ -22,14 +22,6 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaLog,
 )
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.messages import (
-    FetchedPartition,
-    FetchPartition,
-    ListedOffset,
-    ListOffsetsPartition,
-    PartitionKey,
-    ProduceResult,
-)
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
@@ -48,6 +40,14 @@ from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
+from metaquorum.metadata.requests.data import (
+    FetchedPartition,
+    FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    PartitionKey,
+    ProduceResult,
+)
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox

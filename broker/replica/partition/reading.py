@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchedPartition,
@@ -16,9 +19,6 @@ from metaquorum.broker.replica.messages import (
     ListedOffset,
     ListOffsetsPartition,
 )
-from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.types import LogPosition
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 
 BATCH_MAX_BYTES = 2 * 1024 * 1024
 """A larger batch is not worth the room of all the others."""

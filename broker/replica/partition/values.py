@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import Protocol
 
-from metaquorum.broker.replica.messages import PartitionKey, ProduceResult
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import PartitionKey, ProduceResult
 
 
 class Role(Enum):

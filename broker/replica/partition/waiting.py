@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from metaquorum.broker.replica.messages import ProduceResult
 from metaquorum.broker.replica.partition.values import ProduceTicket
+from metaquorum.metadata.requests.data import ProduceResult
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from metaquorum.broker.replica.disk_work import ReplicaLog
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.metadata.requests.data import PartitionKey
 
 
 class Stage(Enum):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.placement.reconcile import Damaged
 from metaquorum.metadata.image.damaged import given_up_in
+from metaquorum.metadata.requests.data import PartitionKey
 
 CANNOT_BE_TOLD = (
     "the log cannot say that one replica is offline before metadata.version 3.7-IV2: move the replica's"

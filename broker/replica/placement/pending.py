@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.placement.copies import Copies, Stage
 from metaquorum.broker.replica.placement.damaged_copies import DamagedCopies
 from metaquorum.metadata.image import MetadataImage, partition_changes
+from metaquorum.metadata.requests.data import PartitionKey
 
 
 class Pending:

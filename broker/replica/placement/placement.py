@@ -22,7 +22,6 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
@@ -51,6 +50,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
 from metaquorum.raft.outbox import Outbox

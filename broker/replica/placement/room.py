@@ -5,9 +5,9 @@ Owns what was promised and is not written yet, and the usual size of a replica h
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.placement.copies import Copies
 from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.metadata.requests.data import PartitionKey
 
 
 class Room:

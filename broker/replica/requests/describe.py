@@ -5,19 +5,19 @@ Reads only. Costs time in proportion to the replicas, and is asked for by people
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.messages import (
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-    LogDirDescription,
-    PartitionKey,
-    ReplicaDescription,
-)
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.broker.replica.status import ReplicaStatus
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    LogDirDescription,
+    PartitionKey,
+    ReplicaDescription,
+)
 
 
 def describe_log_dirs(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from metaquorum.broker.replica.fetch_sessions import (
     Session,
 )
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.values import ReadPlan
+from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchRequest,
     PartitionKey,
 )
-from metaquorum.broker.replica.partition.values import ReadPlan
 
 
 class Fetch:

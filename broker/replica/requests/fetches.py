@@ -21,19 +21,19 @@ from metaquorum.broker.replica.fetch_sessions import (
     Session,
     SessionCache,
 )
-from metaquorum.broker.replica.messages import (
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    PartitionKey,
-)
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
 from metaquorum.broker.replica.requests.fetch import Fetch
 from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionKey,
+)
 from metaquorum.raft.outbox import Outbox
 
 _MOVES_FOLLOWER = Changes.END | Changes.ROLE

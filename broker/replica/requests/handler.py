@@ -16,7 +16,16 @@ from metaquorum.broker.replica.controller_requests.producer_ids import ProducerI
 from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.known_brokers import KnownBrokers
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.requests.describe import describe_log_dirs
+from metaquorum.broker.replica.requests.fetches import Fetches
+from metaquorum.broker.replica.requests.lookup import Absent, Touched, absence
+from metaquorum.broker.replica.requests.offsets import Offsets
+from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
     CONSUMER,
     DataRequest,
     DataResponse,
@@ -29,15 +38,6 @@ from metaquorum.broker.replica.messages import (
     PartitionKey,
     ProduceRequest,
 )
-from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
-from metaquorum.broker.replica.placement.placement import Placement
-from metaquorum.broker.replica.requests.describe import describe_log_dirs
-from metaquorum.broker.replica.requests.fetches import Fetches
-from metaquorum.broker.replica.requests.lookup import Absent, Touched, absence
-from metaquorum.broker.replica.requests.offsets import Offsets
-from metaquorum.broker.replica.requests.produces import Produces
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.raft.outbox import Outbox
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaquorum.broker.replica.messages import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
+from metaquorum.metadata.requests.data import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
 
 
 @dataclass(frozen=True, slots=True)

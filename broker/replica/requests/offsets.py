@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from metaquorum.broker.replica.disk_work import FindOffset, OffsetFound
 from metaquorum.broker.replica.events import DataEffect, DataRespond
-from metaquorum.broker.replica.messages import (
-    ListedOffset,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-)
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FindPlan
 from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
+    ListedOffset,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from metaquorum.raft.outbox import Outbox
 
 WAITING_MAX = 1_000

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.requests.lookup import Find, Touched
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
@@ -15,10 +19,6 @@ from metaquorum.broker.replica.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
-from metaquorum.broker.replica.requests.lookup import Find, Touched
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.raft.outbox import Outbox
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaquorum.broker.replica.disk_work import CreateReplica
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import FileMissingError, StorageError
 from metaquorum.storage.log.config import PARTITION_METADATA_FILE

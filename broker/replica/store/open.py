@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from metaquorum.broker.replica.disk_work import FoundReplica, LogSettings
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import (
     ExpectedIdentity,
     Opened,
@@ -21,6 +20,7 @@ from metaquorum.broker.replica.store.parts import (
     as_found,
     log_config,
 )
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import (

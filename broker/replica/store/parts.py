@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from metaquorum.broker.replica.disk_work import LogSettings, ReplicaLog
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.log_starts import LogStarts
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, FileSystem, Lock
 from metaquorum.storage.log.config import LogConfig

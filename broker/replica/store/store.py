@@ -40,7 +40,6 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.changes import (
     create_replicas,
     delete_one,
@@ -59,6 +58,7 @@ from metaquorum.broker.replica.store.parts import (
 )
 from metaquorum.broker.replica.store.reads import find_offset, read_partition
 from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.partition.replica_directory import store_high_watermarks

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import FileSystem
 from metaquorum.storage.errors import DiskError, FileMissingError, LogFailedError
 from metaquorum.storage.log.log import SyncTicket

@@ -9,7 +9,8 @@ import time
 from asyncio import Future
 from collections.abc import Callable
 
-from metaquorum.broker.replica.messages import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
     CONSUMER,
     DataRequest,
     DataResponse,
@@ -19,7 +20,6 @@ from metaquorum.broker.replica.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.statistics import TrafficStatistics
 from metaquorum.storage.batches.format import hop_headers

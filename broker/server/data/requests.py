@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Callable
 
 from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
-from metaquorum.broker.replica.messages import DataRequest, DataResponse, ProduceRequest
 from metaquorum.broker.server.data.request_times import timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import DataRequest, DataResponse, ProduceRequest
 from metaquorum.runtime.metrics.node import NodeStatistics
 
 WAITING_MAX = 30_000

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 import grpc.aio
 from google.protobuf.message import Message
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.broker.server.data.requests import Answer, DataRequests
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto.data_pb2_grpc import DataServicer
 from metaquorum.runtime.api import data as codec

@@ -28,9 +28,9 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import walk_batches

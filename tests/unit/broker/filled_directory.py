@@ -9,7 +9,7 @@ from metaquorum.broker.replica.disk_work import (
     PartitionRead,
     ReadPartition,
 )
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from tests.unit.broker.directory_bench import PATH, SMALL, Bench, walked

@@ -39,7 +39,6 @@ from metaquorum.broker.replica.events import (
 )
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
-from metaquorum.broker.replica.messages import DataRequest, PartitionKey
 from metaquorum.broker.replica.partition.values import ReadPlan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
@@ -53,6 +52,7 @@ from metaquorum.metadata.image import (
     MetadataImage,
     PartitionInfo,
 )
+from metaquorum.metadata.requests.data import DataRequest, PartitionKey
 from metaquorum.metadata.requests.partitions import (
     AlteredPartition,
     AlterPartitionRequest,

@@ -20,7 +20,11 @@ from metaquorum.broker.replica.disk_work import (
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEffect
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import FollowerOutcome, ReadPlan
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     CONSUMER,
     FetchedPartition,
@@ -28,10 +32,6 @@ from metaquorum.broker.replica.messages import (
     PartitionKey,
     ProduceResult,
 )
-from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import FollowerOutcome, ReadPlan
-from metaquorum.broker.replica.topic_settings import TopicSettings
-from metaquorum.metadata.image import PartitionInfo
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import hop_headers, parse_header

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from metaquorum.broker.replica.disk_work import AbandonDirectory, CreateReplica, RemoveReplica
 from metaquorum.broker.replica.events import AskController, OfflineDirectoriesChanged
-from metaquorum.broker.replica.messages import PartitionKey, ProducePartition, ProduceRequest
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import NO_LEADER
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.requests.data import PartitionKey, ProducePartition, ProduceRequest
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop

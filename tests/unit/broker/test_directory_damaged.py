@@ -10,8 +10,8 @@ import pytest
 
 from metaquorum.broker.replica.disk_work import CreateReplica, RemoveReplica, ReplicaCreated, ReplicaRemoved
 from metaquorum.broker.replica.found import FoundDirectory
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.broker.directory_bench import (

@@ -21,7 +21,7 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaLog,
     TrimTo,
 )
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.interface import join, read_file, write_atomically
 from tests.unit.broker.directory_bench import DIRECTORY_ID, PATH, SMALL, Bench, walked

@@ -16,13 +16,6 @@ from metaquorum.broker.replica.disk_work import (
     RemoveReplica,
 )
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, OfflineDirectoriesChanged
-from metaquorum.broker.replica.messages import (
-    DescribeLogDirsRequest,
-    MarkLogDirOfflineRequest,
-    MarkLogDirOfflineResponse,
-    ProducePartition,
-    ProduceRequest,
-)
 from metaquorum.broker.replica.partition.values import Role
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.placement.reconcile import (
@@ -38,6 +31,13 @@ from metaquorum.broker.replica.placement.reconcile import (
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in
+from metaquorum.metadata.requests.data import (
+    DescribeLogDirsRequest,
+    MarkLogDirOfflineRequest,
+    MarkLogDirOfflineResponse,
+    ProducePartition,
+    ProduceRequest,
+)
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest, ReplicaAssignment
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.broker.replica.disk_work import AppendPartition, CheckpointHighWatermarks
-from metaquorum.broker.replica.messages import PartitionKey
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.partition.producer_snapshot import snapshot_name

@@ -30,9 +30,9 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaRemoved,
     TrimTo,
 )
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join, read_file, write_atomically

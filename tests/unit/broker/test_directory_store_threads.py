@@ -21,9 +21,9 @@ from metaquorum.broker.replica.disk_work import (
     ReadPartition,
     RemoveReplica,
 )
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.store.parts import StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk

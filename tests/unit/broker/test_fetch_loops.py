@@ -14,7 +14,8 @@ from metaquorum.broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from metaquorum.broker.replica.messages import (
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,
     FetchResponse,
@@ -22,7 +23,6 @@ from metaquorum.broker.replica.messages import (
     ProducePartition,
     ProduceRequest,
 )
-from metaquorum.metadata.errors import ApiError, ErrorCode
 from tests.unit.broker.manager_world import A, B, Cluster, Host, found, key_of, of_kind, only
 from tests.unit.broker.replica_world import batch
 

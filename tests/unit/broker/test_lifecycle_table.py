@@ -9,13 +9,12 @@ import pytest
 
 from metaquorum.broker.lifecycle import (
     TRANSITIONS,
-    BrokerState,
-    ProcessState,
     Trigger,
     next_state,
     render_document,
 )
 from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.requests.broker_status import BrokerState, ProcessState
 from tests.conftest import REPOSITORY
 
 NOT, STARTING, RECOVERY = BrokerState.NOT_RUNNING, BrokerState.STARTING, BrokerState.RECOVERY

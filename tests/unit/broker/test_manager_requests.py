@@ -22,7 +22,10 @@ from metaquorum.broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.values import Role
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -36,9 +39,6 @@ from metaquorum.broker.replica.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from metaquorum.broker.replica.partition.values import Role
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from tests.unit.broker.manager_world import (

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.config import BrokerConfig
-from metaquorum.broker.replica.messages import PartitionKey
 from metaquorum.broker.replica.partition.tail import BATCH_MAX_BYTES, Tail
 from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.requests.data import PartitionKey
 
 MOST = 100
 KEYS: tuple[PartitionKey, ...] = ((b"x" * 16, 0), (b"x" * 16, 1), (b"y" * 16, 0))

@@ -15,7 +15,6 @@ from metaquorum.broker.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metaquorum.broker.lifecycle import BrokerState, ProcessState
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.records.types import (
@@ -29,6 +28,7 @@ from metaquorum.metadata.records.types import (
     NoOpRecord,
     TopicRecord,
 )
+from metaquorum.metadata.requests.broker_status import BrokerState, ProcessState
 from metaquorum.raft import effects as raft
 from metaquorum.storage.batches.parsed import NO_BATCHES
 from metaquorum.storage.types import LogPosition

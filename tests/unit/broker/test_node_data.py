@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
-from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     CheckpointHighWatermarks,
@@ -28,10 +27,11 @@ from metaquorum.broker.replica.events import (
 )
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
-from metaquorum.broker.replica.messages import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from metaquorum.metadata.errors import ErrorCode, InvariantViolation
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, ProducePartition, ProduceRequest
 from metaquorum.raft.events import Stop as RaftStop
 from tests.unit.broker.manager_world import A, B, found, of_kind, only
 from tests.unit.broker.replica_world import batch

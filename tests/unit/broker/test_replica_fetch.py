@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.broker.replica.disk_work import OffsetFound
-from metaquorum.broker.replica.messages import (
+from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
     ACKS_LEADER,
     CONSUMER,
     EARLIEST_TIMESTAMP,
@@ -15,8 +17,6 @@ from metaquorum.broker.replica.messages import (
     ListedOffset,
     ListOffsetsPartition,
 )
-from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.types import LogPosition
 from tests.unit.broker.replica_world import KEY, ListDisk, Replica, batch, info
 

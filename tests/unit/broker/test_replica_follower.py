@@ -8,11 +8,11 @@ import pytest
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, LogAppended, TrimTo
-from metaquorum.broker.replica.messages import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.broker.replica.partition.follower import cut_offset
 from metaquorum.broker.replica.partition.values import Changes, FollowerStep, Role
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
+from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition, FetchPartition
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable

@@ -6,11 +6,11 @@ import pytest
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, ChangeLogSettings, LogSettings
-from metaquorum.broker.replica.messages import ACKS_LEADER, ACKS_NONE
 from metaquorum.broker.replica.partition.leader import UNWRITTEN_LIMIT_BYTES
 from metaquorum.broker.replica.partition.values import Changes, Role
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import ACKS_LEADER, ACKS_NONE
 from metaquorum.raft.effects import Warn
 from metaquorum.storage.batches.format import parse_header
 from tests.unit.broker.replica_world import DIRECTORY, KEY, Replica, Ticket, batch, info

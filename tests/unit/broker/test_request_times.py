@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.broker.server.data.request_times import count_traffic, errors_of, request_name, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.statistics import TrafficStatistics
 from metaquorum.storage.batches.batch import encode_batch

@@ -10,10 +10,10 @@ import pytest
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop
-from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

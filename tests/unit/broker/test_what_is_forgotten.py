@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from metaquorum.broker.replica import disk_work, found, messages
+from metaquorum.broker.replica import disk_work, found
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.disk_work import FindOffset
@@ -23,11 +23,12 @@ from metaquorum.broker.replica.events import (
     SendFetch,
 )
 from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
-from metaquorum.broker.replica.messages import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from metaquorum.broker.replica.partition import leader
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.requests import data as messages
+from metaquorum.metadata.requests.data import InitProducerIdRequest, ListOffsetsPartition, ListOffsetsRequest
 from tests.unit.broker.manager_world import A, B, Cluster, Host, answer_to, key_of, of_kind, only
 from tests.unit.broker.manager_world import found as directory
 from tests.unit.broker.replica_world import Replica, batch, info

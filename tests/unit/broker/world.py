@@ -34,7 +34,6 @@ from metaquorum.broker.events import (
     TrimLog,
     WriteSnapshot,
 )
-from metaquorum.broker.lifecycle import BrokerState
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -50,6 +49,7 @@ from metaquorum.metadata.records.types import (
     UnfenceBrokerRecord,
 )
 from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

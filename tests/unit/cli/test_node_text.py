@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from metaquorum.cli.text.nodes import brokers_by_state, metrics
-from metaquorum.controller.brokers.lifecycle import BrokerState
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 from tests.unit.runtime.test_node_codec import BROKER, STATUS
 
 
@@ -32,9 +32,9 @@ def test_state_and_vote(role: str, voted_id: int | None, is_observer: bool, stat
 
 def test_offsets_of_records_are_inclusive_and_brokers_are_fenced_or_active() -> None:
     brokers = tuple(
-        replace(BROKER, broker_id=at, state=state) for at, state in enumerate(BrokerState, start=0)
+        replace(BROKER, broker_id=at, state=state) for at, state in enumerate(BrokerControlState, start=0)
     )
-    brokers = tuple(broker for broker in brokers if broker.state is not BrokerState.UNREGISTERED)
+    brokers = tuple(broker for broker in brokers if broker.state is not BrokerControlState.UNREGISTERED)
     status = replace(STATUS, brokers=brokers)
     found = metrics(status)
     assert (found["LastCommittedRecordOffset"], found["LastAppliedRecordOffset"]) == (88, 98)

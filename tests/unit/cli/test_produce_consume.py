@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.broker.replica.messages import (
-    FetchedPartition,
-    FetchPartition,
-    LogDirDescription,
-    ReplicaDescription,
-)
 from metaquorum.cli.data.produce import Account, _Interruptions
 from metaquorum.cli.data.rates import Latencies, rate_text
 from metaquorum.cli.interrupts import quiet_interrupts
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
+    FetchedPartition,
+    FetchPartition,
+    LogDirDescription,
+    ReplicaDescription,
+)
 from metaquorum.runtime.data_client.batches import BatchBuilder
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.e2e.processes import running

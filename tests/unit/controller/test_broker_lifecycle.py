@@ -9,13 +9,13 @@ import pytest
 from metaquorum.controller.brokers.lifecycle import (
     TRANSITIONS,
     BrokerEvent,
-    BrokerState,
     heartbeat_event,
     transition,
 )
 from metaquorum.metadata.errors import InvariantViolation
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 
-S, E = BrokerState, BrokerEvent
+S, E = BrokerControlState, BrokerEvent
 
 # S2.37 and K9, written down a second time, by state.
 EXPECTED = {
@@ -63,7 +63,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(S, E)))
-def test_every_pair_is_an_edge_or_refused(state: BrokerState, event: BrokerEvent) -> None:
+def test_every_pair_is_an_edge_or_refused(state: BrokerControlState, event: BrokerEvent) -> None:
     after = EXPECTED[state].get(event)
     if after is None:
         with pytest.raises(InvariantViolation, match=event.value[:20]):
@@ -79,7 +79,7 @@ def test_the_table_has_no_other_edge() -> None:
 @pytest.mark.parametrize("state", [S.FENCED, S.ACTIVE, S.CONTROLLED_SHUTDOWN, S.SHUTDOWN])
 @pytest.mark.parametrize("flags", list(itertools.product([False, True], repeat=5)))
 def test_every_heartbeat_of_a_registered_broker_is_an_edge(
-    state: BrokerState, flags: tuple[bool, ...]
+    state: BrokerControlState, flags: tuple[bool, ...]
 ) -> None:
     fence, shutdown, caught_up, leads, seen = flags
     event = heartbeat_event(

@@ -7,7 +7,6 @@ import pytest
 from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
 from metaquorum.controller.active.work import BROKERS_TOLD_MS
-from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.controller.brokers.sessions import ARRIVAL_DRAIN_MS
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.node_status import node_status
@@ -34,6 +33,7 @@ from metaquorum.metadata.requests.common import (
     TopicsResponse,
     UnregisterBrokerRequest,
 )
+from metaquorum.metadata.requests.controller_status import BrokerControlState
 from metaquorum.raft.config import RaftConfig
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum, registration
 
@@ -70,7 +70,7 @@ def known(quorum: Quorum, broker_id: int) -> BrokerRegistration:
     return quorum.image().brokers[broker_id]
 
 
-def state(quorum: Quorum, broker_id: int) -> BrokerState:
+def state(quorum: Quorum, broker_id: int) -> BrokerControlState:
     return next(b.state for b in node_status(quorum.leader.node).brokers if b.broker_id == broker_id)
 
 
@@ -463,7 +463,7 @@ def test_controlled_shutdown_moves_leaders_first_and_waits_until_every_active_br
             PartitionChangeRecord(partition_id=1, topic_id=topic, isr=(2, 3)),
         ]
     ]
-    assert state(quorum, 1) is BrokerState.CONTROLLED_SHUTDOWN
+    assert state(quorum, 1) is BrokerControlState.CONTROLLED_SHUTDOWN
     # 2 and 3 last said that they had applied less.
     waiting = beat(quorum.heartbeat(1, want_shutdown=True))
     assert not waiting.should_shut_down and waiting.in_controlled_shutdown
@@ -473,7 +473,7 @@ def test_controlled_shutdown_moves_leaders_first_and_waits_until_every_active_br
     done = beat(quorum.heartbeat(1, want_shutdown=True))
     assert (done.should_shut_down, done.is_fenced) == (True, True)
     assert quorum.records()[-1] == FenceBrokerRecord(id=1, epoch=epochs[1])
-    assert state(quorum, 1) is BrokerState.SHUTDOWN
+    assert state(quorum, 1) is BrokerControlState.SHUTDOWN
     # Its next process need not wait for the session to end (K12), nor for anything else.
     assert isinstance(quorum.register(1, 2), RegisterBrokerResponse)
 
@@ -596,7 +596,7 @@ def test_a_broker_that_was_only_said_to_stop_stays_and_leads_on() -> None:
     quorum.register(1, 1)
     quorum.advance(1_000)
     back = known(quorum, 1)
-    assert back.is_active and back.epoch == epoch and state(quorum, 1) is BrokerState.ACTIVE
+    assert back.is_active and back.epoch == epoch and state(quorum, 1) is BrokerControlState.ACTIVE
     assert quorum.partition(alone).leader == 1
     assert not beat(quorum.heartbeat(1)).is_fenced and known(quorum, 1).is_active
 

@@ -15,9 +15,9 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, Endpoint, PartitionInfo, TopicInfo
+from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.client.admin import Address, TopicDescription
 from metaquorum.runtime.data_client.connections import LinkError, MetadataAnswer, Referral
 from metaquorum.storage.batches.batch import BatchHeader, batch_problem, parse_header, seal_batch

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.broker.replica import messages as api
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto import raft_pb2 as raft
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived

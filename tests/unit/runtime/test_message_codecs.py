@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import metaquorum.runtime.api as room
-from metaquorum.broker.replica.messages import FetchRequest, MarkLogDirOfflineRequest
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
+from metaquorum.metadata.requests.data import FetchRequest, MarkLogDirOfflineRequest
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import broker_ids_pb2 as broker_ids
 from metaquorum.proto import broker_pb2 as broker
@@ -160,8 +160,8 @@ def test_messages_survive_and_reach_every_field(name: str) -> None:
 
 def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     """One that is added to a union of requests or answers needs a table."""
-    from metaquorum.broker.replica import messages
     from metaquorum.metadata.requests import common as requests
+    from metaquorum.metadata.requests import data as messages
     from metaquorum.raft.messages import RaftRequest, RaftResponse
 
     unions = (

@@ -6,16 +6,20 @@ from dataclasses import fields, replace
 
 import pytest
 
-from metaquorum.controller.brokers.lifecycle import BrokerState
-from metaquorum.controller.status import BrokerStatus, Counters, NodeStatus
+from metaquorum.metadata.requests.controller_status import (
+    BrokerControlState,
+    BrokerControlStatus,
+    Counters,
+    NodeStatus,
+)
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.runtime.api.node import NODE, NodeReport
 from metaquorum.runtime.loop_statistics import LoopStatistics
 
-BROKER = BrokerStatus(
+BROKER = BrokerControlStatus(
     broker_id=1,
     epoch=2**40,
-    state=BrokerState.CONTROLLED_SHUTDOWN,
+    state=BrokerControlState.CONTROLLED_SHUTDOWN,
     rack="",
     listeners=("PLAINTEXT://a:1", "SSL://a:2"),
     lease_remaining_ms=0,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from metaquorum.broker.replica.events import DataEvent, PeerFetchFailed, SendFetch
-from metaquorum.broker.replica.messages import FetchRequest
 from metaquorum.broker.server.data.peers import PeerFetches
+from metaquorum.metadata.requests.data import FetchRequest
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from tests.unit.server.test_servers import certificate_files, material
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from metaquorum.broker.replica import messages as api
 from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
 from metaquorum.broker.server.data.requests import WAITING_MAX, DataRequests
 from metaquorum.broker.server.data.service import STREAM_IN_FLIGHT_MAX, DataService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto.data_pb2_grpc import DataStub, add_DataServicer_to_server
 from metaquorum.runtime.api.errors import error_to_pb

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
-from metaquorum.controller.brokers.lifecycle import BrokerState
 from metaquorum.storage.files.known_committed import CommittedLoss
+
+
+class BrokerControlState(Enum):
+    """SHUTDOWN: fenced, told that it may stop, and its lease given up."""
+
+    UNREGISTERED = "unregistered"
+    FENCED = "fenced"
+    ACTIVE = "active"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN = "shutdown"
 
 
 @dataclass(slots=True)
@@ -32,12 +42,12 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatus:
+class BrokerControlStatus:
     """One broker. `lease_remaining_ms` and `applied_offset` are known to the active controller only."""
 
     broker_id: int
     epoch: int
-    state: BrokerState
+    state: BrokerControlState
     rack: str | None
     listeners: tuple[str, ...]
     lease_remaining_ms: int | None
@@ -72,6 +82,6 @@ class NodeStatus:
     topics: int
     partitions: int
     sessions: int
-    brokers: tuple[BrokerStatus, ...] = ()
+    brokers: tuple[BrokerControlStatus, ...] = ()
     losses: tuple[CommittedLoss, ...] = ()
     counters: Counters = field(default_factory=Counters)

@@ -1,0 +1,118 @@
+"""A broker as it sees itself at one moment: its state, and what DescribeBroker answers. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+
+class ProcessState(IntEnum):
+    """Kafka's public numbers for the state of a broker process."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    process_state: ProcessState
+    serves: bool
+    text: str
+
+
+class BrokerState(Enum):
+    """A process state together with the condition that Kafka's numbers leave out: fenced or not.
+
+    `RUNNING` and `FENCED` are both Kafka's RUNNING (3); `PENDING_CONTROLLED_SHUTDOWN` and
+    `PENDING_SHUTDOWN_FENCED` are both its PENDING_CONTROLLED_SHUTDOWN (6).
+    """
+
+    NOT_RUNNING = "NOT_RUNNING"
+    STARTING = "STARTING"
+    RECOVERY = "RECOVERY"
+    RUNNING = "RUNNING"
+    FENCED = "FENCED"
+    PENDING_CONTROLLED_SHUTDOWN = "PENDING_CONTROLLED_SHUTDOWN"
+    PENDING_SHUTDOWN_FENCED = "PENDING_SHUTDOWN_FENCED"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+
+    @property
+    def process_state(self) -> ProcessState:
+        return MEANINGS[self].process_state
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients are answered (S2.17), lease permitting: `BrokerSession.serves` knows that too."""
+        return MEANINGS[self].serves
+
+    @property
+    def meaning(self) -> str:
+        return MEANINGS[self].text
+
+    @property
+    def wants_shutdown(self) -> bool:
+        return self.process_state is ProcessState.PENDING_CONTROLLED_SHUTDOWN
+
+    @property
+    def ended(self) -> bool:
+        return self is BrokerState.SHUTTING_DOWN
+
+
+MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
+    {
+        BrokerState.NOT_RUNNING: _Meaning(ProcessState.NOT_RUNNING, False, "created, not started"),
+        BrokerState.STARTING: _Meaning(
+            ProcessState.STARTING, False, "not registered: follows the metadata log, then registers"
+        ),
+        BrokerState.RECOVERY: _Meaning(
+            ProcessState.RECOVERY, False, "registered and fenced: waits to be unfenced for the first time"
+        ),
+        BrokerState.RUNNING: _Meaning(
+            ProcessState.RUNNING, True, "registered, unfenced, with a lease: serves clients"
+        ),
+        BrokerState.FENCED: _Meaning(
+            ProcessState.RUNNING, False, "fenced after it has served: renews its registration or lease"
+        ),
+        BrokerState.PENDING_CONTROLLED_SHUTDOWN: _Meaning(
+            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
+            True,
+            "stopping: serves until the controller has moved its leaderships",
+        ),
+        BrokerState.PENDING_SHUTDOWN_FENCED: _Meaning(
+            ProcessState.PENDING_CONTROLLED_SHUTDOWN,
+            False,
+            "stopping without a lease: serves no clients, retries",
+        ),
+        BrokerState.SHUTTING_DOWN: _Meaning(
+            ProcessState.SHUTTING_DOWN, False, "the last state: the process exits"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerStatus:
+    """`lease_left_ms` None: no lease. Offsets are exclusive ends; `high_watermark` -1: unknown. `failures`:
+    requests in a row without a useful answer; `last_problem` is empty while it serves."""
+
+    node_id: int
+    incarnation_id: bytes
+    state: BrokerState
+    process_state: ProcessState
+    fenced: bool
+    broker_epoch: int | None
+    lease_left_ms: int | None
+    applied_offset: int
+    high_watermark: int
+    log_end_offset: int
+    catch_up_offset: int | None
+    leader_id: int | None
+    quorum_epoch: int
+    failures: int
+    last_problem: str

@@ -41,7 +41,6 @@ FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}
 )
 _WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})
-
 _BEATS_TO_AMEND = (1, 2, 4, 8, 16)
 """A registration that the log has wrong is sent again after so many heartbeats, and then after every 16."""
 

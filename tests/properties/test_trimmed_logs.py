@@ -36,7 +36,8 @@ LOGS = (
 )
 ALONE = frozenset(
     {
-        *("election", "voters changed", "feature", "controller registered", "broker registered"),
+        *("election", "voters changed", "voters repeated", "feature", "controller registered"),
+        "broker registered",
         *("broker unregistered", "broker fenced", "broker unfenced", "broker in controlled shutdown"),
         *("topic created", "topic deleted", "partitions added", "config changed", "acl added"),
         *("acl removed", "user changed", "quota changed", "token set", "token removed", "producer ids"),

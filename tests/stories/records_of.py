@@ -28,6 +28,18 @@ def uuid(name: str) -> bytes:
     return hashlib.sha256(name.encode()).digest()[:16]
 
 
+def voter(node_id: int, port: int = 9093, directory: str | None = None) -> control.Voter:
+    """A dynamic voter with the directory of the node that a story writes, unless another is named."""
+    own = b"made" + node_id.to_bytes(12, "big") if directory is None else uuid(directory)
+    at = control.VoterEndpoint(name="CONTROLLER", host=f"c{node_id}", port=port)
+    return control.Voter(node_id, own, (at,), control.KRaftVersionFeature(0, 1))
+
+
+def voters(*listed: int | control.Voter) -> control.VotersRecord:
+    """A voter set: ids, or voters that differ from what `voter` makes of an id."""
+    return control.VotersRecord(tuple(voter(one) if isinstance(one, int) else one for one in listed))
+
+
 class Records:
     """Makes records; remembers broker epochs and how many partitions a topic has."""
 
@@ -50,9 +62,12 @@ class Records:
         made = eval(f"[{text}]", {"__builtins__": {"range": range}, **self._names})
         return [_encoded(one) for one in _flat(made)]
 
-    def leader_change(self, node_id: int, votes: str | None) -> tuple[list[bytes], list[bytes]]:
-        granting = VOTERS[:2] if votes is None else tuple(int(one) for one in votes.split(",") if one)
-        listed = tuple(control.LeaderVoter(voter) for voter in VOTERS)
+    def leader_change(
+        self, node_id: int, votes: str | None, voters: str | None
+    ) -> tuple[list[bytes], list[bytes]]:
+        ids = VOTERS if voters is None else tuple(map(int, voters.split(",")))
+        granting = ids[:2] if votes is None else tuple(int(one) for one in votes.split(",") if one)
+        listed = tuple(control.LeaderVoter(voter) for voter in ids)
         message = control.LeaderChangeMessage(
             node_id, listed, tuple(control.LeaderVoter(voter) for voter in granting)
         )
@@ -60,7 +75,8 @@ class Records:
         return [key], [value]
 
     def control(self, text: str) -> tuple[list[bytes], list[bytes]]:
-        made = eval(f"[{text}]", {**vars(control), "__builtins__": {}, "uuid": uuid})
+        names = {"uuid": uuid, "voter": voter, "voters": voters}
+        made = eval(f"[{text}]", {**vars(control), "__builtins__": {}, **names})
         pairs = [encode_control(one) for one in made]
         return [key for key, _ in pairs], [value for _, value in pairs]
 

@@ -19,8 +19,10 @@ from typing import Any
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all
-from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.metadata.snapshot import first_checkpoint, snapshot_batches
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
@@ -29,10 +31,10 @@ from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_COMMITTE
 from metaquorum.storage.files.known_committed import encode as encode_known
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
-from metaquorum.storage.files.snapshots import snapshot_name
+from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT, snapshot_name
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
-from tests.stories.records_of import Records
+from tests.stories.records_of import Records, voter
 from tests.unit.metadata.made_logs import CLUSTER, START_MS
 
 METADATA = "__cluster_metadata-0"
@@ -123,21 +125,27 @@ class Story:
         self._write([bytes.fromhex(word) for word in rest.split()], None)
 
     def do_leads(self, rest: str) -> None:
-        """leads ID [EPOCH] [votes=ID,ID]: another leader, of the next epoch unless it is given."""
+        """leads ID [EPOCH] [votes=ID,ID] [voters=ID,ID]: another leader, of the next epoch unless it is
+        given."""
         words = rest.split()
         plain = [word for word in words if "=" not in word]
-        votes = next((word.partition("=")[2] for word in words if "=" in word), None)
+        said = dict(word.split("=") for word in words if "=" in word)
         if len(plain) > 1:
             self._epoch = int(plain[1])
         elif self._offset:
             self._epoch += 1
-        keys, values = self._records.leader_change(int(plain[0]), votes)
+        keys, values = self._records.leader_change(int(plain[0]), said.get("votes"), said.get("voters"))
         self._write(values, keys)
 
     def do_control(self, rest: str) -> None:
-        """control RECORD: a batch with another control record."""
+        """control RECORD...: a batch with other control records."""
         keys, values = self._records.control(rest)
         self._write(values, keys)
+
+    def do_first(self, rest: str) -> None:
+        """first IDS: the checkpoint of a directory that is formatted for these dynamic voters."""
+        content = first_checkpoint([voter(int(one)) for one in rest.split()], timestamp_ms=self._time_ms)
+        (self._directory / snapshot_name(BOOTSTRAP_SNAPSHOT)).write_bytes(content)
 
     def do_future(self, rest: str) -> None:
         """future TYPE: a batch with a control record of a type from the future."""
@@ -175,8 +183,20 @@ class Story:
         batches = [one for one in self._batches() if one.header.next_offset <= end]
         image = replay_all(ReplayState(), batches, on_error=lambda error: None).image
         position = LogPosition(batches[-1].header.leader_epoch, end)
-        content = b"".join(snapshot_batches(image, position=position))
+        quorum = self._quorum(batches).snapshot_records()
+        content = b"".join(snapshot_batches(image, position=position, quorum=quorum))
         (self._directory / snapshot_name(position)).write_bytes(content)
+
+    def _quorum(self, batches: list[RecordBatch]) -> QuorumView:
+        """The voter set behind `batches`, which may be that of the first checkpoint."""
+        view = QuorumView()
+        first = self._directory / snapshot_name(BOOTSTRAP_SNAPSHOT)
+        if first.exists():
+            batches = [*iter_batches(first.read_bytes(), file=str(first)), *batches]
+        for batch in batches:
+            if batch.header.is_control:
+                view = view.after(batch.header.leader_epoch, decode_batch(batch, tolerant=True))
+        return view
 
     def do_trim(self, rest: str) -> None:
         """trim OFFSET: segments and snapshots that end at or before it are gone."""

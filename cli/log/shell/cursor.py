@@ -13,7 +13,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
@@ -21,6 +21,7 @@ from metaquorum.metadata.inspect.walk.states import (
     earliest,
     state_at,
     steps_from,
+    with_quorum,
 )
 
 KEPT_STEPS = 1000
@@ -136,7 +137,7 @@ class Cursor:
     def _know_quorum(self, found: FoundState) -> None:
         """Snapshots do not name the leader: the election may be before the one that was loaded."""
         if not self.log.is_checkpoint:
-            found.quorum = quorum_at(self.log, found.end_offset, found.quorum)
+            with_quorum(self.log, found)
 
     def _keep(self, step: Step) -> None:
         self._behind.append(step)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
 from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
 from metaquorum.metadata.inspect.checks.told_rows import COUNTED, NEW, TOLD, ToldRows
 from metaquorum.metadata.inspect.entities.diff import changes_between
@@ -21,14 +22,16 @@ from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
 from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.leaps import Leap, Place
 from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
 from metaquorum.metadata.invariants import ERROR, Violation, check_image
 from metaquorum.metadata.invariants_changes import check_batch
-from metaquorum.metadata.records.control import UnknownControlRecord
+from metaquorum.metadata.records.control import UnknownControlRecord, VotersRecord
 from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.snapshot import QuorumRecord
 from metaquorum.storage.types import LogPosition
 
 MAX_FINDINGS = 1_000
@@ -274,6 +277,7 @@ class _Checker:
         report.unknown += step.unknown
         refused = self._refused(step)
         self._faults(record_faults(step, refused, self._written), step.epoch, step.time_ms)
+        self._faults(quorum_faults(step), step.epoch, step.time_ms)
         if not step.batch.header.is_control:
             self._written = step.next_offset
         self._found(check_batch(step.before, step.after), step)
@@ -348,10 +352,19 @@ class _Checker:
         if position.epoch != step.epoch:
             text = f"its name says epoch {position.epoch}, but the record before its end has {step.epoch}"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
+        own, its = (one.snapshot_records() for one in (step.quorum_after, found.quorum))
+        if own != its:
+            text = f"{_voters_text(own)} -> {_voters_text(its)} (log -> {snapshot.path})"
+            self._report.add(_snapshot_finding(position, step.time_ms, "quorum", text))
         for where, text in state_differences(step.after, found.image):
             self._report.add(
                 _snapshot_finding(position, step.time_ms, where, f"{text} (log -> {snapshot.path})")
             )
+
+
+def _voters_text(records: Sequence[QuorumRecord]) -> str:
+    voters = next((one.voters for one in records if isinstance(one, VotersRecord)), None)
+    return "no voter set" if voters is None else f"voters {', '.join(voter_set_texts(voters))}"
 
 
 def _of_fault(one: Fault, epoch: int, time_ms: int) -> Finding:

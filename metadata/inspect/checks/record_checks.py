@@ -31,6 +31,12 @@ RECORD_RULES = {
     "credentials-work": "a SCRAM credential has a known mechanism, 4096 iterations or more, a salt, and keys"
     " of the mechanism's length",
     "clock-does-not-jump": "batch times neither fall by a second nor jump ahead by a day",
+    "voters-change-by-one": "of two voter sets in a row, one has one voter more, or both have the same ids"
+    " and directories",
+    "voters-are-whole": "a voter set has a voter, each id and directory once, and an address for each",
+    "voters-have-a-leader": "a leader writes every voter set; only `log salvage` writes one without",
+    "kraft-version-rises": "kraft.version does not fall, and is at least 1 where there is a voter set",
+    "election-names-voters": "an election names the voters in force, and elects one of them",
 }
 """What `check` asks of records and times, besides the rules of docs/invariants.md."""
 

@@ -24,8 +24,8 @@ from metaquorum.metadata.inspect.entities.views import (
 )
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
-from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Step, steps
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Step, steps, with_quorum
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -208,8 +208,8 @@ def diff_logs(
 
 def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
     """States that were begun at a snapshot know no election from before it; the logs may."""
-    old.quorum = quorum_at(old_log, old.end_offset, old.quorum)
-    new.quorum = quorum_at(new_log, new.end_offset, new.quorum)
+    with_quorum(old_log, old)
+    with_quorum(new_log, new)
 
 
 def _with_causes(change: EntityChange, new: CauseTracker, old: CauseTracker | None) -> EntityChange:

@@ -20,7 +20,7 @@ BROKER_FIELDS = (
     *("epoch", "incarnationId", "fenced", "inControlledShutdown", "isMigratingZkBroker", "rack"),
     *("endPoints", "features", "logDirs"),
 )
-QUORUM_FIELDS = ("leader", "voters", "epoch", "kraftVersion")
+QUORUM_FIELDS = ("leader", "voters", "voterSet", "epoch", "kraftVersion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""The leader of the quorum, as the log's control records say it, and the search for the newest of them.
+"""The leader of the quorum and its voters, as control records say it, and the search for the newest of them.
 
-Images and snapshots hold no elections, so tools keep this beside them.
+Images hold neither, and snapshots only the voters (KIP-853), so tools keep this beside them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.voters import voter_ids, voter_set_texts
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
+from metaquorum.metadata.snapshot import QuorumRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
@@ -21,22 +23,34 @@ from metaquorum.storage.log.epochs import EpochTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumView:
-    """The newest election up to a place of the log; -1 and empty where no record said it.
+    """The newest election and the voter set in force at a place of the log; -1 and empty: no record said.
 
-    `voters` are node ids; `offset` is that of the record that began the leader's epoch, `time_ms` its time.
+    `offset` is that of the record that began the leader's epoch, `time_ms` its time. `voter_set` is that of
+    the newest KRAFT_VOTERS record from kraft.version 1 on (committed or not: KIP-853), before that the ids of
+    the newest election.
     """
 
     leader_id: int = -1
     epoch: int = -1
     offset: int = -1
     time_ms: int = -1
-    voters: tuple[int, ...] = ()
     kraft_version: int = 0
+    voter_set: tuple[control.Voter, ...] = ()
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """Their node ids, rising."""
+        return voter_ids(self.voter_set)
+
+    @property
+    def has_leader(self) -> bool:
+        """False before the first election that was read."""
+        return self.offset >= 0
 
     @property
     def is_known(self) -> bool:
-        """False before the first election that was read."""
-        return self.offset >= 0
+        """False where no record said anything of the quorum."""
+        return self.has_leader or bool(self.voter_set)
 
     def after(self, epoch: int, records: Iterable[DecodedRecord]) -> QuorumView:
         """The view after the records of a control batch of `epoch`."""
@@ -44,52 +58,84 @@ class QuorumView:
         for decoded in records:
             match decoded.record:
                 case control.LeaderChangeMessage(leader_id=leader_id, voters=voters):
+                    static = tuple(
+                        control.Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
+                        for one in voters
+                    )
+                    known = view.kraft_version > 0 and view.voter_set
                     view = replace(
                         view,
                         leader_id=leader_id,
                         epoch=epoch,
                         offset=decoded.offset,
                         time_ms=decoded.timestamp_ms,
-                        voters=tuple(sorted(voter.voter_id for voter in voters)) or view.voters,
+                        voter_set=view.voter_set if known else static or view.voter_set,
                     )
                 case control.KRaftVersionRecord(kraft_version=version):
                     view = replace(view, kraft_version=version)
-                case control.VotersRecord(voters=voters):
-                    view = replace(view, voters=tuple(sorted(voter.voter_id for voter in voters)))
+                case control.VotersRecord(voters=dynamic):
+                    # What a log that was trimmed begins with may be this record alone.
+                    view = replace(view, voter_set=dynamic, kraft_version=max(view.kraft_version, 1))
         return view
 
+    def without_leader(self) -> QuorumView:
+        """What a snapshot says: the voters, not their leader."""
+        return QuorumView(kraft_version=self.kraft_version, voter_set=self.voter_set)
+
+    def snapshot_records(self) -> tuple[QuorumRecord, ...]:
+        """What a snapshot here says of the quorum; nothing at kraft.version 0."""
+        if not self.kraft_version or not self.voter_set:
+            return ()
+        version = control.KRaftVersionRecord(kraft_version=self.kraft_version)
+        return version, control.VotersRecord(voters=self.voter_set)
+
     def tree(self) -> dict[str, Any]:
-        """As plain data."""
-        return {
+        """As plain data: the election where one is known, `voterSet` from kraft.version 1 on."""
+        election = {
             "leader": self.leader_id,
             "epoch": self.epoch,
             "sinceOffset": self.offset,
             "sinceMs": self.time_ms,
+        }
+        return {
+            **(election if self.has_leader else {}),
             "voters": list(self.voters),
             "kraftVersion": self.kraft_version,
+            **({"voterSet": voter_set_texts(self.voter_set)} if self.kraft_version > 0 else {}),
         }
 
 
 def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None) -> QuorumView:
-    """The newest election below `end_offset`; `known` if that is one already.
+    """The newest election below `end_offset`, with the voter set in force there. `known` is what the walk to
+    that place found: it may lack the election, which no snapshot has, but not the voters. None: no walk was
+    made, and all records from that election on are looked through.
 
     Reads the batch that the leader-epoch table points to, and where that leads nowhere the control batches of
     one segment after the other, newest first. Unknown where the election is before the log's start.
     """
-    if known is not None and known.is_known:
+    if known is not None and known.has_leader:
         return known
+    view = _newest_election(log, end_offset, to_end=known is None)
+    if known is not None and (known.voter_set or not view.has_leader):
+        return replace(view, kraft_version=known.kraft_version, voter_set=known.voter_set)
+    return view
+
+
+def _newest_election(log: MetadataLog, end_offset: int, *, to_end: bool) -> QuorumView:
+    """`to_end`: also what control records say from there to `end_offset`."""
     for start, end in _places(log, end_offset):
         view = QuorumView()
         for found in log.batches(start):
             if not isinstance(found, RecordBatch):
                 continue
-            if found.header.next_offset > end:
+            is_over = found.header.next_offset > (end_offset if to_end and view.has_leader else end)
+            if is_over:
                 break
             if found.header.is_control and found.header.base_offset >= start:
                 view = view.after(found.header.leader_epoch, decode_readable(found))
-        if view.is_known:
+        if view.has_leader:
             return view
-    return known or QuorumView()
+    return QuorumView()
 
 
 def _places(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, int]]:

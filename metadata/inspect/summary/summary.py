@@ -44,6 +44,7 @@ _CHANGES = {
 _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted")
+_ROWS = {"clock jumped": "clocks", "voters changed": "voters", **dict.fromkeys(_TROUBLE, "trouble")}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,16 +127,14 @@ class Summary:
                 self._outage_over(event)
             case "gap in time":
                 self._row("gaps", event, text=event.text.partition(";")[0])
-            case "clock jumped":
-                self._row("clocks", event)
             case "directory failed":
                 self._row("directories", event, text=event.text.replace(" left online", " left"))
             case kind if kind.startswith("broker ") or kind in ("slow to return", "still fenced"):
                 self._broker(event, place)
             case kind if kind.startswith("reassignment") or kind == "replicas changed":
                 self._reassignment(event)
-            case kind if kind in _TROUBLE:
-                self._row("trouble", event)
+            case kind if kind in _ROWS:
+                self._row(_ROWS[kind], event)
             case "feature" | "config changed":
                 self._row("changes", event)
 
@@ -255,6 +254,7 @@ class Summary:
         """The sections, also in `sections`: quorum, brokers and changes, and others that say something."""
         made = [
             self._quorum_section(),
+            self._listed("voters", "voters changed", ""),
             self._listed("outages", "total outages", "no broker unfenced"),
             self._listed("gaps", "gaps in time", "nothing was written, so no controller led"),
             self._listed("clocks", "clock jumps", "times are those of the batches around"),

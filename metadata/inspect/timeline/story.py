@@ -24,11 +24,10 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
-from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs
-from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
+from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 
@@ -181,7 +180,8 @@ class _Story:
                 is_alone = False
             if learn_at is None or self.is_over or not self._reaches(learn_at):
                 break
-            timeline.learn(state_at(self._log, Point(offset=learn_at), past_corruption=True).image)
+            found = state_at(self._log, Point(offset=learn_at), past_corruption=True)
+            timeline.learn(found.image, found.quorum)
             place, learn_at = learn_at, None
         yield from timeline.finish()
 
@@ -192,16 +192,17 @@ class _Story:
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
             found = state_at(log, Point(offset=begun), past_corruption=True)
-            quorum = quorum_at(log, begun)
+            quorum = with_quorum(log, found).quorum
             seen, place = self._seen, found.image.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset
             return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
         if known_from(log) == base:
-            image = None
-            if base and not log.is_checkpoint:
-                image = state_at(log, Point(offset=base), past_corruption=True).image
-            return Timeline(image, gap_ms=gap_ms, shown=shown, clock=clock), base
+            if log.is_checkpoint:
+                return Timeline(None, gap_ms=gap_ms, shown=shown, clock=clock), base
+            found = state_at(log, Point(offset=base), past_corruption=True)
+            image, quorum = found.image if base else None, found.quorum
+            return Timeline(image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
         return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base
 

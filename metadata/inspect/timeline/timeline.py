@@ -17,7 +17,6 @@ from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.causes.causes import (
     Cause,
     Scene,
-    election_causes,
     partition_causes,
     was_unclean,
 )
@@ -31,6 +30,7 @@ from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
 from metaquorum.metadata.inspect.timeline.event_groups import duration, listed
+from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
 from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
@@ -114,10 +114,7 @@ class Timeline:
         self._silence_ms: int | None = None
         self._idle_records = False
         self._is_trimmed = image is not None
-        self._leader: int | None = None
-        self._epoch: int | None = None
-        if quorum is not None and quorum.is_known:
-            self._leader, self._epoch = quorum.leader_id, quorum.epoch
+        self._quorum = QuorumEvents(quorum)
         self._end = (0, 0, 0)
         self._told: list[TimelineEvent] = []
         self._held: HeldEvents[TimelineEvent] = HeldEvents()
@@ -130,11 +127,13 @@ class Timeline:
         """Whether the state is known here."""
         return self._feed.is_known
 
-    def learn(self, image: MetadataImage) -> None:
+    def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> None:
         """A snapshot says what the state is here, which was not known so far."""
         self._feed.learn(image)
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
+        if quorum is not None:
+            self._quorum.learn(quorum)
         self._spans.learn(image, self._strangers.leaderless)
         self._brokers.learn(image)
         place = image.provenance
@@ -144,6 +143,7 @@ class Timeline:
     def forget(self) -> None:
         """Records are lost: records tell what they say by themselves, until `learn`."""
         self._feed.forget()
+        self._quorum.forget()
         self._strangers = Strangers(self._namer.topic_name)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
@@ -385,19 +385,14 @@ class Timeline:
             text = f"{error.reason}" + (f", and {more} more" if more else "")
             self._tell(error.offset, "record does not apply", "quorum", text, severity=WARNING)
 
-    def _single(self, offset: int, record: object) -> None:  # noqa: C901
+    def _single(self, offset: int, record: object) -> None:
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
             return  # most records: told by what they changed
         names = self._namer.entities(record)
         entity = names[0] if names else "quorum"
         match record:
-            case control.LeaderChangeMessage():
-                self._election(offset, record)
-            case control.VotersRecord(voters=voters):
-                ids = ",".join(str(voter.voter_id) for voter in voters)
-                self._tell(offset, "voters changed", "quorum", f"voters are {ids}")
-            case control.KRaftVersionRecord(kraft_version=version):
-                self._tell(offset, "feature", "quorum", f"kraft.version is at level {version}")
+            case control.LeaderChangeMessage() | control.VotersRecord() | control.KRaftVersionRecord():
+                self._tell_grouped([self._of_quorum(offset, record)])
             case r.FeatureLevelRecord(name=name, feature_level=level):
                 self._tell(offset, "feature", entity, f"{name} is at level {level}")
             case r.ControllerRecord(controller_id=node):
@@ -435,25 +430,18 @@ class Timeline:
             self._spans.take_back((self._batch.base_offset, self._batch.time_ms))
             self._brokers.take_back(image)
 
-    def _election(self, offset: int, record: control.LeaderChangeMessage) -> None:
-        leader, epoch = record.leader_id, self._batch.epoch
-        if self._epoch is None and self._is_trimmed and self._end[0]:
-            self._epoch = self._end[1]  # that of the batch before
-        ids = ",".join(str(voter.voter_id) for voter in record.voters)
-        level, silent_ms = self._feed.metadata_version, self._silence_ms
-        causes = election_causes(record, epoch, self._leader, self._epoch, silent_ms, level)
-        rules = [cause.rule for cause in causes]
-        text = "; ".join((f"controller {leader} leads (voters {ids})", *(one.text for one in causes[1:])))
-        severity = WARNING if "leader-lost" in rules else INFO
-        rule = rules[1] if len(rules) > 1 else rules[0]
-        self._tell(
-            offset,
-            "election",
-            f"controller/{leader}",
-            text,
-            severity=severity,
-            rule=rule,
-            entities=("quorum",),
-            span_ms=None if silent_ms == -1 else silent_ms,
+    def _of_quorum(
+        self,
+        offset: int,
+        record: control.LeaderChangeMessage | control.VotersRecord | control.KRaftVersionRecord,
+    ) -> groups.Grouped:
+        match record:
+            case control.VotersRecord():
+                return self._quorum.voters(offset, record)
+            case control.KRaftVersionRecord():
+                return self._quorum.kraft_version(offset, record)
+        if self._is_trimmed and self._end[0]:
+            self._quorum.follows(self._end[1])  # that of the batch before
+        return self._quorum.election(
+            offset, record, self._batch.epoch, self._silence_ms, self._feed.metadata_version
         )
-        self._leader, self._epoch = leader, epoch

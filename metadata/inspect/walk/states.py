@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.log.coverage import Coverage, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_batch, inside_batch
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
-from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_at
+from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
 from metaquorum.metadata.inspect.walk.walk import Notes, OnProblem, Walk
@@ -96,7 +96,8 @@ def quorum_state_at(
 
 def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
     """`found` with the newest election below it: a snapshot that it was begun at holds none, the log may."""
-    found.quorum = quorum_at(log, found.end_offset, found.quorum)
+    knows_voters = found.snapshot is not None or found.quorum.has_leader or log.start_offset == 0
+    found.quorum = quorum_at(log, found.end_offset, found.quorum if knows_voters else None)
     return found
 
 
@@ -286,7 +287,7 @@ def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
         for line in loaded.problems:
             notes.add(line)
         notes.unknown += loaded.unknown
-        return FoundState(state=loaded.state, snapshot=loaded.snapshot)
+        return FoundState(state=loaded.state, snapshot=loaded.snapshot, quorum=loaded.quorum)
     return FoundState(state=ReplayState())
 
 
@@ -309,5 +310,5 @@ def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) ->
         time_ms = -1 if walk.header is None else walk.header.last_contained_log_timestamp
         provenance = Provenance(position.offset, position.epoch, time_ms)
         found.state = ReplayState(walk.engine.state().image.with_provenance(provenance))
-    found.quorum = QuorumView(kraft_version=found.quorum.kraft_version, voters=found.quorum.voters)
+    found.quorum = found.quorum.without_leader()
     return found

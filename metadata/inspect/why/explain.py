@@ -71,9 +71,13 @@ def explain(
     walk = _Walk(log, point, on_problem, past_corruption)
     if known == base:
         begun = None
-        if base and not log.is_checkpoint:
-            begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption).image
-        chain = Chain(target, begun, secrets=secrets, clock=clock)
+        if not log.is_checkpoint:
+            begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption)
+        chain = Chain(
+            target, begun.image if base and begun is not None else None, secrets=secrets, clock=clock
+        )
+        if begun is not None and begun.quorum.voter_set:
+            chain.learn_quorum(begun.quorum, begun.image.provenance)
     else:
         names = log.namer().names()
         chain = Chain(
@@ -81,7 +85,10 @@ def explain(
         )
         walk.feed(chain, base, known)
         if known is not None and not walk.is_over:
-            chain.learn(state_at(log, Point(offset=known), past_corruption=True).image)
+            found = state_at(log, Point(offset=known), past_corruption=True)
+            chain.learn(found.image)
+            if found.quorum.voter_set:
+                chain.learn_quorum(found.quorum, found.image.provenance)
     chain.limits.place(shown)
     if known is not None and not walk.is_over:
         walk.feed(chain, known, None)

@@ -13,13 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from metaquorum.metadata.errors import ReplayError
-from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.image import Acl, MetadataImage, Provenance
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
 from metaquorum.metadata.inspect.causes.causes import (
     Cause,
     Scene,
     broker_causes,
-    election_causes,
     partition_causes,
     record_causes,
 )
@@ -33,12 +32,14 @@ from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
 from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.strangers import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, SNAPSHOT, Explanation, Link
 from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, other_names
+from metaquorum.metadata.inspect.why.quorum_fields import QuorumFields
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.text.tree import broker_tree, partition_tree
@@ -84,11 +85,9 @@ class Chain:
         self._count = 0
         self._unknown = 0
         self._base_offset = self._end = 0 if image is None else image.provenance.offset
-        self._quorum: dict[str, Any] = {}
-        self._election: tuple[int, int] | None = None
+        self._quorum = QuorumFields()
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
-        self._quorum_before: dict[str, Any] = {}
         self._settings = KeptSettings()
         self._concern = self._concern_of()
         self._slices: set[int] = set()
@@ -145,6 +144,15 @@ class Chain:
             created and known is not None and first is not None and first.offset >= known
         )
 
+    def learn_quorum(self, quorum: QuorumView, place: Provenance) -> None:
+        """A snapshot says who the voters are at `place` (KIP-853)."""
+        self._quorum.learn(quorum)
+        name = self._target.field
+        if self._kind == "quorum" and not self._links and (name is None or name in self._quorum.now):
+            text = f"the snapshot that ends at offset {place.offset} has it"
+            changes = () if name is None else ((name, None, self._quorum.now[name]),)
+            self._add_snapshot(place, Cause(rule="set", text=text), changes)
+
     def learn(self, image: MetadataImage) -> None:
         """A snapshot says what the state is here, which was not known so far."""
         before = self._now()
@@ -169,14 +177,19 @@ class Chain:
         place = image.provenance
         before = "anything that the records above do not show" if self._links else "the earlier state"
         text = f"it is in the snapshot that ends at offset {place.offset}; {before} is not in this log"
+        self._add_snapshot(place, Cause(rule="created", text=text))
+
+    def _add_snapshot(
+        self, place: Provenance, cause: Cause, changes: tuple[tuple[str, Any, Any], ...] = ()
+    ) -> None:
         self._add(
             Link(
                 offset=place.offset,
                 epoch=place.epoch,
                 time_ms=place.timestamp_ms,
                 type_name=SNAPSHOT,
-                changes=(),
-                causes=(Cause(rule="created", text=text),),
+                changes=changes,
+                causes=(cause,),
             )
         )
 
@@ -308,10 +321,10 @@ class Chain:
                 continue
             causes = self._causes_of(changes, record, offset) if causes is None else causes
             if self._target.field is not None:
-                before = self._quorum_before
-                if before.get(self._target.field) == self._quorum.get(self._target.field):
+                name = self._target.field
+                pair = (self._quorum.before.get(name), self._quorum.now.get(name))
+                if pair[0] == pair[1]:
                     continue
-                pair = (before.get(self._target.field), self._quorum.get(self._target.field))
                 found: tuple[tuple[str, Any, Any], ...] = ((self._target.field, *pair),)
             else:
                 found = ()
@@ -340,25 +353,17 @@ class Chain:
         return False
 
     def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
-        self._quorum_before = dict(self._quorum)
         match record:
             case control.LeaderChangeMessage():
-                leader, epoch = self._election or (None, None)
                 silence_ms = None
                 if self._last_ms is not None:
                     silence_ms = changes.time_ms - self._last_ms if self._is_silence_sure else -1
                 level = self._feed.metadata_version
-                found = election_causes(record, changes.epoch, leader, epoch, silence_ms, level)
-                self._election = (record.leader_id, changes.epoch)
-                self._quorum |= {"leader": record.leader_id, "epoch": changes.epoch}
-                self._quorum["voters"] = sorted(voter.voter_id for voter in record.voters)
-                return found
-            case control.VotersRecord(voters=voters):
-                self._quorum["voters"] = sorted(voter.voter_id for voter in voters)
-                return (Cause(rule="set", text=f"the voters are {self._quorum['voters']}"),)
-            case control.KRaftVersionRecord(kraft_version=version):
-                self._quorum["kraftVersion"] = version
-                return (Cause(rule="set", text=f"kraft.version is {version}"),)
+                return self._quorum.elected(record, changes.epoch, silence_ms, level)
+            case control.VotersRecord():
+                return self._quorum.voters_set(record)
+            case control.KRaftVersionRecord():
+                return self._quorum.version_set(record)
             case r.PartitionRecord(partition_id=index, replicas=replicas):
                 return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
         found_there = changes.found.get(offset)
@@ -402,7 +407,7 @@ class Chain:
         """The target as it is, as plain data; None if it is not there."""
         entity = self._target.entity
         if self._kind == "quorum":
-            return self._quorum or None
+            return self._quorum.now or None
         if self._kind == "transaction":
             return {}
         image = self._feed.replayed().image

@@ -15,7 +15,9 @@ from metaquorum.metadata.inspect.checks.predicate import (
 from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, Place
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.storage.uuids import ZERO_UUID
 
 ID = bytes(range(16))
 
@@ -35,7 +37,9 @@ def image() -> MetadataImage:
     return state.image
 
 
-PLACE = Place(image=image(), quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voters=(3000,)))
+PLACE = Place(
+    image=image(), quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voter_set=(Voter(3000, ZERO_UUID),))
+)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""What the quorum's own records may not say: rules of `check` about voter sets, kraft.version and elections.
+
+Owns these rules (KIP-853); their texts are in `record_checks`. Knows the quorum before each control batch, no
+images.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from metaquorum.metadata.inspect.checks.record_checks import Fault
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.voters import ids_text, voter_ids
+from metaquorum.metadata.inspect.walk.steps import Step
+from metaquorum.metadata.invariants import ERROR, WARNING
+from metaquorum.metadata.records import control
+from metaquorum.storage.uuids import ZERO_UUID
+
+_WHERE = "quorum"
+
+
+def quorum_faults(step: Step) -> Iterator[Fault]:
+    """Broken rules of a control batch."""
+    if not step.batch.header.is_control:
+        return
+    view = step.quorum_before
+    for decoded in step.records:
+        match decoded.record:
+            case control.LeaderChangeMessage():
+                yield from _election(view, decoded.record, decoded.offset)
+            case control.KRaftVersionRecord(kraft_version=version) if version < view.kraft_version:
+                text = f"kraft.version falls from {view.kraft_version} to {version}"
+                yield Fault("kraft-version-rises", ERROR, decoded.offset, _WHERE, text)
+            case control.VotersRecord():
+                yield from _voters(view, decoded.record, decoded.offset, step.epoch)
+        view = view.after(step.epoch, (decoded,))
+
+
+def _election(view: QuorumView, record: control.LeaderChangeMessage, offset: int) -> Iterator[Fault]:
+    if view.kraft_version == 0 or not view.voter_set:
+        return
+    named = tuple(sorted(voter.voter_id for voter in record.voters))
+    wrong = []
+    if named != view.voters:
+        wrong.append(f"names the voters {','.join(map(str, named))}, but {ids_text(view.voter_set)} are")
+    if record.leader_id not in view.voters:
+        wrong.append(f"elects {record.leader_id}, which is not a voter")
+    if wrong:
+        text = f"the election {' and '.join(wrong)}"
+        yield Fault("election-names-voters", ERROR, offset, _WHERE, text)
+
+
+def _voters(view: QuorumView, record: control.VotersRecord, offset: int, epoch: int) -> Iterator[Fault]:
+    wrong = _not_whole(record)
+    if wrong:
+        yield Fault("voters-are-whole", ERROR, offset, _WHERE, f"in the voter set, {'; '.join(wrong)}")
+    if view.kraft_version == 0 and view.has_leader:
+        text = "there is a voter set at kraft.version 0"
+        yield Fault("kraft-version-rises", ERROR, offset, _WHERE, text)
+    if view.has_leader and view.epoch != epoch:
+        text = f"no leader wrote the voter set {ids_text(record.voters)} of epoch {epoch}: it was forced"
+        yield Fault("voters-have-a-leader", WARNING, offset, _WHERE, text)
+        return
+    if not view.voter_set or not record.voters:
+        return
+    old, new = _keys(view.voter_set), _keys(record.voters)
+    if ZERO_UUID in old.values():
+        new = dict.fromkeys(new, ZERO_UUID)  # static voters are known by their ids alone
+    if len(set(old.items()) ^ set(new.items())) > 1:
+        text = f"the voters {ids_text(view.voter_set)} become {ids_text(record.voters)} by one record"
+        if voter_ids(view.voter_set) == voter_ids(record.voters):
+            text += ", with other directories"
+        yield Fault("voters-change-by-one", ERROR, offset, _WHERE, text)
+
+
+def _keys(voters: tuple[control.Voter, ...]) -> dict[int, bytes]:
+    return {voter.voter_id: voter.voter_directory_id for voter in voters}
+
+
+def _not_whole(record: control.VotersRecord) -> list[str]:
+    if not record.voters:
+        return ["there is no voter"]
+    wrong = []
+    for number, times in Counter(voter.voter_id for voter in record.voters).items():
+        if times > 1:
+            wrong.append(f"voter {number} is there twice")
+    if len({voter.voter_directory_id for voter in record.voters}) < len(record.voters) and not wrong:
+        wrong.append("two voters have one directory")
+    for voter in record.voters:
+        if voter.voter_directory_id == ZERO_UUID:
+            wrong.append(f"voter {voter.voter_id} has no directory id")
+        if not voter.endpoints:
+            wrong.append(f"voter {voter.voter_id} has no address")
+    return wrong

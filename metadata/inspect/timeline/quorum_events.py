@@ -1,0 +1,98 @@
+"""The events of the quorum's own records: elections, voter sets, the finalized kraft.version.
+
+Owns what was before each of these records. Knows steps of a log, not where they are read from.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.voters import changes_text, ids_text, voter_ids
+from metaquorum.metadata.inspect.timeline.event_groups import Grouped
+from metaquorum.metadata.records import control
+from metaquorum.metadata.records.control import Voter
+
+DETAIL, INFO, WARNING = "detail", "info", "warning"
+
+
+class QuorumEvents:
+    """Follows the quorum; every record gives one event."""
+
+    def __init__(self, quorum: QuorumView | None) -> None:
+        """`quorum` is the state before the first record; None: it is not known."""
+        self._leader: int | None = None
+        self._epoch: int | None = None
+        self._voters: tuple[Voter, ...] | None = None
+        self._kraft_version: int | None = None
+        if quorum is not None:
+            self.learn(quorum)
+
+    def learn(self, quorum: QuorumView) -> None:
+        """A snapshot, or the log before the place where the events begin, says how things stand."""
+        if quorum.has_leader:
+            self._leader, self._epoch = quorum.leader_id, quorum.epoch
+        if quorum.voter_set:
+            self._voters, self._kraft_version = quorum.voter_set, quorum.kraft_version
+
+    def forget(self) -> None:
+        """Records are lost, and a voter set may be among them."""
+        self._voters = None
+
+    def follows(self, epoch: int) -> None:
+        """The records before the first election were of `epoch`."""
+        if self._epoch is None:
+            self._epoch = epoch
+
+    def election(
+        self, offset: int, record: control.LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
+    ) -> Grouped:
+        """`silence_ms` and the metadata.version are those that `election_causes` takes."""
+        leader = record.leader_id
+        ids = ",".join(str(voter.voter_id) for voter in record.voters)
+        causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
+        rules = [cause.rule for cause in causes]
+        text = "; ".join((f"controller {leader} leads (voters {ids})", *(one.text for one in causes[1:])))
+        self._leader, self._epoch = leader, epoch
+        if not self._kraft_version:
+            self._voters = tuple(
+                Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
+                for one in record.voters
+            )
+        return Grouped(
+            offset=offset,
+            kind="election",
+            entity=f"controller/{leader}",
+            text=text,
+            severity=WARNING if "leader-lost" in rules else INFO,
+            rule=rules[1] if len(rules) > 1 else rules[0],
+            entities=("quorum",),
+            span_ms=None if silence_ms == -1 else silence_ms,
+        )
+
+    def voters(self, offset: int, record: control.VotersRecord) -> Grouped:
+        """A leader writes the set again when its epoch begins: then nothing changed."""
+        before, self._voters = self._voters, record.voters
+        was_static, self._kraft_version = not self._kraft_version, max(self._kraft_version or 0, 1)
+        changed = changes_text(before, record.voters)
+        text = f"voters are {ids_text(record.voters)}"
+        if changed:
+            text += f": {changed}"
+        elif before is not None and not was_static:
+            return _told(offset, "voters repeated", f"{text}, as before", severity=DETAIL)
+        concerned = set(voter_ids(before or ())) ^ set(voter_ids(record.voters))
+        entities = tuple(f"controller/{one}" for one in sorted(concerned))
+        return _told(offset, "voters changed", text, entities=entities)
+
+    def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:
+        """The same is true of kraft.version."""
+        before, self._kraft_version = self._kraft_version, record.kraft_version
+        severity = DETAIL if before == record.kraft_version else INFO
+        return _told(
+            offset, "feature", f"kraft.version is at level {record.kraft_version}", severity=severity
+        )
+
+
+def _told(
+    offset: int, kind: str, text: str, *, severity: str = INFO, entities: tuple[str, ...] = ()
+) -> Grouped:
+    return Grouped(offset, kind, "quorum", text, severity, None, entities)

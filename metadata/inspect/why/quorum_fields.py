@@ -1,0 +1,69 @@
+"""The quorum's fields for a chain of `why`: as its records so far leave them, and as they were before.
+
+Owns what of them is known, and why each of the quorum's records changed them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metaquorum.metadata.inspect.causes.cause_types import Cause
+from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
+from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, Voter, VotersRecord
+
+
+class QuorumFields:
+    """`now` and `before` have the fields that are known, named as in `QuorumView.tree`."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}
+        self._voters: tuple[Voter, ...] | None = None
+
+    def learn(self, quorum: QuorumView) -> None:
+        """A snapshot says who the voters are (KIP-853)."""
+        if quorum.voter_set:
+            self.now["kraftVersion"] = quorum.kraft_version
+            self._set(quorum.voter_set)
+
+    def elected(
+        self, record: LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
+    ) -> tuple[Cause, ...]:
+        """A leader's first record; see `election_causes`."""
+        self.before = dict(self.now)
+        causes = election_causes(
+            record, epoch, self.now.get("leader"), self.now.get("epoch"), silence_ms, level
+        )
+        self.now |= {"leader": record.leader_id, "epoch": epoch}
+        if not self.now.get("kraftVersion"):
+            self._voters = tuple(
+                Voter(voter_id=one.voter_id, voter_directory_id=one.voter_directory_id)
+                for one in record.voters
+            )
+            self.now["voters"] = list(voter_ids(self._voters))
+        return causes
+
+    def voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
+        """The whole voter set; who asked for the change is not in the log, which leader wrote it is."""
+        self.before = dict(self.now)
+        told = changes_text(self._voters, record.voters)
+        self._set(record.voters)
+        text = f"the voters are {self.now['voters']}"
+        if self.before.get("voterSet") == self.now["voterSet"]:
+            return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
+        return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
+
+    def version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
+        """The finalized kraft.version."""
+        self.before = dict(self.now)
+        self.now["kraftVersion"] = record.kraft_version
+        text = f"kraft.version is {record.kraft_version}"
+        if self.before.get("kraftVersion") == record.kraft_version:
+            return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
+        return (Cause(rule="set", text=text),)
+
+    def _set(self, voters: tuple[Voter, ...]) -> None:
+        self._voters = voters
+        self.now |= {"voters": list(voter_ids(voters)), "voterSet": voter_set_texts(voters)}

@@ -20,7 +20,8 @@ from metaquorum.metadata.image import BROKER_RESOURCE
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, load_config
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.runtime.driver import Driver, Ending
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.logging import set_up_logging

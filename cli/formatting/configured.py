@@ -33,7 +33,8 @@ def read_node_config(path: str) -> NodeConfig:
     """Reads and checks a configuration file. Raises ConfigError."""
     # Brings gRPC along, which the rest of this group can do without.
     from metaquorum.runtime.config.key import CONTROLLER
-    from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, load_config
+    from metaquorum.runtime.config.load import load_config
+    from metaquorum.runtime.config.node import UNKNOWN_NODE_ID
     from metaquorum.runtime.errors import ConfigError
 
     config = load_config(Path(path))

@@ -39,7 +39,7 @@ def prometheus_name(domain: str, group: str, name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", f"{domain}_{group}_{name}")
 
 
-def _kafka(
+def kafka_metric(
     domain: str,
     group: str,
     name: str,
@@ -61,7 +61,7 @@ def _kafka(
     )
 
 
-def _attribute(group: str, name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
+def attribute_metric(group: str, name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
     """An attribute of an MBean `kafka.server:type=...`, as Kafka's newer metrics are."""
     return Metric(
         name=prometheus_name("kafka.server", group, name),
@@ -74,11 +74,11 @@ def _attribute(group: str, name: str, unit: str, text: str, **more: tuple[str, .
 
 
 def _raft(name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
-    return _attribute("raft-metrics", name, unit, text, **more)
+    return attribute_metric("raft-metrics", name, unit, text, **more)
 
 
 def _controller(name: str, unit: str, text: str, **more: Kind) -> Metric:
-    return _kafka(
+    return kafka_metric(
         "kafka.controller",
         "KafkaController",
         name,
@@ -90,15 +90,15 @@ def _controller(name: str, unit: str, text: str, **more: Kind) -> Metric:
 
 
 def _broker(name: str, unit: str, text: str) -> Metric:
-    return _attribute("broker-metadata-metrics", name, unit, text, roles=(BROKER,))
+    return attribute_metric("broker-metadata-metrics", name, unit, text, roles=(BROKER,))
 
 
 def _replica(name: str, unit: str, text: str, kind: Kind = "gauge") -> Metric:
-    return _kafka("kafka.server", "ReplicaManager", name, unit, text, roles=(BROKER,), kind=kind)
+    return kafka_metric("kafka.server", "ReplicaManager", name, unit, text, roles=(BROKER,), kind=kind)
 
 
 def _traffic(name: str, unit: str, text: str) -> Metric:
-    return _kafka("kafka.server", "BrokerTopicMetrics", name, unit, text, roles=(BROKER,), kind="counter")
+    return kafka_metric("kafka.server", "BrokerTopicMetrics", name, unit, text, roles=(BROKER,), kind="counter")
 
 
 STATES = ("leader", "candidate", "prospective", "voted", "follower", "observer", "unattached", "resigned")
@@ -143,24 +143,24 @@ APPEND_RATE = _raft(
 )
 IDLE_RATIO = _raft("poll-idle-ratio-avg", "0 to 1", "The fraction of time in which the node's loop was idle.")
 
-METADATA_VERSION = _kafka(
+METADATA_VERSION = kafka_metric(
     "kafka.server", "MetadataLoader", "CurrentMetadataVersion", "level", "The finalized metadata.version."
 )
-LOAD_SNAPSHOTS = _kafka(
+LOAD_SNAPSHOTS = kafka_metric(
     "kafka.server",
     "MetadataLoader",
     "HandleLoadSnapshotCount",
     "snapshots",
     "Snapshots loaded since this node started, including the one at its start.",
 )
-SNAPSHOT_BYTES = _kafka(
+SNAPSHOT_BYTES = kafka_metric(
     "kafka.server",
     "SnapshotEmitter",
     "LatestSnapshotGeneratedBytes",
     "bytes",
     "The size of the newest snapshot that this process wrote or, if none, loaded. 0: none.",
 )
-SNAPSHOT_AGE = _kafka(
+SNAPSHOT_AGE = kafka_metric(
     "kafka.server",
     "SnapshotEmitter",
     "LatestSnapshotGeneratedAgeMs",
@@ -281,7 +281,7 @@ UNASSIGNED_REPLICAS = Metric(
     text="Replicas of this broker whose directory is not committed yet.",
     roles=(BROKER,),
 )
-MAX_LAG = _kafka(
+MAX_LAG = kafka_metric(
     "kafka.server",
     "ReplicaFetcherManager",
     "MaxLag",
@@ -289,7 +289,7 @@ MAX_LAG = _kafka(
     "The lag of the replica that is furthest behind its leader.",
     roles=(BROKER,),
 )
-PURGATORY = _kafka(
+PURGATORY = kafka_metric(
     "kafka.server",
     "DelayedOperationPurgatory",
     "PurgatorySize",
@@ -300,7 +300,7 @@ PURGATORY = _kafka(
 )
 ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "Times that this broker shrank an ISR.", "counter")
 ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "Times that this broker expanded an ISR.", "counter")
-OFFLINE_DIRECTORIES = _kafka(
+OFFLINE_DIRECTORIES = kafka_metric(
     "kafka.log",
     "LogManager",
     "OfflineLogDirectoryCount",
@@ -308,7 +308,7 @@ OFFLINE_DIRECTORIES = _kafka(
     "Offline log directories. 0 on a healthy broker.",
     roles=(BROKER,),
 )
-OFFLINE_DIRECTORIES_KIP = _kafka(
+OFFLINE_DIRECTORIES_KIP = kafka_metric(
     "kafka.server",
     "LogManager",
     "OfflineLogDirectoryCount",
@@ -316,7 +316,7 @@ OFFLINE_DIRECTORIES_KIP = _kafka(
     "The same, under the name in KIP-112.",
     roles=(BROKER,),
 )
-OFFLINE_DIRECTORIES_ALIAS = _kafka(
+OFFLINE_DIRECTORIES_ALIAS = kafka_metric(
     "kafka.server",
     "LogManager",
     "OfflineLogDirectoriesCount",
@@ -324,7 +324,7 @@ OFFLINE_DIRECTORIES_ALIAS = _kafka(
     "The same, under the name in KIP-112's text for operators.",
     roles=(BROKER,),
 )
-DIRECTORY_OFFLINE = _kafka(
+DIRECTORY_OFFLINE = kafka_metric(
     "kafka.log",
     "LogManager",
     "LogDirectoryOffline",
@@ -347,7 +347,7 @@ FAILED_FETCHES = _traffic(
 )
 MESSAGES_IN = _traffic("MessagesInPerSec", "records", "Produced records that were appended.")
 
-REQUEST_TIME = _kafka(
+REQUEST_TIME = kafka_metric(
     "kafka.network",
     "RequestMetrics",
     "TotalTimeMs",
@@ -356,7 +356,7 @@ REQUEST_TIME = _kafka(
     kind="histogram",
     labels=("request",),
 )
-REQUEST_ERRORS = _kafka(
+REQUEST_ERRORS = kafka_metric(
     "kafka.network",
     "RequestMetrics",
     "ErrorsPerSec",
@@ -365,7 +365,7 @@ REQUEST_ERRORS = _kafka(
     kind="counter",
     labels=("request", "error"),
 )
-FLUSH_TIME = _kafka(
+FLUSH_TIME = kafka_metric(
     "kafka.log",
     "LogFlushStats",
     "LogFlushRateAndTimeMs",

@@ -31,7 +31,6 @@ LONG_FILES: dict[str, int] = {
     "metadata/inspect/timeline/timeline.py": 465,
     "metadata/inspect/why/why.py": 469,
     "pipeline/intervals/cluster.py": 419,
-    "runtime/config/node.py": 470,
     "runtime/driver.py": 558,
     "runtime/metrics/catalogue.py": 557,
     "storage/log/log.py": 497,

@@ -19,7 +19,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import MANIFEST, Layout, create, free_ports, open_layout
 from metaquorum.cli.local.processes import Processes, ProcessRecord
 from metaquorum.cli.main import main
-from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.config.load import load_config
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.uuids import uuid_to_text

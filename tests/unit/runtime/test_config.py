@@ -16,7 +16,7 @@ from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.runtime.config.key import BROKER as BROKER_ROLE
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.keys_topics import TOPICS
-from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_to_text
 

@@ -13,7 +13,7 @@ import pytest
 from metaquorum.runtime.config.kafka_keys import is_kafkas
 from metaquorum.runtime.config.key import BROKER, CONTROLLER
 from metaquorum.runtime.config.keys import KEYS
-from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.config.load import load_config
 
 _TABLE = """
 alter.log.dirs.replication.quota.window.num=11

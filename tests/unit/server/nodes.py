@@ -17,7 +17,8 @@ from metaquorum.broker.server.main import BrokerProcess, open_process
 from metaquorum.cli.layout import free_ports
 from metaquorum.controller.server.main import ControllerProcess
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver import Ending
 from metaquorum.runtime.metrics.service import bind_metrics
 from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica

@@ -27,7 +27,8 @@ from metaquorum.runtime.client.broker_ids import (
     list_broker_ids,
     unbind_broker_id,
 )
-from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.storage.disk.posix import PosixDisk

@@ -12,7 +12,8 @@ import pytest
 
 from metaquorum.broker.server.data.disk_faults import VARIABLE, configured_faults
 from metaquorum.broker.server.data.open import look_at_directories, open_directories
-from metaquorum.runtime.config.node import NodeConfig, load_config
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.replica import check_metadata_directory
 from metaquorum.storage.disk.posix import PosixDisk

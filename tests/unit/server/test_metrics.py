@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.config.node import load_config
+from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.metrics.catalogue import BROKER, CONTROLLER, METRICS
 from metaquorum.storage.uuids import random_uuid, uuid_to_text

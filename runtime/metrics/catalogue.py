@@ -1,76 +1,20 @@
 """Every figure that a process shows: its name, what it means, and its unit.
 
-Owns the rule by which Kafka's names become Prometheus names, and the table behind docs/metrics.md.
+Owns the table behind docs/metrics.md; `broker_catalogue` is its part on brokers.
 A figure that is not in the table cannot be shown. Knows no values.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from typing import Literal
-
-Kind = Literal["gauge", "counter", "histogram"]
-
-CONTROLLER = "controller"
-BROKER = "broker"
-BOTH = (CONTROLLER, BROKER)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One figure, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
-
-    name: str
-    kind: Kind
-    unit: str
-    text: str
-    roles: tuple[str, ...] = BOTH
-    labels: tuple[str, ...] = ()
-
-    @property
-    def shown_name(self) -> str:
-        return f"{self.name}_total" if self.kind == "counter" else self.name
-
-
-def prometheus_name(domain: str, group: str, name: str) -> str:
-    """`kafka.controller`, `KafkaController`, `ActiveControllerCount`: joined with `_` as they are written,
-    and every run of characters that a Prometheus name must not have becomes one `_`."""
-    return re.sub(r"[^A-Za-z0-9_]+", "_", f"{domain}_{group}_{name}")
-
-
-def kafka_metric(
-    domain: str,
-    group: str,
-    name: str,
-    unit: str,
-    text: str,
-    *,
-    kind: Kind = "gauge",
-    roles: tuple[str, ...] = BOTH,
-    labels: tuple[str, ...] = (),
-) -> Metric:
-    """A gauge `<type=..., name=...>` of Kafka."""
-    return Metric(
-        name=prometheus_name(domain, group, name),
-        kind=kind,
-        unit=unit,
-        text=text,
-        roles=roles,
-        labels=labels,
-    )
-
-
-def attribute_metric(group: str, name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
-    """An attribute of an MBean `kafka.server:type=...`, as Kafka's newer metrics are."""
-    return Metric(
-        name=prometheus_name("kafka.server", group, name),
-        kind="gauge",
-        unit=unit,
-        text=text,
-        roles=more.get("roles", BOTH),
-        labels=more.get("labels", ()),
-    )
+from metaquorum.runtime.metrics.broker_catalogue import BROKER_GROUPS
+from metaquorum.runtime.metrics.metric import (
+    CONTROLLER,
+    Kind,
+    Metric,
+    attribute_metric,
+    kafka_metric,
+    prometheus_name,
+)
 
 
 def _raft(name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
@@ -87,18 +31,6 @@ def _controller(name: str, unit: str, text: str, **more: Kind) -> Metric:
         roles=(CONTROLLER,),
         kind=more.get("kind", "gauge"),
     )
-
-
-def _broker(name: str, unit: str, text: str) -> Metric:
-    return attribute_metric("broker-metadata-metrics", name, unit, text, roles=(BROKER,))
-
-
-def _replica(name: str, unit: str, text: str, kind: Kind = "gauge") -> Metric:
-    return kafka_metric("kafka.server", "ReplicaManager", name, unit, text, roles=(BROKER,), kind=kind)
-
-
-def _traffic(name: str, unit: str, text: str) -> Metric:
-    return kafka_metric("kafka.server", "BrokerTopicMetrics", name, unit, text, roles=(BROKER,), kind="counter")
 
 
 STATES = ("leader", "candidate", "prospective", "voted", "follower", "observer", "unattached", "resigned")
@@ -234,146 +166,6 @@ NEW_CONTROLLERS = _controller(
     "NewActiveControllersCount", "elections", "Elections of a leader that this node has seen."
 )
 
-BROKER_APPLIED_OFFSET = _broker(
-    "last-applied-record-offset", "offset", "The last metadata record that this broker applied. -1: none."
-)
-BROKER_APPLIED_TIMESTAMP = _broker(
-    "last-applied-record-timestamp", "ms since 1970", "The timestamp of that record. -1: none."
-)
-BROKER_APPLIED_LAG = _broker("last-applied-record-lag-ms", "ms", "The age of that record. -1: none.")
-BROKER_LOAD_ERRORS = _broker(
-    "metadata-load-error-count",
-    "errors",
-    "Failures to read or replay committed metadata, and damaged snapshots that were fetched again.",
-)
-BROKER_APPLY_ERRORS = _broker(
-    "metadata-apply-error-count",
-    "errors",
-    "New images that could not be applied to this broker's replicas.",
-)
-
-LEADER_COUNT = _replica("LeaderCount", "partitions", "Partitions that this broker leads.")
-PARTITION_COUNT = _replica(
-    "PartitionCount", "replicas", "Replicas of this broker, including those in offline directories."
-)
-OFFLINE_REPLICAS = _replica(
-    "OfflineReplicaCount", "replicas", "Replicas of this broker in offline directories (KIP-112)."
-)
-UNDER_REPLICATED = _replica(
-    "UnderReplicatedPartitions",
-    "partitions",
-    "Partitions led here with fewer in-sync replicas than replicas.",
-)
-UNDER_MIN_ISR = _replica(
-    "UnderMinIsrPartitionCount",
-    "partitions",
-    "Partitions led here with fewer in-sync replicas than min.insync.replicas.",
-)
-AT_MIN_ISR = _replica(
-    "AtMinIsrPartitionCount",
-    "partitions",
-    "Partitions led here with exactly min.insync.replicas in-sync replicas.",
-)
-UNASSIGNED_REPLICAS = Metric(
-    name="metaquorum_broker_unassigned_replicas",
-    kind="gauge",
-    unit="replicas",
-    text="Replicas of this broker whose directory is not committed yet.",
-    roles=(BROKER,),
-)
-MAX_LAG = kafka_metric(
-    "kafka.server",
-    "ReplicaFetcherManager",
-    "MaxLag",
-    "offsets",
-    "The lag of the replica that is furthest behind its leader.",
-    roles=(BROKER,),
-)
-PURGATORY = kafka_metric(
-    "kafka.server",
-    "DelayedOperationPurgatory",
-    "PurgatorySize",
-    "requests",
-    "Requests that wait for replication or for new records.",
-    roles=(BROKER,),
-    labels=("delayedOperation",),
-)
-ISR_SHRINKS = _replica("IsrShrinksPerSec", "changes", "Times that this broker shrank an ISR.", "counter")
-ISR_EXPANDS = _replica("IsrExpandsPerSec", "changes", "Times that this broker expanded an ISR.", "counter")
-OFFLINE_DIRECTORIES = kafka_metric(
-    "kafka.log",
-    "LogManager",
-    "OfflineLogDirectoryCount",
-    "directories",
-    "Offline log directories. 0 on a healthy broker.",
-    roles=(BROKER,),
-)
-OFFLINE_DIRECTORIES_KIP = kafka_metric(
-    "kafka.server",
-    "LogManager",
-    "OfflineLogDirectoryCount",
-    "directories",
-    "The same, under the name in KIP-112.",
-    roles=(BROKER,),
-)
-OFFLINE_DIRECTORIES_ALIAS = kafka_metric(
-    "kafka.server",
-    "LogManager",
-    "OfflineLogDirectoriesCount",
-    "directories",
-    "The same, under the name in KIP-112's text for operators.",
-    roles=(BROKER,),
-)
-DIRECTORY_OFFLINE = kafka_metric(
-    "kafka.log",
-    "LogManager",
-    "LogDirectoryOffline",
-    "0 or 1",
-    "1: this directory is offline.",
-    roles=(BROKER,),
-    labels=("logDirectory",),
-)
-BYTES_IN = _traffic("BytesInPerSec", "bytes", "Produced records that were appended.")
-BYTES_OUT = _traffic("BytesOutPerSec", "bytes", "Records that were sent to consumers.")
-REPLICATION_IN = _traffic(
-    "ReplicationBytesInPerSec", "bytes", "Records that were fetched from leaders and appended."
-)
-REPLICATION_OUT = _traffic("ReplicationBytesOutPerSec", "bytes", "Records that were sent to followers.")
-FAILED_PRODUCES = _traffic(
-    "FailedProduceRequestsPerSec", "partitions", "Partitions of produce requests that failed."
-)
-FAILED_FETCHES = _traffic(
-    "FailedFetchRequestsPerSec", "partitions", "Partitions of fetch requests that failed."
-)
-MESSAGES_IN = _traffic("MessagesInPerSec", "records", "Produced records that were appended.")
-
-REQUEST_TIME = kafka_metric(
-    "kafka.network",
-    "RequestMetrics",
-    "TotalTimeMs",
-    "ms",
-    "The time from the arrival of a request to its answer, including waits; by request.",
-    kind="histogram",
-    labels=("request",),
-)
-REQUEST_ERRORS = kafka_metric(
-    "kafka.network",
-    "RequestMetrics",
-    "ErrorsPerSec",
-    "requests",
-    "Requests answered with an error, by request and code.",
-    kind="counter",
-    labels=("request", "error"),
-)
-FLUSH_TIME = kafka_metric(
-    "kafka.log",
-    "LogFlushStats",
-    "LogFlushRateAndTimeMs",
-    "ms",
-    "The time that a sync took; `directory` is a log directory, or `metadata` for the metadata log.",
-    kind="histogram",
-    labels=("directory",),
-)
 
 INFO = Metric(
     name="metaquorum_node_info",
@@ -441,34 +233,6 @@ ALL_UNDER_REPLICATED = Metric(
     text="Partitions of the cluster with fewer in-sync replicas than replicas.",
     roles=(CONTROLLER,),
 )
-BROKER_STATE = Metric(
-    name=prometheus_name("kafka.server", "KafkaServer", "BrokerState"),
-    kind="gauge",
-    unit="state",
-    text="Kafka's number of the state: 1 starting, 2 recovery, 3 running, 6 controlled shutdown, 7 ended.",
-    roles=(BROKER,),
-)
-BROKER_FENCED = Metric(
-    name="metaquorum_broker_fenced",
-    kind="gauge",
-    unit="0 or 1",
-    text="1: this broker does not serve clients.",
-    roles=(BROKER,),
-)
-BROKER_EPOCH = Metric(
-    name="metaquorum_broker_epoch",
-    kind="gauge",
-    unit="epoch",
-    text="The broker epoch. -1: not registered.",
-    roles=(BROKER,),
-)
-BROKER_LEASE = Metric(
-    name="metaquorum_broker_lease_left_ms",
-    kind="gauge",
-    unit="ms",
-    text="The remaining time of the lease. -1: none.",
-    roles=(BROKER,),
-)
 INBOX = Metric(
     name="metaquorum_loop_inbox_events", kind="gauge", unit="events", text="Events waiting in the inbox."
 )
@@ -514,32 +278,7 @@ GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
             ALL_UNDER_REPLICATED,
         ),
     ),
-    (
-        "Brokers",
-        (
-            *(BROKER_APPLIED_OFFSET, BROKER_APPLIED_TIMESTAMP, BROKER_APPLIED_LAG, BROKER_LOAD_ERRORS),
-            *(BROKER_APPLY_ERRORS, BROKER_STATE, BROKER_FENCED, BROKER_EPOCH, BROKER_LEASE),
-        ),
-    ),
-    (
-        "Replicas and log directories",
-        (
-            *(
-                LEADER_COUNT,
-                PARTITION_COUNT,
-                OFFLINE_REPLICAS,
-                UNDER_REPLICATED,
-                UNDER_MIN_ISR,
-                AT_MIN_ISR,
-                UNASSIGNED_REPLICAS,
-            ),
-            *(ISR_SHRINKS, ISR_EXPANDS, OFFLINE_DIRECTORIES, OFFLINE_DIRECTORIES_KIP),
-            *(OFFLINE_DIRECTORIES_ALIAS, DIRECTORY_OFFLINE, MAX_LAG, PURGATORY),
-            *(BYTES_IN, BYTES_OUT, REPLICATION_IN, REPLICATION_OUT, MESSAGES_IN),
-            *(FAILED_PRODUCES, FAILED_FETCHES),
-        ),
-    ),
-    ("Requests and disks", (REQUEST_TIME, REQUEST_ERRORS, FLUSH_TIME)),
+    *BROKER_GROUPS,
     ("The process", (INFO, INBOX, REFUSED, GAPS, SCRAPE_TIME)),
 )
 METRICS: dict[str, Metric] = {metric.name: metric for _, group in GROUPS for metric in group}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metaquorum.runtime.metrics.catalogue import GROUPS, Metric
+from metaquorum.runtime.metrics.catalogue import GROUPS
+from metaquorum.runtime.metrics.metric import Metric
 
 _HEAD = """# Metrics
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaquorum.raft.core import RaftCore
+from metaquorum.runtime.metrics import broker_catalogue as of_brokers
 from metaquorum.runtime.metrics import catalogue as names
-from metaquorum.runtime.metrics.catalogue import Metric
+from metaquorum.runtime.metrics.metric import Metric
 from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
 from metaquorum.runtime.metrics.statistics import Histogram
 
@@ -92,11 +93,13 @@ def image_families(metadata_version: int, stats: NodeStatistics, now_ms: int) ->
 
 def work_families(stats: NodeStatistics) -> Iterable[Family]:
     """Requests and syncs, by name and by directory. `metadata` comes first."""
-    yield labelled(names.REQUEST_TIME, dict(sorted(stats.requests.times_ms.items())))
-    yield Family(names.REQUEST_ERRORS, [(key, count) for key, count in sorted(stats.requests.errors.items())])
+    yield labelled(of_brokers.REQUEST_TIME, dict(sorted(stats.requests.times_ms.items())))
+    yield Family(
+        of_brokers.REQUEST_ERRORS, [(key, count) for key, count in sorted(stats.requests.errors.items())]
+    )
     flushes = stats.flushes.times_ms
     ordered = sorted(flushes, key=lambda directory: (directory != METADATA, directory))
-    yield labelled(names.FLUSH_TIME, {directory: flushes[directory] for directory in ordered})
+    yield labelled(of_brokers.FLUSH_TIME, {directory: flushes[directory] for directory in ordered})
 
 
 def applied_age_ms(timestamp_ms: int, wall_ms: int) -> int:

@@ -32,7 +32,6 @@ LONG_FILES: dict[str, int] = {
     "metadata/inspect/why/why.py": 469,
     "pipeline/intervals/cluster.py": 419,
     "runtime/driver.py": 558,
-    "runtime/metrics/catalogue.py": 557,
     "storage/log/log.py": 497,
     "storage/partition/partition_log.py": 437,
 }

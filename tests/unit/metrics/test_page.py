@@ -11,9 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.metrics import page as page_module
-from metaquorum.runtime.metrics.catalogue import GROUPS, METRICS, Metric, prometheus_name
+from metaquorum.runtime.metrics.catalogue import GROUPS, METRICS
 from metaquorum.runtime.metrics.docs import metrics_page
 from metaquorum.runtime.metrics.families import Family, one
+from metaquorum.runtime.metrics.metric import Metric, prometheus_name
 from metaquorum.runtime.metrics.page import Page, prometheus_family
 from metaquorum.runtime.metrics.statistics import Histogram
 

@@ -19,7 +19,8 @@ from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.metrics.catalogue import BROKER, CONTROLLER, METRICS
+from metaquorum.runtime.metrics.catalogue import METRICS
+from metaquorum.runtime.metrics.metric import BROKER, CONTROLLER
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.unit.server.nodes import (
     CLUSTER_ID,

@@ -1,0 +1,69 @@
+"""What a figure is: name, kind, unit, meaning. Owns the rule by which Kafka's names become Prometheus names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+CONTROLLER = "controller"
+BROKER = "broker"
+BOTH = (CONTROLLER, BROKER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
+
+    name: str
+    kind: Kind
+    unit: str
+    text: str
+    roles: tuple[str, ...] = BOTH
+    labels: tuple[str, ...] = ()
+
+    @property
+    def shown_name(self) -> str:
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def prometheus_name(domain: str, group: str, name: str) -> str:
+    """`kafka.controller`, `KafkaController`, `ActiveControllerCount`: joined with `_` as they are written,
+    and every run of characters that a Prometheus name must not have becomes one `_`."""
+    return re.sub(r"[^A-Za-z0-9_]+", "_", f"{domain}_{group}_{name}")
+
+
+def kafka_metric(
+    domain: str,
+    group: str,
+    name: str,
+    unit: str,
+    text: str,
+    *,
+    kind: Kind = "gauge",
+    roles: tuple[str, ...] = BOTH,
+    labels: tuple[str, ...] = (),
+) -> Metric:
+    """A gauge `<type=..., name=...>` of Kafka."""
+    return Metric(
+        name=prometheus_name(domain, group, name),
+        kind=kind,
+        unit=unit,
+        text=text,
+        roles=roles,
+        labels=labels,
+    )
+
+
+def attribute_metric(group: str, name: str, unit: str, text: str, **more: tuple[str, ...]) -> Metric:
+    """An attribute of an MBean `kafka.server:type=...`, as Kafka's newer metrics are."""
+    return Metric(
+        name=prometheus_name("kafka.server", group, name),
+        kind="gauge",
+        unit=unit,
+        text=text,
+        roles=more.get("roles", BOTH),
+        labels=more.get("labels", ()),
+    )

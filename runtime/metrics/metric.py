@@ -1,4 +1,4 @@
-"""What a figure is: name, kind, unit, meaning. Owns the rule by which Kafka's names become Prometheus names."""
+"""What a figure is, and the rule by which Kafka's names become Prometheus names."""
 
 from __future__ import annotations
 

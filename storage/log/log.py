@@ -16,16 +16,17 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader, parse_header
-from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
+from metaquorum.storage.batches.batch import BatchHeader
+from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join, parent_of, write_atomically
-from metaquorum.storage.errors import BatchError, LogFailedError, OffsetOutOfRange
+from metaquorum.storage.errors import BatchError, OffsetOutOfRange
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.open import Examined, examine, repair
+from metaquorum.storage.log.open_log import OpenLog
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from metaquorum.storage.log.segment import Segment, list_segments, segment_name
 from metaquorum.storage.types import LogPosition
@@ -49,25 +50,17 @@ class SyncTicket:
         self.log._run_sync(self)
 
 
-class SegmentedLog:
+class SegmentedLog(OpenLog):
     """A log open for writing. Make one with `open`."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, lock: Lock | None) -> None:
-        self.directory = directory
-        self.config = config
+        super().__init__(directory, config)
         self.generation = 0
         self.synced_offset = 0
-        self.end_offset = 0
-        self.start_epoch = 0
-        self.epochs = EpochTable()
         self._disk = disk
         self._lock = lock
-        self._segments: list[Segment] = []
         self._stored_epochs: EpochTable | None = None
-        self._point = RecoveryPoint(offset=0, segment=0, position=0, start_offset=0, start_epoch=0)
         self._unpointed_bytes = 0
-        self._last_timestamp_ms: int | None = None
-        self._failed = False
         # Held while the disk thread syncs, so that a truncation cannot run beside it.
         self._io = disk.mutex()
 
@@ -99,57 +92,6 @@ class SegmentedLog:
             log.close()
             raise
         return log
-
-    # --- where it is
-
-    @property
-    def start_offset(self) -> int:
-        """Offset of the first record that is still here (the end offset, for an empty log)."""
-        return self._segments[0].base_offset
-
-    @property
-    def last_position(self) -> LogPosition:
-        """(epoch of the last record, end offset); of an empty log after a snapshot, the snapshot's."""
-        epoch = self.epochs.last_epoch if self.end_offset > self.start_offset else self.start_epoch
-        return LogPosition(epoch, self.end_offset)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in all segments."""
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def recovery_point(self) -> RecoveryPoint:
-        """The last one that is durable."""
-        return self._point
-
-    def segments(self) -> list[SegmentInfo]:
-        """Every segment, oldest first."""
-        infos: list[SegmentInfo] = []
-        for index, segment in enumerate(self._segments):
-            following = self._segments[index + 1] if index + 1 < len(self._segments) else None
-            first = segment.first_timestamp_ms
-            last = following.first_timestamp_ms if following else self._newest_timestamp_ms()
-            infos.append(
-                SegmentInfo(
-                    file=segment.path,
-                    base_offset=segment.base_offset,
-                    end_offset=following.base_offset if following else self.end_offset,
-                    size_bytes=segment.size,
-                    first_timestamp_ms=first,
-                    last_timestamp_ms=last if last is not None else first,
-                )
-            )
-        return infos
-
-    def _newest_timestamp_ms(self) -> int | None:
-        active = self._segments[-1]
-        if self._last_timestamp_ms is None and active.size:
-            position, _ = active.locate(self.end_offset - 1)
-            self._last_timestamp_ms = parse_header(
-                active.file.read_at(position, HEADER_BYTES)
-            ).max_timestamp_ms
-        return self._last_timestamp_ms
 
     # --- writing
 
@@ -272,16 +214,6 @@ class SegmentedLog:
                 self._lock.release()
                 self._lock = None
 
-    def _point_at_end(self) -> RecoveryPoint:
-        active = self._segments[-1]
-        return RecoveryPoint(
-            offset=self.end_offset,
-            segment=active.base_offset,
-            position=active.size,
-            start_offset=self.start_offset,
-            start_epoch=self.start_epoch,
-        )
-
     def _store_point(self, point: RecoveryPoint, epochs: EpochTable) -> None:
         self._store_epochs(epochs)
         store_recovery_point(self._disk, self.directory, point)
@@ -291,32 +223,6 @@ class SegmentedLog:
         if epochs != self._stored_epochs:
             write_atomically(self._disk, join(self.directory, EPOCHS_FILE), epochs.encode())
             self._stored_epochs = epochs
-
-    def _check_usable(self) -> None:
-        if self._failed:
-            raise LogFailedError(self.directory)
-
-    # --- reading
-
-    def read(self, offset: int, max_bytes: int) -> Batches:
-        """Whole batches, checked by CRC, from the one that contains `offset` on; empty at the end offset.
-
-        At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
-        end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
-        """
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        segment = self._segment_for(offset)
-        if offset == self.end_offset:
-            return NO_BATCHES
-        position, base = segment.locate(offset)
-        return segment.read(position, base, max_bytes)
-
-    def _segment_for(self, offset: int) -> Segment:
-        for segment in reversed(self._segments):
-            if segment.base_offset <= offset:
-                return segment
-        raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
 
     # --- cutting
 
@@ -447,13 +353,7 @@ class SegmentedLog:
             return RecoveryPoint(
                 offset=start, segment=start, position=0, start_offset=start, start_epoch=self.start_epoch
             )
-        return RecoveryPoint(
-            offset=old.offset,
-            segment=old.segment,
-            position=old.position,
-            start_offset=start,
-            start_epoch=self.start_epoch,
-        )
+        return replace(old, start_offset=start, start_epoch=self.start_epoch)
 
     def _remove_segment(self, segment: Segment) -> None:
         segment.close()

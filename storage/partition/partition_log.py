@@ -30,7 +30,7 @@ from metaquorum.storage.disk.interface import (
     place_staged,
     remove_if_present,
 )
-from metaquorum.storage.errors import CorruptFileError, FileMissingError, OffsetOutOfRange
+from metaquorum.storage.errors import CorruptFileError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
 from metaquorum.storage.log.epochs import EpochTable
@@ -44,10 +44,10 @@ from metaquorum.storage.partition.checkpoint import Checkpoint
 from metaquorum.storage.partition.pooled_log import PooledLog
 from metaquorum.storage.partition.producer_snapshot import (
     encode_producers,
-    load_producers,
     parse_snapshot_name,
     snapshot_name,
 )
+from metaquorum.storage.partition.producer_snapshots import ProducerSnapshots
 from metaquorum.storage.partition.producers import ProducerTable
 from metaquorum.storage.types import LogPosition
 
@@ -66,7 +66,7 @@ class PartitionLog(PooledLog):
         super().__init__(disk, directory, config, pool, file_system)
         self.producers = ProducerTable()
         self.needs_sync = False
-        self._snapshots: list[int] = []
+        self._snapshots = ProducerSnapshots(disk, directory)
         self._indexes = LogIndexes(disk, directory)
         # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
         self._shape = 0
@@ -101,9 +101,9 @@ class PartitionLog(PooledLog):
 
     def _load(self, names: list[str], on_warning: Callable[[str], None], verify: bool) -> None:
         point = self._load_point(on_warning, verify) if POINT_FILE in names else None
-        self._snapshots = sorted(offset for offset in map(parse_snapshot_name, names) if offset is not None)
+        self._snapshots.find(names)
         if point is not None and point.resetting:
-            self._drop_snapshots(0)
+            self._snapshots.drop(0)
             self._finish_reset(point)
             self.trusted_from = point.offset
             self._remove_leftovers(names)
@@ -151,32 +151,14 @@ class PartitionLog(PooledLog):
         for name in names:
             if name.endswith((STAGED_SUFFIX, ".tmp")) or self._indexes.is_leftover(name, bases):
                 self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
-        if any(offset > self.end_offset for offset in self._snapshots):
-            self._drop_snapshots(self.end_offset + 1)
+        self._snapshots.drop(self.end_offset + 1)
 
     def _load_producers(self, on_warning: Callable[[str], None] = lambda text: None) -> None:
         """The newest snapshot that can be read, and the headers after it."""
-        self.producers = ProducerTable()
-        start = self.start_offset
-        for offset in reversed(self._snapshots):
-            if offset < start:
-                break
-            try:
-                self.producers = load_producers(self._disk, self.directory, offset)
-            except (CorruptFileError, FileMissingError) as error:
-                on_warning(f"{error}; it is ignored")
-                self._snapshots.remove(offset)
-                remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
-                continue
-            start = offset
-            break
-        self._replay_producers(start)
-
-    def _replay_producers(self, start: int) -> None:
+        self.producers, start = self._snapshots.load(self.start_offset, on_warning)
         if start >= self.end_offset:
             return
-        for one in self._segments[max(0, self._slot(start)) :]:
-            segment = cast(TimedSegment, one)
+        for segment in self._timed_segments()[max(0, self._slot(start)) :]:
             position = segment.locate(start)[0] if segment.base_offset < start else 0
             for header in segment.producer_headers(position):
                 self.producers.note(header, seen_ms=header.max_timestamp_ms)
@@ -185,11 +167,7 @@ class PartitionLog(PooledLog):
 
     def segment_files(self) -> list[TimedSegment]:
         """The segments that may hold bytes above the recovery point."""
-        return [
-            cast(TimedSegment, segment)
-            for segment in self._segments
-            if segment.base_offset >= self._point.segment
-        ]
+        return [one for one in self._timed_segments() if one.base_offset >= self._point.segment]
 
     @property
     def is_pointed(self) -> bool:
@@ -248,7 +226,7 @@ class PartitionLog(PooledLog):
             self._disk.sync_directory(self.directory)
             with self._lookup:
                 self._segments.append(following)
-            self._snapshots = sorted({*self._snapshots, self.end_offset})
+            self._snapshots.note(self.end_offset)
             self._forget_snapshots()
 
     # --- checkpoints
@@ -273,7 +251,7 @@ class PartitionLog(PooledLog):
                 files = self._indexes.complete(self._timed_segments())
         if not files and point == self._point and self.epochs == self._stored_epochs:
             return None
-        if self._snapshots[-1:] != [self.end_offset] and self.end_offset > self.start_offset:
+        if self._snapshots.newest != self.end_offset and self.end_offset > self.start_offset:
             files.append(self._snapshot_file())
         if self.epochs != self._stored_epochs:
             files.append((join(self.directory, EPOCHS_FILE), self.epochs.encode()))
@@ -300,7 +278,7 @@ class PartitionLog(PooledLog):
                     offset = parse_snapshot_name(name_of(path))
                     if offset is not None:
                         # A cut must find it from now on.
-                        self._snapshots = sorted({*self._snapshots, offset})
+                        self._snapshots.note(offset)
                 return bool(paths)
             place_staged(self._disk, join(self.directory, POINT_FILE), _CHECKPOINT)
             self._point = point
@@ -318,21 +296,7 @@ class PartitionLog(PooledLog):
         return join(self.directory, snapshot_name(self.end_offset)), encode_producers(self.producers)
 
     def _forget_snapshots(self) -> None:
-        """Once the newest is durable: of the others only those at a segment's start stay, which a truncation
-        may need."""
-        bases = {segment.base_offset for segment in self._segments}
-        for one in [one for one in self._snapshots[:-1] if one not in bases]:
-            self._snapshots.remove(one)
-            remove_if_present(self._disk, join(self.directory, snapshot_name(one)))
-
-    def _drop_snapshots(self, from_offset: int) -> None:
-        """Removes snapshots at and above an offset, durably: they would tell of records that are cut."""
-        doomed = [offset for offset in self._snapshots if offset >= from_offset]
-        for offset in doomed:
-            remove_if_present(self._disk, join(self.directory, snapshot_name(offset)))
-            self._snapshots.remove(offset)
-        if doomed:
-            self._disk.sync_directory(self.directory)
+        self._snapshots.forget({segment.base_offset for segment in self._segments})
 
     # --- the start
 
@@ -361,7 +325,7 @@ class PartitionLog(PooledLog):
             end = keep.cut_place(end_offset)[1] if keep.size else keep.base_offset
             with self._io:
                 self._shape += 1
-                self._drop_snapshots(end + 1)
+                self._snapshots.drop(end + 1)
                 self._indexes.cut(keep.base_offset, end)
             super().truncate_to(end)
             self._visible_from = min(self._visible_from, end)
@@ -374,7 +338,7 @@ class PartitionLog(PooledLog):
         with self._lookup:
             with self._io:
                 self._shape += 1
-                self._drop_snapshots(0)
+                self._snapshots.drop(0)
                 for segment in self._segments:
                     self._indexes.remove(segment.base_offset)
             self.reset_to(LogPosition(-1, offset))
@@ -392,9 +356,8 @@ class PartitionLog(PooledLog):
 
     def _remove_segment(self, segment: Segment) -> None:
         self._indexes.remove(segment.base_offset)
-        if segment.base_offset < self.start_offset and segment.base_offset in self._snapshots:
+        if segment.base_offset < self.start_offset:
             self._snapshots.remove(segment.base_offset)
-            remove_if_present(self._disk, join(self.directory, snapshot_name(segment.base_offset)))
         super()._remove_segment(segment)
 
     def enforce_retention(

@@ -141,8 +141,8 @@ PRODUCER_BUGS = (
         breaks="a restart restores the producers that a replay of the log gives",
         source="KIP-98, issue 5",
         file="storage/partition/partition_log.py",
-        old="        self._replay_producers(start)\n\n    def _replay",
-        new="        self._replay_producers(self.end_offset)\n\n    def _replay",
+        old="        if start >= self.end_offset:\n",
+        new="        if start <= self.end_offset:\n",
         caught_by=(SIM,),
     ),
     Bug(
@@ -151,7 +151,7 @@ PRODUCER_BUGS = (
         source="KIP-98, issue 5",
         file="storage/partition/partition_log.py",
         old="min(self.trusted_from, end)\n            self._load_producers()\n",
-        new="min(self.trusted_from, end)\n            self._replay_producers(end)\n",
+        new="min(self.trusted_from, end)\n",
         caught_by=(SIM,),
     ),
 )

@@ -124,6 +124,9 @@ class BrokerNode:
             self._data(now_ms, self._replicas.tick(now_ms=now_ms, wall_ms=wall_ms))
         return self._settle(now_ms)
 
+    def note_gap(self, until_ms: int) -> None:
+        """The process stood still. A broker's deadlines only fence itself: they hold all the more."""
+
     def next_deadline_ms(self) -> int | None:
         """When `tick` is due; None: no timer is needed."""
         if self._stopped:

@@ -50,8 +50,7 @@ SHUTDOWN_GRACE_MS = 200
 """How long a resigned leader waits for its successors to hear of it before it stops."""
 
 OVERDUE_MS = 25
-"""A timer that the driver has not come to for this long, because the inbox never empties, runs behind an
-input. Not sooner: what waits in the inbox must not pay a slice of long work each."""
+"""A timer that is so late, because steps are full, runs behind an input. Not sooner: each pays a slice."""
 
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""
@@ -62,8 +61,7 @@ _Notice = HighWatermarkChanged | RoleChanged | ReadReady | ReadFailed
 class ControllerNode:
     """Driver contract: `start` once, `handle` for each input in the order of arrival, `tick` with
     `drained=True` when the inbox is empty, and a timer at `next_deadline_ms`. `now_ms` is monotonic;
-    `wall_ms` is Unix time, for timestamps only. Effects are to be executed in order. After a `Stop` nothing
-    comes out.
+    `wall_ms` is Unix time, for timestamps only. Execute effects in order. After a `Stop` nothing comes out.
 
     `image` is the newest snapshot on disk, or an empty one; its provenance says where the log goes on.
     """
@@ -110,6 +108,10 @@ class ControllerNode:
         """Time passed. `drained`: everything that had arrived was handled before."""
         return self._guarded(None, now_ms, wall_ms, drained=drained)
 
+    def note_gap(self, until_ms: int) -> None:
+        """The process stood still: until then the silence of brokers proves nothing."""
+        self.sessions.note_gap(until_ms)
+
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the latest; never in the past of the last input."""
         deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
@@ -125,7 +127,6 @@ class ControllerNode:
         self.now_ms = now_ms
         self.wall_ms = wall_ms
         self.raft.wall_ms = wall_ms
-        self.sessions.note_input(now_ms)
 
     def _guarded(self, event: Event | None, now_ms: int, wall_ms: int, *, drained: bool) -> list[Effect]:
         """What follows from `event`, or (None) from time that passed; Stop where this node cannot go on."""
@@ -279,9 +280,8 @@ class ControllerNode:
         self._turns.add_waiting()
 
     def _lose_leadership(self) -> None:
-        """Everything uncommitted is dropped. What was pending may or may not come to be: the answer is
-        Kafka's retriable NOT_CONTROLLER, and a client finds out by asking again (its retry may meet its own
-        success)."""
+        """Everything uncommitted is dropped. What was pending may come to be or not: NOT_CONTROLLER, as in
+        Kafka, and a client finds out by asking again (its retry may meet its own success)."""
         error = self._not_controller()
         keys = self.ledger.drop()
         if self.active is not None:

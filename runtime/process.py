@@ -22,7 +22,7 @@ from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig
-from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.logging import set_up_logging
 from metaquorum.runtime.plain_callers import watch_plain_callers

@@ -39,7 +39,7 @@ from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.clock import Clock, SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.health import Health
 from metaquorum.runtime.logging import set_log_context, set_up_logging
 from metaquorum.runtime.metadata_log import MetadataLines

@@ -11,7 +11,7 @@ from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.status import ReplicaStatus
 from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.raft.core import RaftCore
-from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.driver.driver import Driver
 from metaquorum.runtime.metrics import broker_catalogue as of_brokers
 from metaquorum.runtime.metrics import catalogue as names
 from metaquorum.runtime.metrics.families import (

@@ -11,12 +11,6 @@ import heapq
 import msgspec
 from msgspec.structs import replace
 
-LOOP_GAP_MS = 200
-"""Longer than this between two inputs, and the loop was paused or busy: heartbeats may be waiting unread."""
-
-ARRIVAL_DRAIN_MS = 250
-"""After a gap no session expires for this long: the time to bring what waits in sockets to the inbox."""
-
 UNKNOWN_OFFSET = -1
 
 
@@ -74,7 +68,6 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
-        self._last_input_ms: int | None = None
         self._hold_until_ms = 0
         self._horizon_ms = 0
 
@@ -160,12 +153,9 @@ class Sessions:
 
     # ---- when a session may be called expired
 
-    def note_input(self, now_ms: int) -> None:
-        """The loop turned. A gap holds expiry back until what waited has been read."""
-        last = self._last_input_ms
-        if last is not None and now_ms - last > LOOP_GAP_MS:
-            self._hold_until_ms = now_ms + ARRIVAL_DRAIN_MS
-        self._last_input_ms = now_ms
+    def note_gap(self, until_ms: int) -> None:
+        """The process stood still: heartbeats may wait unread, and no one is called silent until then."""
+        self._hold_until_ms = until_ms
 
     def note_arrival(self, arrived_ms: int) -> None:
         """Requests are handled in the order of arrival: everything that arrived before this one is in."""
@@ -199,14 +189,5 @@ class Sessions:
         return due
 
     def next_deadline_ms(self) -> int | None:
-        """When `expired` may have something to say. An entry that is too early costs one look.
-
-        While a gap is being made up for, someone looks more often than gaps are long: a loop that idles
-        until then would have waited so long that this is a gap again, and no one would ever expire.
-        """
-        if not self._heap:
-            return None
-        due_ms = self._heap[0][0]
-        if due_ms >= self._hold_until_ms or self._last_input_ms is None:
-            return due_ms
-        return min(self._hold_until_ms, max(due_ms, self._last_input_ms + LOOP_GAP_MS // 2))
+        """When `expired` may have something to say. An entry that is too early costs one look."""
+        return max(self._heap[0][0], self._hold_until_ms) if self._heap else None

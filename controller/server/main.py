@@ -41,7 +41,7 @@ from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.driver import Driver, Ending
+from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.health import Health
 from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metadata_log import MetadataLines

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from metaquorum.controller.node import ControllerNode
-from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.driver.driver import Driver
 from metaquorum.runtime.metrics import catalogue as names
 from metaquorum.runtime.metrics.families import (
     Family,

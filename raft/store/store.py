@@ -5,7 +5,8 @@ the Disk interface, so that the simulator runs this very code. Knows effects of 
 loading an image from a snapshot is the driver's business.
 
 Threads: the loop thread calls everything, except `persist_quorum_state`, `persist_committed` and a sync
-ticket's `run` (the disk thread) and `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker).
+ticket's `run` (the disk thread), `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker), and
+`fill_snapshot_chunk` (any thread).
 """
 
 from __future__ import annotations
@@ -291,36 +292,27 @@ class ReplicaStore:
         return replace(effect.response, records=found.data)
 
     def fill_snapshot_chunk(self, effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
-        """The response with its chunk, or with the error that says why there is none."""
+        """The response with its chunk, or with the error that says why there is none: retention may have
+        removed the snapshot since the caller learned of it. Raises DiskError."""
+        if not isinstance(effect.response, FetchSnapshotResponse):
+            raise TypeError(
+                f"a chunk belongs into a FetchSnapshotResponse, not a {type(effect.response).__name__}"
+            )
         try:
             chunk = read_chunk(
                 self._disk, self.replica_directory, effect.snapshot, effect.position, effect.max_bytes
             )
         except SnapshotNotFoundError:
-            return self.snapshot_missing(effect)
+            return replace(effect.response, error=RaftError.SNAPSHOT_NOT_FOUND)
         except SnapshotPositionError:
-            return replace(_chunk_response(effect), error=RaftError.POSITION_OUT_OF_RANGE)
-        return self.snapshot_chunk(effect, chunk.size_bytes, chunk.data)
-
-    @staticmethod
-    def snapshot_chunk(
-        effect: RespondWithSnapshotChunk, size_bytes: int, data: bytes
-    ) -> FetchSnapshotResponse:
-        """The response with `data`, which was read at the effect's position of a file of `size_bytes`."""
-        if not 0 <= effect.position < max(size_bytes, 1):
-            return replace(_chunk_response(effect), error=RaftError.POSITION_OUT_OF_RANGE)
+            return replace(effect.response, error=RaftError.POSITION_OUT_OF_RANGE)
         return replace(
-            _chunk_response(effect),
+            effect.response,
             snapshot=effect.snapshot,
-            size_bytes=size_bytes,
+            size_bytes=chunk.size_bytes,
             position=effect.position,
-            data=data,
+            data=chunk.data,
         )
-
-    @staticmethod
-    def snapshot_missing(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
-        """The response when retention has removed the snapshot since the caller learned of it."""
-        return replace(_chunk_response(effect), error=RaftError.SNAPSHOT_NOT_FOUND)
 
     # --- snapshots, on a worker
 
@@ -373,11 +365,3 @@ class ReplicaStore:
                 self.log.close()
         finally:
             self._lock.release()
-
-
-def _chunk_response(effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
-    if not isinstance(effect.response, FetchSnapshotResponse):
-        raise TypeError(
-            f"a chunk belongs into a FetchSnapshotResponse, not a {type(effect.response).__name__}"
-        )
-    return effect.response

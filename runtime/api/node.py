@@ -8,7 +8,7 @@ from metaquorum.metadata.requests.controller_status import NodeStatus
 from metaquorum.proto import admin_pb2 as pb
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
-from metaquorum.runtime.loop_statistics import LoopStatistics
+from metaquorum.runtime.driver.statistics import LoopStatistics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

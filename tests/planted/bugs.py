@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
+from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
-from tests.planted.table_nodes import BROKER_BUGS, DECISION_BUGS, NODE_BUGS, REPLAY_BUGS, REPLICA_BUGS
+from tests.planted.table_nodes import (
+    BROKER_BUGS,
+    DECISION_BUGS,
+    NODE_BUGS,
+    REPLAY_BUGS,
+    REPLICA_BUGS,
+)
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
 from tests.planted.table_storage import STORAGE_BUGS
@@ -13,6 +20,7 @@ from tests.planted.table_storage import STORAGE_BUGS
 SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Raft", RAFT_BUGS),
     ("Storage", STORAGE_BUGS),
+    ("Steps of a node's driver", SCHEDULER_BUGS),
     ("Controller node", NODE_BUGS),
     ("Decisions on brokers and partitions", DECISION_BUGS),
     *PARTITION_SECTIONS,

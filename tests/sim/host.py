@@ -31,17 +31,25 @@ from metaquorum.raft.events import (
     TrimLog,
     WriteSnapshot,
 )
+from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.engine import Engine
+from tests.sim.marks import Marks
 from tests.sim.network import Network
 from tests.sim.profile import FaultProfile
 
 WALL_START_MS = 1_800_000_000_000
+WAKE_MS = 0.05
+"""What a wake-up takes at least, so that a deadline which is due already makes no busy loop."""
+
+SCHEDULER_CONFIG = SchedulerConfig(step_max_events=3, linger_from=2, linger_enough=4)
+"""Bounds so tight that few events reach them."""
 
 
 def read_image(disk: FaultyDisk, path: str, position: LogPosition) -> MetadataImage:
@@ -59,6 +67,7 @@ class Node(Protocol):
     def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
+    def note_gap(self, until_ms: int) -> None: ...
     def next_deadline_ms(self) -> int | None: ...
 
 
@@ -125,35 +134,44 @@ class Process:
 
     node: Node
 
-    def __init__(self, host: Host, store: ReplicaStore) -> None:
+    def __init__(self, host: Host, store: ReplicaStore, marks: Marks) -> None:
         self.host = host
         self.store = store
+        self._marks = marks
         self.alive = True
         self.stopped: Stop | None = None
         self.paused = False
         self.touched = True
         host.boot += 1
-        self._inbox: deque[Callable[[], Any]] = deque()
-        self._immediate: deque[Any] = deque()
-        self._timer = 0
+        self.scheduler = Scheduler(self, host, SCHEDULER_CONFIG, self.waiting_clients)
+        self._sockets: deque[Callable[[], Any]] = deque()
+        self._wake = 0
+        self._wake_ms: int | None = None
+        self._unsynced = False
         self._disk_queue: deque[_DiskJob] = deque()
         self._disk_busy = False
-        self._stepping = False
 
     # ---- driving ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._guarded(lambda: self._execute_all(self.node.start(*self._now())))
-        self._settle()
+        if self.alive:
+            self.scheduler.began(self.node.next_deadline_ms())
+            self._finish_step()
 
     def deliver(self, make_event: Callable[[], Any]) -> None:
         """Put an event into the inbox. It is made when it is taken: arrival is stamped by this process."""
         if not self.alive:
             return
         if self.paused:
-            self._inbox.append(make_event)
+            self._sockets.append(make_event)
             return
-        self._step(make_event())
+        self.scheduler.post(make_event())
+        self._plan()
+
+    def waiting_clients(self) -> int:
+        """How many clients wait for an answer."""
+        return 0
 
     def pause(self) -> None:
         self.paused = True
@@ -161,21 +179,14 @@ class Process:
     def resume(self) -> None:
         """As after SIGCONT: the timer that is long due fires before what waited is read."""
         self.paused = False
-        if not self.alive:
-            return
-        now_ms, wall_ms = self._now()
-        drained = not self._inbox
-        self.before_event(None)
-        self._guarded(
-            lambda: self._execute_all(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
-        )
-        self.after_event(None)
-        while self._inbox and self.alive:
-            self._step(self._inbox.popleft()(), settle=not self._inbox)
-        self._settle()
+        self._wake_ms = None
+        self._step()
+        while self._sockets and self.alive:
+            self.deliver(self._sockets.popleft())
 
     def end(self) -> None:
         self.alive = False
+        self.scheduler.stopped = True
 
     def ask_to_stop(self) -> None:
         """SIGTERM."""
@@ -188,63 +199,75 @@ class Process:
     def _now(self) -> tuple[int, int]:
         return self.host.monotonic_ms(), self.host.wall_ms()
 
-    def _step(self, event: Any, *, settle: bool = True) -> None:
-        self._immediate.append(event)
-        while self._immediate and self.alive:
-            following = self._immediate.popleft()
-            self.before_event(following)
-            self._guarded(partial(self._handle, following))
-            self.after_event(following)
-        if settle:
-            self._settle()
+    def _step(self) -> None:
+        if self.alive:
+            self._guarded(self._take_step)
+            self._finish_step()
 
-    def _handle(self, event: Any) -> None:
-        now_ms, wall_ms = self._now()
-        self.touched = True
-        self._execute_all(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+    def _take_step(self) -> None:
+        if not self.scheduler.step():
+            self._marks.add("step waited for more events")
+        elif len(self.scheduler):
+            self._marks.add("step left events for the next")
 
-    def before_event(self, event: Any) -> None:
-        """For what a subclass wants to compare."""
+    def _finish_step(self) -> None:
+        """Group commit, as in the real driver: one sync for everything that a step has appended."""
+        if self._unsynced and self.alive:
+            self._unsynced = False
+            self._want_sync()
+        self._plan()
 
-    def after_event(self, event: Any) -> None:
-        """For what a subclass wants to compare."""
-
-    def _settle(self) -> None:
-        """The inbox is empty: tick, carry out what follows at once, and arm the timer."""
-        if not self.alive:
+    def _plan(self) -> None:
+        """One wake-up at the scheduler's time, or soon if that has come; an earlier one does as well."""
+        due_ms = self.scheduler.due_ms
+        if due_ms is None or not self.alive or (self._wake_ms is not None and self._wake_ms <= due_ms):
             return
-        now_ms, wall_ms = self._now()
-        self.touched = True
-        self.before_event(None)
-        self._guarded(lambda: self._execute_all(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=True)))
-        self.after_event(None)
-        while self._immediate and self.alive:
-            self._step(self._immediate.popleft(), settle=False)
-        self._arm()
+        self._wake += 1
+        self._wake_ms = due_ms
+        planned = self._wake
 
-    def _arm(self) -> None:
-        if not self.alive:
-            return
-        deadline = self.node.next_deadline_ms()
-        self._timer += 1
-        if deadline is None:
-            return
-        armed = self._timer
+        def wake() -> None:
+            if planned == self._wake and not self.paused:
+                self._wake_ms = None
+                self._step()
 
-        def fire() -> None:
-            if self.alive and not self.paused and armed == self._timer:
-                self._settle()
+        self.host.engine.after(max(self.host.true_delay_ms(due_ms), WAKE_MS), wake)
 
-        # A deadline that is due already is met on the next millisecond, never in a busy loop.
-        self.host.engine.after(max(self.host.true_delay_ms(deadline), 0.05), fire)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
+    def _guarded(self, action: Callable[[], object]) -> None:
         """A disk that fails ends the process, as the real driver does."""
         try:
             action()
         except (DiskError, PowerLossError) as error:
             self.host.engine.trace(self.host.name, f"disk failed: {error}")
             self.host.crash(power_loss=isinstance(error, PowerLossError))
+
+    # ---- what the scheduler runs -----------------------------------------------------------------
+
+    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
+        self.touched = True
+        self.before_event(event)
+        self._execute_all(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+        self.after_event(event)
+
+    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
+        self.touched = True
+        self.before_event(None)
+        self._execute_all(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
+        self.after_event(None)
+
+    def stalled(self, gap_ms: int, until_ms: int) -> None:
+        self.host.engine.trace(self.host.name, f"stood still for {gap_ms} ms")
+        self._marks.add("process stood still")
+        self.node.note_gap(until_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        return self.node.next_deadline_ms()
+
+    def before_event(self, event: Any) -> None:
+        """For what a subclass wants to compare."""
+
+    def after_event(self, event: Any) -> None:
+        """For what a subclass wants to compare."""
 
     # ---- effects ---------------------------------------------------------------------------------
 
@@ -258,7 +281,7 @@ class Process:
         match effect:
             case raft.AppendLog():
                 self.store.execute(effect)
-                self._want_sync()
+                self._unsynced = True
             case raft.TruncateLog() | raft.ResetLog():
                 self.host.engine.trace(self.host.name, f"{effect}")
                 self.on_log_cut(effect)
@@ -276,7 +299,7 @@ class Process:
             case TrimLog():
                 trimmed = self.store.execute(effect, wall_ms=self.host.wall_ms())
                 if trimmed is not None:
-                    self._immediate.append(trimmed)
+                    self.scheduler.post(trimmed)
             case raft.PersistQuorumState():
                 self._on_disk(
                     lambda: self.store.persist_quorum_state(effect),
@@ -284,9 +307,13 @@ class Process:
                 )
             case ReadLog():
                 batches = self.store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
-                self._immediate.append(LogRead(from_offset=effect.from_offset, batches=batches))
+                self.scheduler.post(LogRead(from_offset=effect.from_offset, batches=batches))
             case raft.FinishSnapshot():
                 self._on_disk(lambda: self._load(effect), self._finish)
+            case raft.RespondWithSnapshotChunk():
+                self._on_disk(
+                    lambda: self.store.fill_snapshot_chunk(effect), partial(self.respond, effect.key)
+                )
             case WriteSnapshot():
                 self._on_disk(lambda: self._write_snapshot(effect), self._finish)
             case raft.Warn(message=message):
@@ -302,6 +329,9 @@ class Process:
 
     def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
         """For what a subclass wants to note."""
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        """Answers a Raft request; a process that answers none has no use for it."""
 
     def execute_own(self, effect: Any) -> None:
         raise TypeError(f"{type(self).__name__} has no way to carry out {effect!r}")

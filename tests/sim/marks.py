@@ -28,6 +28,9 @@ REQUIRED = (
     "linearizable read answered",
     "leadership transferred",
     "heartbeat forged",
+    "process stood still",
+    "step left events for the next",
+    "step waited for more events",
 )
 
 REQUIRED_WITH_LOAD = (

@@ -29,6 +29,7 @@ from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import SnapshotLoaded
 from metaquorum.raft.invariants import CoreSnapshot
+from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.log import LogConfig
@@ -103,11 +104,10 @@ class ControllerProcess(Process):
     ) -> None:
         voter_ids = tuple(voter.node_id for voter in voters)
         store, image = open_store(host, voter_ids)
-        super().__init__(host, store)
+        super().__init__(host, store, marks)
         self.node_id = node_id
         self._calls = calls
         self._directory = directory
-        self._marks = marks
         now_ms = host.monotonic_ms()
         self.core = RaftCore(
             RAFT_CONFIG,
@@ -146,16 +146,20 @@ class ControllerProcess(Process):
             case raft.SendRequest(to=to):
                 self._calls.raft(self, self._directory[to], to, effect)
             case raft.Respond(key=key, response=response):
-                self._calls.answered_raft(key, response)
+                self.respond(key, response)
             case raft.RespondWithRecords(key=key):
-                self._calls.answered_raft(key, self.store.fill_records(effect))
-            case raft.RespondWithSnapshotChunk(key=key):
-                self._calls.answered_raft(key, self.store.fill_snapshot_chunk(effect))
+                self.respond(key, self.store.fill_records(effect))
             case Answer(key=key, response=response):
                 self._marks.answered(response)
                 self._calls.answered_client(key, response, outright=key == self._current_key)
             case _:
                 super().execute_own(effect)
+
+    def respond(self, key: int, response: RaftResponse) -> None:
+        self._calls.answered_raft(key, response)
+
+    def waiting_clients(self) -> int:
+        return self._calls.waiting_at(self)
 
     def on_log_cut(self, effect: raft.TruncateLog | raft.ResetLog) -> None:
         self._marks.log_cut(effect)
@@ -238,11 +242,10 @@ class BrokerProcess(Process):
     ) -> None:
         voter_ids = tuple(voter.node_id for voter in voters)
         store, image = open_store(host, voter_ids)
-        super().__init__(host, store)
+        super().__init__(host, store, marks)
         self.node_id = node_id
         self._calls = calls
         self._directory = directory
-        self._marks = marks
         self._registrations = registrations
         self.incarnation_id = host.rng.randbytes(16)
         now_ms = host.monotonic_ms()

@@ -25,7 +25,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver import Driver
+from metaquorum.runtime.driver.driver import Driver
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.rpc.channels import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk

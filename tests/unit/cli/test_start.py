@@ -12,7 +12,12 @@ from metaquorum.cli.main import _COMMANDS
 STARTS_OR_REPLAYS = ("local", "log", "demo")
 RECORDS = "metaquorum.metadata.records.codec"
 HEAVY = {
-    *("numpy", "metaquorum.metadata.image.image", "metaquorum.storage.log.log", "metaquorum.runtime.driver"),
+    *(
+        "numpy",
+        "metaquorum.metadata.image.image",
+        "metaquorum.storage.log.log",
+        "metaquorum.runtime.driver.driver",
+    ),
     *("metaquorum.raft.core", "metaquorum.controller.node", "metaquorum.broker.node"),
     *("pyspark", "pandas", "pyarrow", "rich"),
 }

@@ -10,7 +10,7 @@ from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver import Ending
+from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.process import run_process
 from tests.unit.runtime.test_config import BROKER, CONTROLLER, written

@@ -37,8 +37,9 @@ from metaquorum.raft.messages import (
     RaftResponse,
 )
 from metaquorum.raft.store.store import ReplicaStore
-from metaquorum.runtime import driver as driver_module
-from metaquorum.runtime.driver import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, Driver, paced
+from metaquorum.runtime.driver import snapshots as snapshots_module
+from metaquorum.runtime.driver.driver import Driver
+from metaquorum.runtime.driver.snapshots import SNAPSHOT_PAUSE, SNAPSHOT_PAUSE_MAX_S, paced
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.replica import SnapshotFiles
 from metaquorum.storage.batches.batch import encode_batch
@@ -69,6 +70,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.seen: list[Any] = []
         self.ticks: list[bool] = []
+        self.gaps_until_ms: list[int] = []
         self.replies: dict[type, Callable[[Any], list[Any]]] = {}
         self.deadline_ms: int | None = None
         self.arrived = asyncio.Event()
@@ -87,6 +89,9 @@ class FakeNode:
         self.deadline_ms = None
         self.arrived.set()
         return []
+
+    def note_gap(self, until_ms: int) -> None:
+        self.gaps_until_ms.append(until_ms)
 
     def next_deadline_ms(self) -> int | None:
         return self.deadline_ms
@@ -244,6 +249,11 @@ async def test_under_load_a_step_gathers_what_arrives(rig: Rig) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
         rig.driver.submit(ShutdownRequested())
+    await asyncio.sleep(0.01)
+    assert rig.node.seen == []  # the clock stands still: it is too early
+    rig.clock.now_ms += 2
+    await asyncio.sleep(0.01)
+    rig.clock.now_ms += 2
     await rig.node.until(lambda: len(rig.node.seen) == 6)
     assert rig.driver.statistics.steps == 1
 
@@ -273,6 +283,7 @@ async def test_after_a_pause_the_inbox_is_not_called_drained(rig: Rig) -> None:
     rig.clock.now_ms += 1_000
     await rig.node.until(lambda: bool(rig.node.ticks))
     assert rig.node.ticks == [False]
+    assert rig.node.gaps_until_ms == [rig.clock.now_ms + 250]
     assert rig.driver.statistics.gaps == 1 and rig.driver.statistics.longest_gap_ms >= 900
 
 
@@ -385,8 +396,8 @@ async def test_other_effects_go_to_the_hook_and_a_trim_is_answered(rig: Rig) -> 
 def test_a_snapshot_is_written_with_pauses_that_follow_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     pauses: list[float] = []
-    monkeypatch.setattr(driver_module.time, "thread_time", lambda: clock[0])
-    monkeypatch.setattr(driver_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(snapshots_module.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(snapshots_module.time, "sleep", pauses.append)
 
     def batches() -> Iterator[bytes]:
         for cost_s, batch in ((0.002, b"a"), (0.0, b"b"), (5.0, b"c")):

@@ -17,7 +17,7 @@ from metaquorum.metadata.image.cluster import BrokersImage
 from metaquorum.metadata.image.types import BrokerRegistration, Provenance
 from metaquorum.metadata.requests.common import DescribeQuorumRequest, Done, RegisterBrokerRequest
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
-from metaquorum.runtime.disk_thread import DiskThread
+from metaquorum.runtime.driver.disk_thread import DiskThread
 from metaquorum.runtime.logging import (
     JsonFormatter,
     TextFormatter,

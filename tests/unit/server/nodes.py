@@ -19,7 +19,7 @@ from metaquorum.controller.server.main import ControllerProcess
 from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.driver import Ending
+from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.metrics.service import bind_metrics
 from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server

@@ -1,0 +1,371 @@
+"""Drives one node (a controller's or a broker's) on an asyncio loop: events in, effects out, in order.
+
+Owns the wake-ups that a scheduler asks for, the hand-over to the disk thread and the snapshots' worker, and
+how the process ends. Knows nothing of what events mean: a node is a pure object, and effects that are not
+about the replica go to a hook.
+
+Group commit needs nothing more than this order: all events that are there are handled, then one sync is
+started; whatever is appended while it runs is covered by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from metaquorum.metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
+from metaquorum.raft import effects as raft
+from metaquorum.raft.events import (
+    LogRead,
+    LogSynced,
+    QuorumStatePersisted,
+    RaftRequestArrived,
+    ReadLog,
+    Stop,
+    TrimLog,
+    WriteSnapshot,
+)
+from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.driver.disk_thread import DiskThread
+from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
+from metaquorum.runtime.driver.snapshots import SnapshotCodec, SnapshotWorker
+from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
+from metaquorum.runtime.transport import RaftTransport
+from metaquorum.storage.errors import CommittedLostError, DiskError, StorageError
+from metaquorum.storage.log.log import SyncTicket
+
+_log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """ControllerNode and BrokerNode."""
+
+    def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
+
+    def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
+
+    def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
+
+    def note_gap(self, until_ms: int) -> None: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a driver stopped. `reason` is the process's last line."""
+
+    reason: str
+    failed: bool
+
+
+class Driver:
+    """See the module. `on_effect` gets what is not the replica's; `after_step` runs behind every step;
+    `load` says how many clients wait for an answer; `watch` counts for metrics, None: no one looks."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        node: Node,
+        store: ReplicaStore,
+        transport: RaftTransport,
+        snapshots: SnapshotCodec,
+        *,
+        clock: Clock,
+        on_effect: Callable[[Any], None],
+        after_step: Callable[[int], None] = lambda now_ms: None,
+        load: Callable[[], int] = lambda: 0,
+        inbox_max: int = 20_000,
+        watch: NodeStatistics | None = None,
+    ) -> None:
+        self.node = node
+        self._store = store
+        self._transport = transport
+        self._clock = clock
+        self._on_effect = on_effect
+        self._after_step = after_step
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._disk = DiskThread(self._loop)
+        self._snapshots = SnapshotWorker(
+            store,
+            snapshots,
+            clock,
+            post=self.post,
+            fail=lambda reason: self.end(reason, failed=True),
+            respond=transport.respond,
+            watch=watch,
+        )
+        config = SchedulerConfig(inbox_max_events=inbox_max)
+        self._scheduler = Scheduler(self, clock, config, waiting_clients=load)
+        self._ended: asyncio.Future[Ending] = self._loop.create_future()
+        self._wake: asyncio.Handle | None = None
+        self._wake_ms = 0
+        self._sync_running = False
+        self._unsynced = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            raft.PersistQuorumState: self._persist,
+            raft.AppendLog: self._append,
+            raft.TruncateLog: self._change_log,
+            raft.ResetLog: self._change_log,
+            raft.WriteSnapshotChunk: self._change_log,
+            raft.NoteCommitted: self._note_committed,
+            raft.SendRequest: self._send,
+            raft.Respond: self._respond,
+            raft.RespondWithRecords: self._respond_with_records,
+            raft.RespondWithSnapshotChunk: self._snapshots.serve,
+            raft.FinishSnapshot: self._snapshots.finish,
+            raft.Warn: self._warn,
+            ReadLog: self._read_log,
+            WriteSnapshot: self._snapshots.write,
+            TrimLog: self._trim_log,
+            Stop: self._stop,
+        }
+
+    # --- from outside, on the loop's thread
+
+    def submit(self, event: Any) -> bool:
+        """Takes an event from outside; False, and nothing happens, when the inbox is full (BUSY)."""
+        if not self._scheduler.submit(event):
+            return False
+        self._queued()
+        return True
+
+    def post(self, event: Any) -> None:
+        """Takes an event that answers what this node asked for; what it asks bounds their number."""
+        self._scheduler.post(event)
+        self._queued()
+
+    def take_transport_event(self, event: Any) -> bool:
+        """The transport's sink: requests of others are bounded, answers to ours are always taken."""
+        if type(event) is RaftRequestArrived:
+            return self.submit(event)
+        if not self._ended.done():
+            self.post(event)
+        return True
+
+    def start(self) -> None:
+        """Begins; the node's first effects are carried out before this returns."""
+        now_ms, begun_ns = self._clock.monotonic_ms(), time.monotonic_ns()
+        self._guarded(lambda: self._carry_out(self.node.start(now_ms, self._clock.wall_ms())))
+        if not self._ended.done():
+            self._scheduler.began(self.node.next_deadline_ms())
+            self._finish_step(now_ms, begun_ns)
+
+    async def wait(self) -> Ending:
+        """Returns when the node has stopped or the process cannot go on."""
+        return await asyncio.shield(self._ended)
+
+    def end(self, reason: str, *, failed: bool) -> None:
+        """Stops at once, without asking the node."""
+        if not self._ended.done():
+            self._scheduler.stopped = True
+            self._ended.set_result(Ending(reason=reason, failed=failed))
+
+    async def close(self) -> None:
+        """Ends the timer, the tasks and both threads. The store is the caller's."""
+        self.end("closed", failed=False)
+        _log.debug("the loop's work: %s", self.statistics)
+        if self._wake is not None:
+            self._wake.cancel()
+        await self._snapshots.close()
+        await self._loop.run_in_executor(None, self._disk.close)
+
+    @property
+    def waiting(self) -> int:
+        """Events in the inbox."""
+        return len(self._scheduler)
+
+    @property
+    def statistics(self) -> LoopStatistics:
+        return self._scheduler.statistics
+
+    @property
+    def snapshots_loaded(self) -> int:
+        """Fetched ones that took the place of the log."""
+        return self._snapshots.loaded
+
+    # --- steps, when the scheduler asks for them
+
+    def _queued(self) -> None:
+        if self._watch is not None:
+            self._watch.queued()
+        self._plan()
+
+    def _plan(self) -> None:
+        """One wake-up at the scheduler's time; an earlier one that is planned already does as well."""
+        due_ms = self._scheduler.due_ms
+        if due_ms is None or self._ended.done() or (self._wake is not None and self._wake_ms <= due_ms):
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake_ms = due_ms
+        delay_ms = due_ms - self._clock.monotonic_ms()
+        if delay_ms <= 0:
+            self._wake = self._loop.call_soon(self._step)
+        else:
+            self._wake = self._loop.call_later(delay_ms / 1000, self._step)
+
+    def _step(self) -> None:
+        self._wake = None
+        begun_ns = 0 if self._watch is None else time.monotonic_ns()
+        if not self._guarded(self._scheduler.step):
+            self._plan()
+        elif not self._ended.done():
+            self._finish_step(self._clock.monotonic_ms(), begun_ns)
+
+    def _finish_step(self, now_ms: int, begun_ns: int) -> None:
+        if self._unsynced and not self._sync_running:
+            self._start_sync()
+        self._after_step(now_ms)
+        if self._watch is not None:
+            self._watch.stepped(begun_ns, now_ms)
+        self._plan()
+
+    # --- what the scheduler runs
+
+    def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
+        watch = self._watch
+        if watch is None:
+            self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+            return
+        begun_ns = time.monotonic_ns()
+        self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+        watch.handled(begun_ns)
+
+    def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
+        self._carry_out(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
+
+    def next_deadline_ms(self) -> int | None:
+        return self.node.next_deadline_ms()
+
+    def stalled(self, gap_ms: int, until_ms: int) -> None:
+        self.node.note_gap(until_ms)
+        _log.warning(
+            "this process was stalled for %d ms: the machine is overloaded, or the process was paused", gap_ms
+        )
+
+    def _carry_out(self, effects: list[Any]) -> None:
+        handlers = self._handlers
+        for effect in effects:
+            handler = handlers.get(type(effect))
+            if handler is None:
+                self._on_effect(effect)
+            else:
+                handler(effect)
+
+    def _guarded(self, work: Callable[[], bool | None]) -> bool | None:
+        """What `work` returns. Whatever goes wrong in it ends the process in one line."""
+        try:
+            return work()
+        except DiskError as error:
+            self.end(f"stopped: {error}; repair the disk, then start again", failed=True)
+        except CommittedLostError as error:
+            self.end(f"stopped: {error}", failed=True)
+        except (StorageError, ReplayError, RecordDecodeError) as error:
+            if self._watch is not None:
+                self._watch.load_errors += 1
+            self.end(f"stopped: {error}", failed=True)
+        except InvariantViolation as error:
+            if self._watch is not None:
+                self._watch.apply_errors += 1
+            _log.exception("an invariant was violated")
+            self.end(f"stopped by a bug, before it spreads: {error}", failed=True)
+        except Exception as error:
+            _log.exception("unexpected error")
+            self.end(f"stopped by a bug: {type(error).__name__}: {error}", failed=True)
+        return None
+
+    # --- effects on the log
+
+    def _append(self, effect: raft.AppendLog) -> None:
+        self._store.execute(effect)
+        self._unsynced = True
+        if self._watch is not None:
+            self._watch.appended_batch(effect.base_offset, effect.end_offset, self._clock.monotonic_ms())
+
+    def _change_log(self, effect: raft.TruncateLog | raft.ResetLog | raft.WriteSnapshotChunk) -> None:
+        self._store.execute(effect)
+
+    def _trim_log(self, effect: TrimLog) -> None:
+        trimmed = self._store.execute(effect, wall_ms=self._clock.wall_ms())
+        if trimmed is not None:
+            self.post(trimmed)
+
+    def _read_log(self, effect: ReadLog) -> None:
+        batches = self._store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
+        self.post(LogRead(from_offset=effect.from_offset, batches=batches))
+
+    def _start_sync(self) -> None:
+        ticket = self._store.prepare_sync()
+        self._unsynced = False
+        self._sync_running = True
+        self._scheduler.statistics.syncs += 1
+        times_ns: list[int] = []
+
+        def run() -> None:
+            begun_ns = time.monotonic_ns()
+            ticket.run()
+            times_ns.append(time.monotonic_ns() - begun_ns)
+
+        self._disk.submit(run, lambda failure: self._synced(ticket, failure, times_ns))
+
+    def _synced(self, ticket: SyncTicket, failure: BaseException | None, times_ns: list[int]) -> None:
+        self._sync_running = False
+        if failure is not None:
+            self._disk_failed(failure)
+            return
+        if self._watch is not None and times_ns:
+            self._watch.flushes.observe(METADATA, times_ns[0] / 1e6)
+        self.post(LogSynced(end_offset=self._store.sync_completed(ticket)))
+        if self._unsynced:
+            self._start_sync()
+
+    def _persist(self, effect: raft.PersistQuorumState) -> None:
+        def done(failure: BaseException | None) -> None:
+            if failure is not None:
+                self._disk_failed(failure)
+            else:
+                self.post(QuorumStatePersisted(token=effect.token))
+
+        self._disk.submit(lambda: self._store.persist_quorum_state(effect), done)
+
+    def _note_committed(self, effect: raft.NoteCommitted) -> None:
+        self._store.execute(effect)
+        if effect.durably:
+            position = self._store.prepare_committed()
+
+            def done(failure: BaseException | None) -> None:
+                if failure is not None:
+                    self._disk_failed(failure)
+                else:
+                    self._guarded(lambda: self._store.committed_persisted(position))
+
+            self._disk.submit(lambda: self._store.persist_committed(position), done)
+
+    def _disk_failed(self, failure: BaseException) -> None:
+        self.end(f"stopped: {failure}; repair the disk, then start again", failed=True)
+
+    # --- effects on the network
+
+    def _send(self, effect: raft.SendRequest) -> None:
+        self._transport.send(effect.to, effect.correlation_id, effect.request, effect.timeout_ms)
+
+    def _respond(self, effect: raft.Respond) -> None:
+        self._transport.respond(effect.key, effect.response)
+
+    def _respond_with_records(self, effect: raft.RespondWithRecords) -> None:
+        self._transport.respond(effect.key, self._store.fill_records(effect))
+
+    # --- the rest
+
+    def _warn(self, effect: raft.Warn) -> None:
+        _log.warning("%s", effect.message)
+
+    def _stop(self, effect: Stop) -> None:
+        self.end(effect.reason, failed=effect.failed)

@@ -1,0 +1,159 @@
+"""Snapshots off the loop: written, served in chunks, and loaded when a leader has sent one.
+
+Owns the thread that encodes and loads images, and its pace. What it finds out comes back as an event, on the
+loop; what it cannot do ends the process. Knows no record: a codec makes batches of an image and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.raft.effects import FinishSnapshot, RespondWithSnapshotChunk
+from metaquorum.raft.events import SnapshotLoaded, SnapshotRejected, SnapshotWritten, WriteSnapshot
+from metaquorum.raft.messages import FetchSnapshotResponse
+from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.storage.errors import DiskError, StorageError
+from metaquorum.storage.types import LogPosition
+
+SNAPSHOT_PAUSE = 2
+SNAPSHOT_PAUSE_MAX_S = 0.02
+"""How much longer than its work the worker pauses between two batches of a snapshot, and how long at most."""
+
+_log = logging.getLogger(__name__)
+
+
+class SnapshotCodec(Protocol):
+    """How an image becomes a snapshot's batches and comes back; called on the worker."""
+
+    def encode(self, image: MetadataImage, position: LogPosition, timestamp_ms: int) -> Iterable[bytes]: ...
+
+    def load(self, path: Path, position: LogPosition) -> MetadataImage: ...
+
+
+def paced(batches: Iterable[bytes]) -> Iterator[bytes]:
+    """The batches of a snapshot, with a pause after each that is twice as long as the work: the worker shares
+    the interpreter with the loop, and three controllers write theirs at the same time."""
+    begun_s = time.thread_time()
+    for batch in batches:
+        yield batch
+        time.sleep(min(SNAPSHOT_PAUSE_MAX_S, SNAPSHOT_PAUSE * (time.thread_time() - begun_s)))
+        begun_s = time.thread_time()
+
+
+class SnapshotWorker:
+    """`post` takes the events, `fail` the last line of a process that cannot go on, `respond` the answers."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        codec: SnapshotCodec,
+        clock: Clock,
+        *,
+        post: Callable[[Any], None],
+        fail: Callable[[str], None],
+        respond: Callable[[int, FetchSnapshotResponse], None],
+        watch: NodeStatistics | None,
+    ) -> None:
+        self.loaded = 0
+        """Fetched snapshots that took the place of the log."""
+        self._store = store
+        self._codec = codec
+        self._clock = clock
+        self._post = post
+        self._fail = fail
+        self._respond = respond
+        self._watch = watch
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshots")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Ends the tasks and the thread."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._loop.run_in_executor(None, self._thread.shutdown)
+
+    def serve(self, effect: RespondWithSnapshotChunk) -> None:
+        """Answers with a chunk of a snapshot, or with why there is none."""
+        self._spawn(self._serve(effect))
+
+    def write(self, effect: WriteSnapshot[MetadataImage]) -> None:
+        """Writes the image; `SnapshotWritten` follows."""
+        self._spawn(self._write(effect))
+
+    def finish(self, effect: FinishSnapshot) -> None:
+        """Checks the fetched file by loading it; `SnapshotLoaded` or `SnapshotRejected` follows."""
+        self._spawn(self._finish(effect))
+
+    async def _serve(self, effect: RespondWithSnapshotChunk) -> None:
+        # On another thread than the one that may just be writing a snapshot for seconds.
+        try:
+            response = await self._loop.run_in_executor(None, self._store.fill_snapshot_chunk, effect)
+        except StorageError as error:
+            self._fail(f"stopped: {error}; repair the disk, then start again")
+        else:
+            self._respond(effect.key, response)
+
+    async def _write(self, effect: WriteSnapshot[MetadataImage]) -> None:
+        def write() -> int:
+            batches = self._codec.encode(effect.image, effect.position, effect.timestamp_ms)
+            return self._store.write_snapshot(effect.position, paced(batches))
+
+        begun_ms = self._clock.monotonic_ms()
+        try:
+            size = await self._loop.run_in_executor(self._thread, write)
+        except Exception as error:
+            self._fail(f"stopped: cannot write snapshot {effect.position}: {error}")
+            return
+        took_ms = self._clock.monotonic_ms() - begun_ms
+        _log.info("wrote snapshot %s: %d bytes in %d ms", effect.position, size, took_ms)
+        if self._watch is not None:
+            self._watch.snapshot_written(size, self._clock.monotonic_ms())
+        self._post(SnapshotWritten(position=effect.position, size_bytes=size))
+
+    async def _finish(self, effect: FinishSnapshot) -> None:
+        def load() -> MetadataImage:
+            path = self._store.partial_snapshot(effect.snapshot, effect.size_bytes)
+            image = self._codec.load(Path(path), effect.snapshot)
+            self._store.finish_snapshot(effect.snapshot)  # only a good one gets its final name
+            return image
+
+        try:
+            image = await self._loop.run_in_executor(self._thread, load)
+        except DiskError as error:
+            self._fail(f"stopped: {error}; repair the disk, then start again")
+        except (StorageError, RecordDecodeError, ReplayError, ValueError) as error:
+            self._store.drop_snapshot()
+            if self._watch is not None:
+                self._watch.snapshot_rejected()
+            self._post(SnapshotRejected(position=effect.snapshot, reason=str(error)))
+        except Exception as error:
+            self._fail(f"stopped by a bug: cannot load snapshot {effect.snapshot}: {error!r}")
+        else:
+            self.loaded += 1
+            if self._watch is not None:
+                self._watch.snapshot_loaded(effect.size_bytes)
+            self._post(SnapshotLoaded(position=effect.snapshot, image=image))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("unexpected error", exc_info=error)
+            self._fail(f"stopped by a bug: {type(error).__name__}: {error}")

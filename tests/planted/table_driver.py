@@ -1,0 +1,65 @@
+"""Mistakes in when a node's driver takes a step, and in what is in it."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+SCHEDULER = "tests/unit/runtime/test_scheduler.py"
+SCHEDULER_FILE = "runtime/driver/scheduler.py"
+
+SCHEDULER_BUGS = (
+    Bug(
+        name="step-drops-the-rest",
+        breaks="an event that a step has no room for is handled by the next",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="        self.statistics.steps += 1\n",
+        new="        self.statistics.steps += 1\n        inbox.clear()\n",
+        caught_by=(SCHEDULER, "sim 0..12"),
+    ),
+    Bug(
+        name="rest-waits-for-a-timer",
+        breaks="a step that leaves events is followed by another at once",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="        else:\n            self.due_ms = now_ms\n",
+        new="        else:\n            self.due_ms = deadline_ms or now_ms\n",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="newest-event-first",
+        breaks="events are handled in the order in which they came",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="handle(inbox.popleft(), now_ms, wall_ms)",
+        new="handle(inbox.pop(), now_ms, wall_ms)",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="linger-without-end",
+        breaks="a step waits for more events only so long",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="if len(self._inbox) > self._seen and now_ms < until_ms:",
+        new="if len(self._inbox) > self._seen:",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="gap-passes-unnoticed",
+        breaks="after a pause no silence is judged before the sockets have been read",
+        source="docs/architecture.md, Steps; KAFKA-15489",
+        file=SCHEDULER_FILE,
+        old="        if gap_ms <= self.config.gap_ms:\n",
+        new="        if gap_ms >= 0:\n",
+        caught_by=(SCHEDULER,),
+    ),
+    Bug(
+        name="drained-while-settling",
+        breaks="an inbox counts as drained only when a gap has been made up for",
+        source="docs/architecture.md, Steps",
+        file=SCHEDULER_FILE,
+        old="drained = not self._inbox and now_ms >= self._settled_ms",
+        new="drained = not self._inbox",
+        caught_by=(SCHEDULER,),
+    ),
+)

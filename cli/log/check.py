@@ -25,6 +25,7 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog, open_paths
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.checks.check import Finding, LogReport, check_log
+from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.nodes.matching import EPOCH, Divergence, QuorumReport, check_quorum
 from metaquorum.metadata.inspect.nodes.merge import NodesReport, compare_nodes
 from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
@@ -118,6 +119,9 @@ def report_lines(report: QuorumReport, show_all: bool) -> Iterator[str]:
             for path, lag in report.lags.items()
             if lag
         )
+    if report.voters:
+        yield f"voters at the end: {', '.join(voter_set_texts(report.voters))}"
+    yield from report.not_voting
     for divergence in report.divergences:
         yield from _divergence_lines(divergence, is_lost=bool(report.losses))
     yield from map(str, report.losses)
@@ -163,6 +167,7 @@ def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
             f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
             " was not; its node cuts it off when it joins again"
         )
+        yield from (f"  with it goes {undone}" for undone in found.undone)
 
 
 def report_json(report: QuorumReport) -> dict[str, Any]:
@@ -183,9 +188,12 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
                 "otherLeaderEpoch": one.other_epoch,
                 "entity": one.entity,
                 "text": one.text,
+                "undoneVoterSets": one.undone,
             }
             for one in report.divergences
         ],
+        "voterSet": voter_set_texts(report.voters),
+        "notVoting": report.not_voting,
         "lostCommitted": [{**asdict(one), "text": str(one)} for one in report.losses],
         "notCompared": report.not_compared,
         "uncovered": [range_ for one in report.logs for range_ in one.coverage.tree()],

@@ -74,7 +74,8 @@ def _departure(found: Departure) -> str:
         differs = f"{own} of epoch {found.epoch} are not those of {found.other} (epoch {found.other_epoch})"
         if found.committed:
             return f"{differs}: left out, although records below offset {found.committed} were committed"
-        return f"{differs} and were never committed: left out"
+        undone = f"; with them {', and '.join(found.undone)}" if found.undone else ""
+        return f"{differs} and were never committed: left out{undone}"
     return (
         f"from offset {found.offset} on it differs from {found.other} in epoch {found.epoch}, which two"
         " nodes of one quorum never do: left out"
@@ -138,4 +139,5 @@ def _departure_json(found: Departure) -> dict[str, Any]:
         "other": found.other,
         "otherLeaderEpoch": found.other_epoch,
         "lostCommittedBelow": found.committed or None,
+        "undoneVoterSets": found.undone,
     }

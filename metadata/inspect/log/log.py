@@ -49,10 +49,12 @@ Item = ReadBatch | Damage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterIdentity:
-    """Whose log it is, by the `meta.properties` beside it; None for what that does not say."""
+    """Whose log it is, by the `meta.properties` beside it; None for what that does not say. `directory_id` is
+    that of the directory, 16 bytes."""
 
     cluster_id: str | None
     node_id: int | None
+    directory_id: bytes | None = None
 
 
 class MetadataLog:
@@ -89,7 +91,9 @@ class MetadataLog:
                     found: MetaProperties = load_meta_properties(self.disk, directory)
                 except StorageError:
                     return None
-                return ClusterIdentity(cluster_id=found.cluster_id, node_id=found.node_id)
+                return ClusterIdentity(
+                    cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id
+                )
         return None
 
     @property

@@ -105,6 +105,14 @@ class QuorumView:
         }
 
 
+def quorum_in_snapshot(snapshot: MetadataLog) -> QuorumView:
+    """What the first batch of a checkpoint says of the quorum; nothing where it cannot be read."""
+    first = next(iter(snapshot.batches()), None)
+    if not isinstance(first, RecordBatch) or not first.header.is_control:
+        return QuorumView()
+    return QuorumView().after(first.header.leader_epoch, decode_readable(first))
+
+
 def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None) -> QuorumView:
     """The newest election below `end_offset`, with the voter set in force there. `known` is what the walk to
     that place found: it may lack the election, which no snapshot has, but not the voters. None: no walk was

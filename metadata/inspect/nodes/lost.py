@@ -11,16 +11,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
+from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.known_committed import NOTHING, WHERE, load_known_committed
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """One node's directory: what it knew to be committed, and what its log holds (from `start_offset`, or
-    under a snapshot before it, to `end_offset`). `node_id` None: nothing says whose it is."""
+    under a snapshot before it, to `end_offset`). `node_id` None: nothing says whose it is. `voters` is the
+    set in force at `known` by this log, none where the voters are static."""
 
     path: str
     node_id: int | None
@@ -28,6 +32,14 @@ class Holding:
     start_offset: int
     end_offset: int
     epochs: EpochTable
+    directory_id: bytes | None = None
+    voters: tuple[Voter, ...] = ()
+
+    def is_voter(self, voter: Voter) -> bool:
+        """Whether this is a voter's directory: of its id, and of its directory id where both are known."""
+        known = ZERO_UUID not in (voter.voter_directory_id, self.directory_id or ZERO_UUID)
+        is_other = known and voter.voter_directory_id != self.directory_id
+        return self.node_id == voter.voter_id and not is_other
 
     def holds(self, position: LogPosition) -> bool:
         """Whether the record before `position` is here, with that epoch; what a snapshot covers is."""
@@ -75,13 +87,16 @@ def known_committed(log: MetadataLog) -> LogPosition:
         return NOTHING
 
 
-def holding(log: MetadataLog, end_offset: int, epochs: EpochTable) -> Holding:
-    """A log with what is known of it."""
+def holding(log: MetadataLog, end_offset: int, epochs: EpochTable, sets: VoterSets | None = None) -> Holding:
+    """A log with what is known of it; `sets` are its voter sets."""
     snapshots = [position.offset for position in log.snapshots()] if log.is_directory else []
+    known, identity = known_committed(log), log.identity
     return Holding(
         path=log.path,
-        node_id=None if log.identity is None else log.identity.node_id,
-        known=known_committed(log),
+        node_id=None if identity is None else identity.node_id,
+        directory_id=None if identity is None else identity.directory_id,
+        voters=() if sets is None else sets.at(known.offset),
+        known=known,
         start_offset=log.start_offset,
         end_offset=max([end_offset, *snapshots]),
         epochs=epochs,
@@ -89,8 +104,9 @@ def holding(log: MetadataLog, end_offset: int, epochs: EpochTable) -> Holding:
 
 
 def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> list[LostCommitted]:
-    """What was lost, one line for each node that knows of it. `voters`: the ids of the voters, where they are
-    known; with them it also shows that no majority holds what was committed."""
+    """What was lost, one line for each node that knows of it. `voters`: the ids of static voters, where they
+    are known; with them, or with the voter set of its log, it also shows that no majority holds what was
+    committed."""
     found: list[LostCommitted] = []
     for one in holdings:
         if not one.known.offset:
@@ -102,8 +118,13 @@ def find_losses(holdings: Sequence[Holding], voters: Collection[int] = ()) -> li
             )
             continue
         against = [other for other in missing if _contradicts(one, other)]
-        lacking = {other.node_id for other in missing} & set(voters)
-        if against or (voters and 2 * (len(voters) - len(lacking)) <= len(voters)):
+        if one.voters:
+            those = len(one.voters)
+            lacking = sum(any(other.is_voter(voter) for other in missing) for voter in one.voters)
+        else:
+            those = len(voters)
+            lacking = len({other.node_id for other in missing} & set(voters))
+        if against or (those and 2 * (those - lacking) <= those):
             found.append(
                 LostCommitted(
                     path=one.path,

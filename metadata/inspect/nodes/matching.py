@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
@@ -19,15 +19,18 @@ from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, require_one_cluster
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
+from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
+from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.inspect.walk.states import OnProblem, state_at
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
+from metaquorum.metadata.records.control import Voter
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError, StorageError
 from metaquorum.storage.files.quorum_state import load_quorum_state
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
 
@@ -36,7 +39,8 @@ BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
 class Divergence:
     """The first place at which `path` differs from `other`. `entity` is what the first differing record is
     about; `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds what was never committed,
-    if both are of one quorum) or SNAPSHOT."""
+    if both are of one quorum) or SNAPSHOT; `undone` are the voter sets that go with what `path` holds of the
+    earlier epoch."""
 
     kind: str
     path: str
@@ -46,16 +50,21 @@ class Divergence:
     other_epoch: int
     entity: str
     text: str
+    undone: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class QuorumReport:
     """The logs one by one, and together. `lags` is how many offsets each log ends before the longest;
-    `compared` counts batches that two logs or more have; `not_compared` says why nothing was compared."""
+    `compared` counts batches that two logs or more have; `not_compared` says why nothing was compared.
+    `voters` is the voter set at the end of the longest log (kraft.version 1), `not_voting` are lines about
+    directories of a voter's id that are not the voter's."""
 
     logs: list[LogReport] = field(default_factory=list)
     divergences: list[Divergence] = field(default_factory=list)
     losses: list[LostCommitted] = field(default_factory=list)
+    voters: tuple[Voter, ...] = ()
+    not_voting: list[str] = field(default_factory=list)
     lags: dict[str, int] = field(default_factory=dict)
     compared: int = 0
     snapshots_compared: int = 0
@@ -137,9 +146,11 @@ class _Stream:
         self.batch = next(self._source, None)
         self.end_offset = log.start_offset
         self.epochs = EpochTable()
+        self.sets = VoterSets(log)
 
     def advance(self) -> None:
         if self.batch is not None:
+            self.sets.take(self.batch)
             header = self.batch.header
             self.end_offset = header.next_offset
             if header.leader_epoch >= self.epochs.last_epoch:
@@ -157,15 +168,32 @@ def _match(report: QuorumReport, logs: Sequence[MetadataLog]) -> None:
         if len(group) > 1:
             report.compared += 1
             for divergence, loser in _differing(group):
-                report.divergences.append(divergence)
                 active.remove(loser)
                 _run_out(loser)
+                is_older = divergence.epoch < divergence.other_epoch
+                undone = loser.sets.undone_from(divergence.offset) if is_older else ()
+                report.divergences.append(replace(divergence, undone=undone))
         for stream in group:
             stream.advance()
     longest = max((stream.end_offset for stream in streams), default=0)
     report.lags = {stream.path: longest - stream.end_offset for stream in streams}
-    holdings = [holding(stream.log, stream.end_offset, stream.epochs) for stream in streams]
+    holdings = [holding(stream.log, stream.end_offset, stream.epochs, stream.sets) for stream in streams]
     report.losses = find_losses(holdings, _voters(logs))
+    for stream in streams:
+        if stream.end_offset == longest and not report.voters:
+            report.voters = stream.sets.at(longest)
+    report.not_voting = [line for one in holdings for line in _not_voting(one, report.voters)]
+
+
+def _not_voting(one: Holding, voters: Sequence[Voter]) -> list[str]:
+    """A directory that replaced a voter's under the same id."""
+    own = uuid_to_text(one.directory_id or ZERO_UUID)
+    return [
+        f"{one.path} is of node {one.node_id}, but its directory {own} is not voter {voter.voter_id}'s"
+        f" ({uuid_to_text(voter.voter_directory_id)}): it only observes"
+        for voter in voters
+        if voter.voter_id == one.node_id and not one.is_voter(voter)
+    ]
 
 
 def _voters(logs: Sequence[MetadataLog]) -> frozenset[int]:

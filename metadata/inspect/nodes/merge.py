@@ -37,7 +37,8 @@ class Piece:
 class Departure:
     """Where a node's log leaves the others'. EPOCHS: the other one's records from `offset` on have a later
     epoch, so those up to `end_offset` were never committed, unless the node knew what is below `committed`
-    to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out."""
+    to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out.
+    `undone` are the voter sets among those records."""
 
     kind: str
     offset: int
@@ -46,6 +47,7 @@ class Departure:
     other: str
     other_epoch: int
     committed: int = 0
+    undone: tuple[str, ...] = ()
 
     @property
     def is_fault(self) -> bool:
@@ -205,6 +207,7 @@ class _Comparison:
                 other=self._names[winner.number],
                 other_epoch=latest,
                 committed=_committed_from(self._logs[stream.number], place, epoch),
+                undone=stream.sets.undone_from(place) if kind == EPOCHS else (),
             )
 
     def _refuse_strangers(self, stream: NodeStream, winner: NodeStream) -> None:
@@ -239,7 +242,7 @@ class _Comparison:
             holes=self._holes,
             losses=find_losses(
                 [
-                    holding(log, stream.end_offset, stream.epochs)
+                    holding(log, stream.end_offset, stream.epochs, stream.sets)
                     for log, stream in zip(self._logs, self._streams, strict=True)
                 ]
             ),

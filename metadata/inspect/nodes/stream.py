@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
+from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.inspect.walk.sound_headers import put_right
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
@@ -31,6 +32,7 @@ class NodeStream:
         self.start_offset = self.end_offset = log.start_offset
         self.last_epoch = 0
         self.epochs = EpochTable()
+        self.sets = VoterSets(log)
         self.was_put_right = False
         self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs()
         self._ahead: deque[Content] = deque()
@@ -80,6 +82,8 @@ class NodeStream:
         """Behind what is current; what is between it and what comes next is missing here."""
         if self.epoch != self.last_epoch or not self.epochs.entries:
             self.epochs = self.epochs.append(self.epoch, self.base)
+        if isinstance(self.current, RecordBatch):  # a run has no control batch
+            self.sets.take(self.current)
         self.last_epoch = self.epoch
         self.end_offset = max(self.end_offset, self.next_offset)
         self._take()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses
+from metaquorum.metadata.records.control import Voter
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
@@ -62,3 +65,32 @@ def test_no_loss_where_all_can_be_one_log(others: list[Holding]) -> None:
 def test_a_log_that_lost_what_its_own_node_knew() -> None:
     (loss,) = find_losses([node(3000, LogPosition(1, 20), ((1, 0),), 12)])
     assert loss.certain and "to be committed, but its log ends earlier" in str(loss)
+
+
+def of(node_id: int, directory: int) -> Voter:
+    return Voter(node_id, bytes([directory]) * 16)
+
+
+@pytest.mark.parametrize(
+    ("voters", "directories", "is_lost"),
+    [
+        # By the set in force, not by the configured ids: 3001 and 3002 of four lack it.
+        ([of(3000, 1), of(3001, 2), of(3002, 3), of(3003, 4)], (1, 2, 3), True),
+        # They are two of five.
+        ([of(3000, 1), of(3001, 2), of(3002, 3), of(3003, 4), of(3004, 5)], (1, 2, 3), False),
+        # 3002 has another directory than the voter of its id: what that one holds is not known.
+        ([of(3000, 1), of(3001, 2), of(3002, 9)], (1, 2, 3), False),
+        ([of(3000, 1), of(3001, 2), of(3002, 3)], (1, 2, 3), True),
+        # A directory without an id may be the voter's.
+        ([of(3000, 1), of(3001, 2), of(3002, 9)], (1, 2, None), True),
+    ],
+)
+def test_a_majority_is_one_of_the_voter_set_in_force(
+    voters: list[Voter], directories: tuple[int | None, ...], is_lost: bool
+) -> None:
+    logs = [KNOWS, *(node(node_id, LogPosition(1, 9), ((1, 0),), 9) for node_id in (3001, 3002))]
+    ids = [None if one is None else bytes([one]) * 16 for one in directories]
+    held = [replace(one, directory_id=own, voters=tuple(voters)) for one, own in zip(logs, ids, strict=True)]
+    assert [(loss.path, loss.certain) for loss in find_losses(held, VOTERS)] == (
+        [("controller-3000", False)] if is_lost else []
+    )

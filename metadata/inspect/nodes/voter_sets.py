@@ -1,0 +1,54 @@
+"""The voter sets of one log (KIP-853): which one was in force where, by its control records and snapshots.
+
+Owns the order of them. Is fed with the batches of a log by a reader of its own; knows no other node.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
+from metaquorum.metadata.inspect.log.voters import changes_text, ids_text
+from metaquorum.metadata.records.batches import decode_readable
+from metaquorum.metadata.records.control import Voter, VotersRecord
+from metaquorum.storage.batches.batch import RecordBatch
+
+
+class VoterSets:
+    """Each set holds from behind its record on; none at kraft.version 0."""
+
+    def __init__(self, log: MetadataLog) -> None:
+        """Begins with what the snapshots beside the log say."""
+        self._sets: dict[int, tuple[Voter, ...]] = {}
+        for position in log.snapshots() if log.is_directory else ():
+            found = quorum_in_snapshot(log.snapshot(position))
+            if found.kraft_version and found.voter_set:
+                self._sets[position.offset] = found.voter_set
+        self._of_snapshots = frozenset(self._sets)
+
+    def take(self, batch: RecordBatch) -> None:
+        """The next batch of the log."""
+        if not batch.header.is_control:
+            return
+        for decoded in decode_readable(batch):
+            if isinstance(decoded.record, VotersRecord):
+                self._sets[decoded.offset + 1] = decoded.record.voters
+
+    def at(self, end_offset: int) -> tuple[Voter, ...]:
+        """The set in force for the records below `end_offset`; none where the log does not say."""
+        places = sorted(self._sets)
+        found = bisect_right(places, end_offset)
+        return self._sets[places[found - 1]] if found else ()
+
+    def undone_from(self, offset: int) -> tuple[str, ...]:
+        """What goes when the log is truncated to `offset`, in words, newest last."""
+        told, before = [], self.at(offset)
+        for place in sorted(self._sets):
+            if place <= offset or place in self._of_snapshots:
+                continue
+            changed = changes_text(before or None, self._sets[place])
+            how = f" ({changed})" if changed else ""
+            told.append(f"the voter set {ids_text(self._sets[place])} of offset {place - 1}{how}")
+            before = self._sets[place]
+        return tuple(told)

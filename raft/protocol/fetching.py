@@ -67,9 +67,9 @@ def search_leader(state: RaftState, now_ms: int) -> None:
 
 
 def _is_busy(state: RaftState, role: Follower) -> bool:
-    """True while this replica can not use more records: it syncs what it has, or loads a snapshot."""
+    """True while this replica can not use more records: it syncs what it has, or gets a snapshot."""
     unsynced = not state.is_observer and state.log.synced_offset < state.log.end_offset
-    return unsynced or (role.snapshot is not None and role.snapshot.loading)
+    return unsynced or role.snapshot is not None
 
 
 def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -> None:

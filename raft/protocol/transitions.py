@@ -59,9 +59,7 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
     """Appends the LeaderChange record: only with a record of the own epoch can anything be committed."""
     start = state.log.end_offset
     voters = {
-        node_id: ReplicaProgress(
-            node_id=node_id, directory_id=state.voters[node_id].directory_id or b"", next_begin_ms=now_ms
-        )
+        node_id: ReplicaProgress(node_id=node_id, directory_id=state.voters[node_id].directory_id or b"")
         for node_id in state.other_voters
     }
     view = LeaderView(

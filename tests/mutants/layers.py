@@ -96,6 +96,7 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/raft",
                 "tests/unit/runtime/test_replica_store.py",
                 "tests/properties/test_raft_schedules.py",
+                "tests/properties/test_blocking_driver.py",
                 "tests/unit/controller/test_node_log.py",
                 "tests/unit/controller/test_node_leadership.py",
                 SEEDS,

@@ -82,6 +82,9 @@ class Replica(raft.BlockingDriver):
                 self.append([b"again " + value])
 
     def load_snapshot(self, position: LogPosition, path: str) -> None:
+        if self.cluster.rejections > 0:
+            self.cluster.rejections -= 1
+            raise ValueError("it is damaged")
         self.loaded.append(position.offset)
         batches = [b for b in iter_batches(read_file(self.disk, path)) if not b.header.is_control]
         self.committed = [record.value or b"" for batch in batches for record in batch.records()]
@@ -119,7 +122,7 @@ class Cluster:
         self.callers: dict[int, tuple[int, int]] = {}
         self.acknowledged: list[bytes] = []
         self.away: int | None = None
-        self.last_key = self.written = self.reads = self.crashes = 0
+        self.last_key = self.written = self.reads = self.crashes = self.rejections = 0
         self.disks = {at: FaultyDisk(random.Random(seed * 10 + at)) for at in range(voters)}
         self.nodes: dict[int, Replica] = {}
         for node_id, disk in self.disks.items():
@@ -279,6 +282,7 @@ def test_a_follower_refuses_to_append() -> None:
     follower = next(node for node in cluster.nodes.values() if not node.core.is_leader)
     with pytest.raises(RaftUsageError, match="only the leader appends"):
         follower.append([b"x"])
+    heal(cluster)
 
 
 def led(seed: int) -> tuple[Cluster, Replica]:
@@ -292,6 +296,24 @@ def test_nothing_applied_is_no_snapshot() -> None:
     (node, *_) = Cluster(6).nodes.values()
     with pytest.raises(RaftUsageError, match="between inputs"):
         node.write_snapshot([])
+
+
+class Snapshotting(Replica):
+    """Tries to write a snapshot from a hook."""
+
+    def on_committed(self, batches: raft.Batches) -> None:
+        super().on_committed(batches)
+        with pytest.raises(RaftUsageError, match="between inputs"):
+            self.snapshot()
+        self.cluster.reads += 1
+
+
+def test_a_hook_may_write_no_snapshot() -> None:
+    cluster, leader = led(5)
+    leader.__class__ = Snapshotting
+    while cluster.reads == 0 or not leader.committed:
+        cluster.step(faults=False)
+    assert leader.store.latest_snapshot() is None
 
 
 def test_a_hook_may_append() -> None:
@@ -331,7 +353,9 @@ def test_what_a_hook_appends_is_committed_once() -> None:
     assert alone.seen == [b"%d" % number for number in range(10)]
 
 
-def test_a_snapshot_brings_back_who_was_away() -> None:
+@pytest.mark.parametrize("rejections", [0, 2])
+def test_a_snapshot_brings_back_who_was_away(rejections: int) -> None:
+    """One that its owner finds damaged is fetched again."""
     cluster, leader = led(8)
     away = next(at for at in cluster.nodes if at != leader.core.node_id)
     stopped = cluster.nodes.pop(away)
@@ -341,11 +365,13 @@ def test_a_snapshot_brings_back_who_was_away() -> None:
     assert leader.snapshot().offset == leader.applied_offset
     assert leader.core.log_start_offset > stopped.applied_offset
     cluster.begin(away)
-    for _ in range(600):
+    cluster.rejections = rejections
+    for _ in range(600 * (1 + rejections)):
         cluster.step(faults=False)
     cluster.check()
     back = cluster.nodes[away]
-    assert back.loaded and back.applied_offset >= leader.core.log_start_offset
+    assert cluster.rejections == 0 and len(back.loaded) == 1
+    assert back.applied_offset >= leader.core.log_start_offset
     assert set(cluster.acknowledged) <= set(max((n.committed for n in cluster.nodes.values()), key=len))
 
 

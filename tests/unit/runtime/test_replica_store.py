@@ -26,6 +26,7 @@ from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CommittedLostError, CorruptFileError, FileMissingError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.log import LogConfig
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import random_uuid
@@ -304,3 +305,31 @@ def test_a_snapshot_stands_for_what_the_log_lost(tmp_path: Path) -> None:
     again = opened(tmp_path)
     assert (again.log.start_offset, again.log.end_offset) == (9, 9)
     again.close()
+
+
+@pytest.mark.parametrize("place", [0, 20, 39])
+def test_other_records_are_noticed_in_whichever_segment_they_are(tmp_path: Path, place: int) -> None:
+    """The last record that is known to be committed was of epoch 1, and is of epoch 2 now."""
+    store = opened(tmp_path)
+    persist(store, 1)
+    for offset in range(40):
+        append(store, batch(offset, epoch=1 + (offset >= place)), offset, 1)
+    assert len(store.log.segments()) > 2
+    store.sync_completed(store.prepare_sync())
+    store.execute(NoteCommitted(position=LogPosition(1, place + 1), durably=False))
+    store.close(clean=False)
+    with pytest.raises(CommittedLostError, match=f"offset {place} is of epoch 2, and was of epoch 1"):
+        opened(tmp_path)
+
+
+def test_a_vote_is_for_a_directory_where_the_file_names_one(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    persist(store, 3, 2)
+    store.close()
+    path = tmp_path / "__cluster_metadata-0" / "quorum-state"
+    for directory_id, expected in ((bytes(16), None), (b"\x07" * 16, b"\x07" * 16)):
+        vote = QuorumState(epoch=3, voted_id=2, voted_directory_id=directory_id)
+        path.write_bytes(vote.encode(version=1))
+        again = opened(tmp_path)
+        assert (again.recovered().voted_id, again.recovered().voted_directory_id) == (2, expected)
+        again.close()

@@ -201,28 +201,7 @@ def create(
         uuid_from_text(chosen)
     except ValueError as error:
         raise Failure(str(error)) from error
-    if ports is None:
-        ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
-            BROKER_PORT + at for at in range(brokers)
-        ]
-        metrics_ports = [port + METRICS_ABOVE for port in ports]
-    else:
-        metrics_ports = [port for port in free_ports(3 * len(ports)) if port not in ports][: len(ports)]
-    roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
-    roles += [("broker", at) for at in range(brokers)]
-    nodes = tuple(
-        Node(
-            role=role,
-            node_id=node_id,
-            port=port,
-            directory_id=uuid_to_text(random_uuid(rng)),
-            metrics_port=metrics_port,
-            log_directory_ids=tuple(
-                uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
-            ),
-        )
-        for (role, node_id), port, metrics_port in zip(roles, ports, metrics_ports, strict=True)
-    )
+    nodes = _new_nodes(controllers, brokers, ports, rng)
     layout = Layout(
         directory=directory.resolve(),
         manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
@@ -246,6 +225,33 @@ def create(
         msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2)
     )
     return layout
+
+
+def _new_nodes(
+    controllers: int, brokers: int, ports: Sequence[int] | None, rng: random.Random
+) -> tuple[Node, ...]:
+    if ports is None:
+        ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
+            BROKER_PORT + at for at in range(brokers)
+        ]
+        metrics_ports = [port + METRICS_ABOVE for port in ports]
+    else:
+        metrics_ports = [port for port in free_ports(3 * len(ports)) if port not in ports][: len(ports)]
+    roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
+    roles += [("broker", at) for at in range(brokers)]
+    return tuple(
+        Node(
+            role=role,
+            node_id=node_id,
+            port=port,
+            directory_id=uuid_to_text(random_uuid(rng)),
+            metrics_port=metrics_port,
+            log_directory_ids=tuple(
+                uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
+            ),
+        )
+        for (role, node_id), port, metrics_port in zip(roles, ports, metrics_ports, strict=True)
+    )
 
 
 def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:

@@ -166,12 +166,16 @@ class BrokerProcess:
         self._data = DataPlane(config, data, self.driver, replica.image, tls, stats)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
-        images = BrokerImages(self.node, clock)
+        self._add_services()
+
+    def _add_services(self) -> None:
+        config, server = self._config, self._server
+        images = BrokerImages(self.node, self._clock)
         hints = Hints(config.voters)
         service = MetadataService(
             images,
             node_id=config.node_id,
-            cluster_id=replica.identity.cluster_id,
+            cluster_id=self._cluster_id,
             hints=hints,
         )
         add_MetadataServicer_to_server(service, server)
@@ -183,7 +187,7 @@ class BrokerProcess:
         )
         add_SettingsViewServicer_to_server(view, server)
         own = BrokerSelfService(
-            lambda: self.node.status(now_ms=clock.monotonic_ms()), cluster_id=replica.identity.cluster_id
+            lambda: self.node.status(now_ms=self._clock.monotonic_ms()), cluster_id=self._cluster_id
         )
         add_BrokerSelfServicer_to_server(own, server)
         add_DataServicer_to_server(DataService(self._data.requests, lambda: self._data.image), server)

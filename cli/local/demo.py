@@ -32,8 +32,7 @@ from metaquorum.runtime.client.admin import TopicDescription
 from metaquorum.storage.uuids import uuid_from_text
 
 T = TypeVar("T")
-CONTROLLERS = 3
-BROKERS = 3
+CONTROLLERS, BROKERS = 3, 3
 STEP_TIMEOUT_S = 30.0
 SETTINGS = {
     # Nine seconds, the default, is long to look at a dead broker.
@@ -43,10 +42,7 @@ SETTINGS = {
 PARTITIONS = 6
 TOPICS = (
     NewTopic(
-        name="orders",
-        partitions=PARTITIONS,
-        replication_factor=3,
-        configs=(("min.insync.replicas", "2"),),
+        name="orders", partitions=PARTITIONS, replication_factor=3, configs=(("min.insync.replicas", "2"),)
     ),
     NewTopic(name="payments", partitions=3, replication_factor=2),
 )

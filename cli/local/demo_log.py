@@ -21,7 +21,7 @@ from metaquorum.cli.log.input.source import ReadBatch
 from metaquorum.cli.log.state import Point
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.inspect.timeline.timeline import DETAIL
+from metaquorum.metadata.inspect.timeline.event import DETAIL
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.runtime.client.admin import TopicDescription
 

@@ -32,7 +32,8 @@ from metaquorum.cli.log.timeline import event_text
 from metaquorum.cli.text.brokers import broker_state
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.inspect.timeline.timeline import DETAIL, Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import DETAIL, TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
 from metaquorum.storage.errors import StorageError

@@ -41,12 +41,13 @@ from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
 from metaquorum.metadata.inspect.summary.losses import lost_section
+from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import Place
-from metaquorum.metadata.inspect.summary.summary import Row, Section, Summary
+from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, at_least
+from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.story import Seen, events
-from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, INFO, SEVERITIES, at_least
-from metaquorum.metadata.inspect.timeline.timeline import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.walk.states import FoundState, settle, state_at
 
 SHOWN_ROWS = 3

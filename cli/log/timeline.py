@@ -30,18 +30,18 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.timeline.story import Seen
-from metaquorum.metadata.inspect.timeline.story import events as story_of
-from metaquorum.metadata.inspect.timeline.timeline import (
+from metaquorum.metadata.inspect.timeline.event import (
     CRITICAL,
     DETAIL,
-    GAP_MS,
     INFO,
     SEVERITIES,
     TimelineEvent,
     at_least,
 )
-from metaquorum.metadata.inspect.timeline.timeline import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
+from metaquorum.metadata.inspect.timeline.story import Seen
+from metaquorum.metadata.inspect.timeline.story import events as story_of
+from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches

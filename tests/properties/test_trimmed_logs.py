@@ -14,8 +14,8 @@ import pytest
 from metaquorum.metadata.inspect.log.coverage import STATE_UNKNOWN
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import Seen, events
-from metaquorum.metadata.inspect.timeline.timeline import TimelineEvent
 from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.records.types import TopicRecord
 from metaquorum.storage.batches.batch import RecordBatch

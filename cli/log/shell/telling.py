@@ -18,9 +18,9 @@ from metaquorum.metadata.inspect.entities.history import Span, history
 from metaquorum.metadata.inspect.entities.targets import Target, parse_target
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Wanted
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.event import SEVERITIES, at_least
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.story import Seen, events
-from metaquorum.metadata.inspect.timeline.timeline import SEVERITIES, at_least
 from metaquorum.metadata.inspect.walk.states import FoundState, Step, settle, state_at, steps
 from metaquorum.metadata.inspect.why.explain import explain
 

@@ -11,8 +11,8 @@ from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
-from metaquorum.metadata.inspect.summary.summary import Row, Section
-from metaquorum.metadata.inspect.timeline.timeline import CRITICAL
+from metaquorum.metadata.inspect.summary.sections import Row, Section
+from metaquorum.metadata.inspect.timeline.event import CRITICAL
 from metaquorum.storage.log.epochs import EpochTable
 
 NAME = "committed records lost"

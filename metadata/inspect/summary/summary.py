@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, Place, Stretches
+from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
-from metaquorum.metadata.inspect.timeline.timeline import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
 
 FENCE_WORDS = {
     "session-expired": "no heartbeat",
@@ -45,30 +44,6 @@ _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted")
 _ROWS = {"clock jumped": "clocks", "voters changed": "voters", **dict.fromkeys(_TROUBLE, "trouble")}
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a section: when and where, what about, and how bad it is. `span_ms`: how long it lasted."""
-
-    offset: int
-    time_ms: int
-    entity: str
-    text: str
-    severity: str = INFO
-    span_ms: int | None = None
-
-
-class Section(msgspec.Struct, kw_only=True):
-    """A heading that sums up, and its rows, the worst first. `figures` are the sums as numbers."""
-
-    name: str
-    text: str
-    rows: list[Row] = msgspec.field(default_factory=list)
-    figures: dict[str, int] = msgspec.field(default_factory=dict)
-
-    @property
-    def severity(self) -> str:
-        return max((row.severity for row in self.rows), key=SEVERITIES.index, default=INFO)
 
 
 class Summary:

@@ -15,6 +15,7 @@ from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
 from metaquorum.metadata.inspect.timeline.spans import SpanChanges
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 
 NAMED = 3
@@ -61,6 +62,28 @@ class Grouped(NamedTuple):
     suspect: int | None = None
     """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
     span_ms: int | None = None
+
+
+def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
+    """Settings that changed, one event per resource. Old values count only where the state is known."""
+    by_resource: dict[str, list[tuple[int, str]]] = {}
+    for offset, resource, key, old, new in batch.configs:
+        if old == new and (is_known or new is not None):
+            continue
+        text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
+        by_resource.setdefault(config_path(resource), []).append((offset, text))
+    for path, found in by_resource.items():
+        name = path.removeprefix("config/")
+        text = f"{name}: {listed([text for _, text in found])}"
+        yield Grouped(found[0][0], "config changed", path, text, "info", None, (name,))
+
+
+def refused_events(batch: BatchChanges) -> Iterator[Grouped]:
+    """The first record of a batch that does not apply, and how many more there are."""
+    if batch.refused:
+        error, more = batch.refused[0], len(batch.refused) - 1
+        text = f"{error.reason}" + (f", and {more} more" if more else "")
+        yield Grouped(error.offset, "record does not apply", "quorum", text, "warning", None, ())
 
 
 def topic_events(batch: BatchChanges) -> Iterator[Grouped]:

@@ -24,7 +24,8 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
-from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, SEVERITIES, Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum

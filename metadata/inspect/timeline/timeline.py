@@ -10,16 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-import msgspec
-
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
-from metaquorum.metadata.inspect.causes.causes import (
-    Cause,
-    Scene,
-    partition_causes,
-    was_unclean,
-)
+from metaquorum.metadata.inspect.causes.causes import Cause, Scene, partition_causes, was_unclean
 from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN, HeldEvents
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
@@ -29,7 +22,15 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
 from metaquorum.metadata.inspect.timeline.broker_spans import BrokerSpans
-from metaquorum.metadata.inspect.timeline.event_groups import duration, listed
+from metaquorum.metadata.inspect.timeline.event import (
+    CRITICAL,
+    DETAIL,
+    INFO,
+    SEVERITIES,
+    WARNING,
+    TimelineEvent,
+)
+from metaquorum.metadata.inspect.timeline.event_groups import duration
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
@@ -38,46 +39,12 @@ from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, b
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.secrets import setting_shown
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
-
-DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
-SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
-"""From what no one needs at first to what stops clients."""
 
 GAP_MS = 5_000
 """Silence between two batches that is worth a line, where the log has NoOp records: an active controller
 writes one every 500 ms by default (KIP-835)."""
-
-
-class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
-    `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
-    it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
-    silence before it); `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
-
-    offset: int
-    epoch: int
-    time_ms: int
-    kind: str
-    entity: str
-    text: str
-    severity: str = INFO
-    rule: str | None = None
-    entities: tuple[str, ...] = ()
-    span_ms: int | None = None
-    stamp_ms: int | None = None
-
-    def is_about(self, wanted: str) -> bool:
-        """Whether it is about `wanted` or a part of it."""
-        own = self.entities or (self.entity,)
-        return any(one == wanted or one.startswith(wanted + "/") for one in own)
-
-
-def at_least(severity: str) -> frozenset[str]:
-    """The severities from `severity` on."""
-    return frozenset(SEVERITIES[SEVERITIES.index(severity) :])
 
 
 class Timeline:
@@ -169,8 +136,8 @@ class Timeline:
         for offset, record in changes.records:
             if offset not in refused:
                 self._single(offset, record)
-        self._configs(changes)
-        self._refused(changes)
+        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
+        self._tell_grouped(groups.refused_events(changes))
         self._end = (changes.records[-1][0] + 1, epoch, time_ms)
         return self._through()
 
@@ -189,7 +156,7 @@ class Timeline:
         self._tell_grouped(groups.topic_events(changes))
         for offset, record in changes.records:
             self._single(offset, record)
-        self._configs(changes)
+        self._tell_grouped(groups.config_events(changes, is_known=self._feed.is_known))
         self._end = (batch.header.next_offset, changes.epoch, changes.time_ms)
         return self._through()
 
@@ -207,7 +174,7 @@ class Timeline:
                 self._told, self._batch, self._stamp_ms = [], changes, changes.time_ms
                 changes.time_ms = clock(changes.base_offset, changes.time_ms)
                 self._partitions(Scene(batch=changes, feed=self._feed))
-                self._refused(changes)
+                self._tell_grouped(groups.refused_events(changes))
                 if self._told:
                     yield self._through()
         else:
@@ -364,26 +331,6 @@ class Timeline:
             self._tell_grouped((event,))
             if event.suspect is not None and is_slice and event.severity in self._shown:
                 self._suspects[self._told[-1]] = event.suspect
-
-    def _configs(self, changes: BatchChanges) -> None:
-        by_resource: dict[str, list[tuple[int, str]]] = {}
-        for offset, resource, key, old, new in changes.configs:
-            if old == new and (self._feed.is_known or new is not None):
-                continue
-            path = groups.config_path(resource)
-            text = f"{key} removed" if new is None else f"{key}={setting_shown(key, new)}"
-            by_resource.setdefault(path, []).append((offset, text))
-        for path, found in by_resource.items():
-            text = f"{path.removeprefix('config/')}: {listed([text for _, text in found])}"
-            entities = (path.removeprefix("config/"),)
-            self._tell(found[0][0], "config changed", path, text, entities=entities)
-
-    def _refused(self, changes: BatchChanges) -> None:
-        if changes.refused:
-            error = changes.refused[0]
-            more = len(changes.refused) - 1
-            text = f"{error.reason}" + (f", and {more} more" if more else "")
-            self._tell(error.offset, "record does not apply", "quorum", text, severity=WARNING)
 
     def _single(self, offset: int, record: object) -> None:
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):

@@ -24,7 +24,7 @@ from metaquorum.cli.local.watch_figures import (
     parse_page,
 )
 from metaquorum.metadata.image.types import BrokerRegistration
-from metaquorum.metadata.inspect.timeline.timeline import TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
 
 NODES = [

@@ -26,8 +26,9 @@ from metaquorum.metadata.inspect.entities.views import Wanted
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
-from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.invariants import COLUMN_RULES, ChunkView, check_step

@@ -12,14 +12,9 @@ from metaquorum.metadata.inspect.checks import check as check_module
 from metaquorum.metadata.inspect.checks.check import LogReport, check_log
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
+from metaquorum.metadata.inspect.timeline.event import CRITICAL, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
-from metaquorum.metadata.inspect.timeline.timeline import (
-    CRITICAL,
-    SEVERITIES,
-    WARNING,
-    Timeline,
-    TimelineEvent,
-)
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.states import Passed, Step, earliest, state_at, steps_from
 from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk

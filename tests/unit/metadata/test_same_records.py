@@ -14,7 +14,8 @@ from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
 from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION
 from metaquorum.metadata.inspect.entities.targets import parse_target
-from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.why.why import Chain
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r

@@ -11,9 +11,11 @@ from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.summary.limits import gap_ms, idle_interval_ms, last_time_ms
-from metaquorum.metadata.inspect.summary.summary import Section, Summary
+from metaquorum.metadata.inspect.summary.sections import Section
+from metaquorum.metadata.inspect.summary.summary import Summary
+from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import duration
-from metaquorum.metadata.inspect.timeline.timeline import Timeline, TimelineEvent
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.states import steps
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
-from metaquorum.metadata.inspect.timeline.timeline import SEVERITIES, Timeline, TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.disk.posix import PosixDisk

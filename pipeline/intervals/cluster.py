@@ -8,11 +8,9 @@ tail of the log that was never committed, and is replaced later, leaves nothing 
 
 from __future__ import annotations
 
-from typing import Any
-
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION
-from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionInfo, Provenance
+from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import LeaderChangeMessage, UnknownControlRecord
 from metaquorum.metadata.records.types import (
@@ -25,8 +23,7 @@ from metaquorum.metadata.records.types import (
     UnknownRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.pipeline.intervals.brokers import FENCED, SHUTDOWN, state_of
-from metaquorum.pipeline.intervals.failovers import is_unclean
+from metaquorum.pipeline.intervals.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.questions import (
     ActiveBrokers,
@@ -256,7 +253,7 @@ class ClusterReplay:
             now = self._engine.builder.brokers.get(broker_id)
             there, by = moment.at(offset), record.type_name
             if before is None and now is None and not self._coverage.is_known:
-                self._settle_stranger(broker_id, record, there)
+                self._told.stranger(broker_id, record, there)
                 continue
             self._question.broker(broker_id, before, now)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
@@ -273,14 +270,6 @@ class ClusterReplay:
             elif before is not None and set(before.directories) - set(now.directories):
                 self._failovers.broker_went(broker_id, "directory_lost")
 
-    def _settle_stranger(self, broker_id: int, record: Any, moment: Moment) -> None:
-        """A broker whose registration is in no log."""
-        state = self._brokers.heard(broker_id, record, moment, record.type_name)
-        if state == FENCED:
-            self._availability.fenced(broker_id)
-        if state in (None, FENCED, SHUTDOWN):
-            self._failovers.broker_went(broker_id, state or "unregistered")
-
     def _replicas_in(self, directory: bytes) -> int:
         return sum(directory in info.directories for info in self._partitions.all())
 
@@ -291,15 +280,7 @@ class ClusterReplay:
                 self._question.topic_settings(resource.name)
             places = {name: moment.at(offset) for name, offset in names.items()}
             if self._configs.changed(resource, places, configs.get(resource) or {}):
-                self._judge_min_isr()
-
-    def _judge_min_isr(self) -> None:
-        """min.insync.replicas changed somewhere, which is rare: every partition is looked at."""
-        if not self._coverage.is_known:
-            return
-        for info in self._partitions.all():
-            min_isr = self._configs.min_isr(self._topics.name(info.topic_id))
-            self._availability.judge((info.topic_id, info.index), info, min_isr)
+                self._told.min_isr_changed()
 
     def _settle_partitions(self, moment: Moment) -> None:
         broken, is_known = self._violations.broken, self._coverage.is_known
@@ -329,8 +310,8 @@ class ClusterReplay:
                 continue
             if before.directories != now.directories:
                 self._directories.partition(before, now, offset)
-            if before.leader_epoch != now.leader_epoch:
-                self._elected(key, name, before, now, moment.at(offset))
+            if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
+                self._told.leader_changed(key, name, before, now, moment.at(offset))
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)
@@ -338,20 +319,6 @@ class ClusterReplay:
             self._question.topics.add(topic_id)
         if f"config/topic/{name}" in self._violations.broken:
             self._question.topic_settings(name)
-
-    def _elected(
-        self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
-    ) -> None:
-        if before.leader == now.leader:
-            return
-        rack = self._brokers.racks.get(before.leader)
-        registrations = self._brokers.registrations
-        is_known = self._coverage.is_known
-        self._failovers.leader_changed(
-            key, name, before, now, moment, registrations, rack, all_known=is_known
-        )
-        if is_unclean(before, now):
-            self._availability.unclean_election(now.leader)
 
     def _remove_topic(self, topic_id: bytes, moment: Moment) -> None:
         name = self._topics.name(topic_id)

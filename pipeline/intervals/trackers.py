@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.pipeline.intervals.availability import Availability
-from metaquorum.pipeline.intervals.brokers import BrokerSessions, DirectoryEvents
+from metaquorum.pipeline.intervals.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
 from metaquorum.pipeline.intervals.coverage import Coverage
-from metaquorum.pipeline.intervals.failovers import Failovers
+from metaquorum.pipeline.intervals.failovers import Failovers, is_unclean
 from metaquorum.pipeline.intervals.moments import Clock, Moment, Row
 from metaquorum.pipeline.intervals.partitions import PartitionStates
 from metaquorum.pipeline.intervals.quorum import QuorumEpochs
@@ -72,6 +72,32 @@ class Trackers:
     def _go_off(self, moment: Moment) -> None:
         self.availability.switched_off()
         self.coverage.goes_off(moment)
+
+    def stranger(self, broker_id: int, record: Any, moment: Moment) -> None:
+        """A record is about a broker whose registration is in no log."""
+        state = self.brokers.heard(broker_id, record, moment, record.type_name)
+        if state == FENCED:
+            self.availability.fenced(broker_id)
+        if state in (None, FENCED, SHUTDOWN):
+            self.failovers.broker_went(broker_id, state or "unregistered")
+
+    def min_isr_changed(self) -> None:
+        """min.insync.replicas changed somewhere, which is rare: every partition is looked at."""
+        if not self.coverage.is_known:
+            return
+        for info in self.partitions.all():
+            min_isr = self.configs.min_isr(self.topics.name(info.topic_id))
+            self.availability.judge((info.topic_id, info.index), info, min_isr)
+
+    def leader_changed(
+        self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
+    ) -> None:
+        """Another broker leads the partition, or none does."""
+        rack = self.brokers.racks.get(before.leader)
+        registrations, is_known = self.brokers.registrations, self.coverage.is_known
+        self.failovers.leader_changed(key, name, before, now, moment, registrations, rack, all_known=is_known)
+        if is_unclean(before, now):
+            self.availability.unclean_election(now.leader)
 
     def learn(self, image: MetadataImage, moment: Moment) -> None:
         """The state at `moment` is that of a snapshot, and was not known before."""

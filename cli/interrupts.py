@@ -38,7 +38,7 @@ def quiet_interrupts() -> Iterator[None]:
 def end_while_starting(role: str) -> None:
     """From now on SIGTERM ends a node at once with exit code 0, until the node is up and leaves in order.
 
-    Nobody relies on a node that is not up, and what a start writes survives any end of the process.
+    Nothing relies on a node that is not up, and what a start writes survives any end of the process.
     """
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -68,7 +68,11 @@ def paragraphs(text: str) -> str:
 
 
 def pages() -> list[Path]:
-    return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    return [
+        REPOSITORY / "README.md",
+        REPOSITORY / "CHANGELOG.md",
+        *sorted((REPOSITORY / "docs").rglob("*.md")),
+    ]
 
 
 def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:

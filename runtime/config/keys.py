@@ -45,16 +45,16 @@ _NODE = (
         "listeners",
         "list",
         None,
-        "Where this process listens, as `NAME://host:port`; without a host on every interface, so that "
-        "every client that reaches this machine reaches it. A controller has one listener.",
+        "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
+        "controller has one listener.",
         required=True,
     ),
     Key(
         "advertised.listeners",
         "list",
         (),
-        "What a broker registers instead of `listeners`, by the same names; without a host: the name of "
-        "this machine.",
+        "What a broker registers instead of `listeners`, by the same names; without a host: this "
+        "machine's name.",
         roles=(BROKER,),
     ),
     Key("controller.listener.names", "list", ("CONTROLLER",), "The name of the controllers' listener."),
@@ -123,8 +123,7 @@ _CONTROLLER = (
         "delegation.token.secret.key",
         "text",
         None,
-        "The secret for delegation tokens, the same on all controllers. Without it delegation tokens are "
-        "disabled.",
+        "The secret for delegation tokens, the same on all controllers. Without it there are no tokens.",
         roles=(CONTROLLER,),
     ),
     ms_key(
@@ -188,8 +187,8 @@ _BROKER = (
         "broker.id.generation.enable",
         "choice",
         "false",
-        "Whether a broker without `node.id` takes its id from `meta.properties` in any of its "
-        "directories, or from the controllers, and formats empty directories; see broker-ids.md.",
+        "Whether a broker without `node.id` finds its id by itself and formats empty directories; "
+        "see broker-ids.md.",
         roles=(BROKER,),
         choices=("false", "true"),
     ),
@@ -206,8 +205,8 @@ _BROKER = (
         "broker.id.binding.key",
         "text",
         "host",
-        "The key that a broker's id is bound to: `host`, the host of the first advertised listener, or "
-        "any stable text that no other broker has.",
+        "What a broker's id is bound to: `host` (of the first advertised listener), or any stable "
+        "text that no other broker has.",
         roles=(BROKER,),
         own=True,
     ),
@@ -221,7 +220,7 @@ _BROKER = (
     ms_key(
         "registration.lease.timeout.ms",
         18_000,
-        "A broker fences itself when no heartbeat has been answered for this long, or for the "
+        "A broker fences itself this long after its last answered heartbeat, or after the "
         "controller's session timeout if that is shorter.",
         roles=(BROKER,),
         own=True,
@@ -230,9 +229,8 @@ _BROKER = (
         "broker.self.fencing.enable",
         "choice",
         "true",
-        "Whether a broker whose lease has ended stops serving clients until it has reached the active "
-        "controller again. `false`: it continues with its last metadata, as Kafka's brokers do, until a "
-        "controller answers that it is fenced.",
+        "Whether a broker whose lease has ended stops serving clients. `false`: it continues with "
+        "its last metadata, as Kafka's brokers do, until a controller answers that it is fenced.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -260,7 +258,7 @@ _SECURITY = (
         "ssl.keystore.location",
         "text",
         None,
-        "A PEM file with the private key (not encrypted) and the certificate chain of this node. Required "
+        "A PEM file with this node's private key (not encrypted) and certificate chain. Required "
         "for an SSL listener; also the client certificate.",
     ),
     Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
@@ -285,8 +283,7 @@ _PROCESS = (
         "metrics.listener",
         "text",
         None,
-        "The address for Prometheus, as `http://host:port` (default host: 127.0.0.1); see metrics.md. "
-        "Without it metrics are off.",
+        "The address for Prometheus, as `http://host:port`; see metrics.md. Without it metrics are off.",
         own=True,
     ),
     Key(

@@ -21,9 +21,8 @@ DATA = (
         "log.flush.before.ack",
         "choice",
         "true",
-        "Whether a replica counts towards `acks=all` only when the record is on disk (synced). All "
-        "partitions of a directory are synced together. `false` is Kafka's behaviour: acknowledged "
-        "records may be only in the page cache.",
+        "Whether a replica counts towards `acks=all` only with what it has synced. `false` is "
+        "Kafka's behaviour: acknowledged records may be only in the page cache.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -36,8 +35,8 @@ DATA = (
     _bytes(
         "log.tail.cache.max.bytes",
         _REPLICA.log_tail_cache_max_bytes,
-        "The memory for recent appends to partitions that this broker leads, which serves followers and "
-        "readers at the end of the log. 0: everything is read from the log.",
+        "The memory for recent appends to partitions that this broker leads, from which it serves "
+        "followers and readers. 0: none.",
         minimum=0,
         own=True,
     ),
@@ -90,22 +89,19 @@ DATA = (
     _ms(
         "log.dir.failure.timeout.ms",
         _REPLICA.log_dir_assignment_timeout_ms,
-        "A broker stops when it could not report the replicas of a failed log directory to the controller "
-        "for this long.",
+        "A broker stops when it could not report a failed log directory to the controller for this long.",
     ),
     _ms(
         "log.dir.hang.timeout.ms",
         30_000,
-        "A log directory fails when one disk call takes longer than this: a disk that hangs reports no "
-        "error.",
+        "A log directory fails when one disk call takes longer than this.",
         minimum=100,
         own=True,
     ),
     _ms(
         "log.dir.probe.interval.ms",
         1_000,
-        "How often a probe file is created, synced, renamed and removed in every log directory: open "
-        "files do not reveal that a directory was removed or lost its permissions.",
+        "How often a probe file is created, synced, renamed and removed in every log directory.",
         minimum=50,
         maximum=60_000,
         own=True,
@@ -126,8 +122,8 @@ DATA = (
         "queued.max.request.bytes",
         "int",
         256 * MIB,
-        "Records of producers that a broker holds at once, waiting for disks or followers; requests "
-        "beyond it are refused as retriable. -1, Kafka's default: no bound but that of requests at once.",
+        "The maximum size of produced records that wait for disks or followers; more are refused "
+        "as retriable. -1, Kafka's default: no limit.",
         minimum=MIB,
         also=(-1,),
         maximum=MAX_LONG,

@@ -11,8 +11,8 @@ QUORUM = (
     ms_key(
         "controller.quorum.election.timeout.ms",
         _RAFT.election_timeout_ms,
-        "How long a candidate waits for votes, and a voter without a leader waits before it starts a "
-        "pre-vote. Each wait is random, from 1 to 1.5 times this.",
+        "How long a candidate waits for votes, and a voter without a leader for its pre-vote; "
+        "random, from 1 to 1.5 times this.",
     ),
     ms_key(
         "controller.quorum.election.backoff.max.ms",
@@ -22,8 +22,8 @@ QUORUM = (
     ms_key(
         "controller.quorum.fetch.timeout.ms",
         _RAFT.fetch_timeout_ms,
-        "A follower that has not fetched from the leader for this long (random, from 1 to 1.5 times this) "
-        "stands for election. A leader that has not heard from a majority for 1.5 times this resigns.",
+        "A follower that has not fetched for this long (random, from 1 to 1.5 times this) stands "
+        "for election. A leader without fetches from a majority for 1.5 times this resigns.",
     ),
     ms_key(
         "controller.quorum.request.timeout.ms",
@@ -50,8 +50,8 @@ QUORUM = (
     ms_key(
         "controller.quorum.high.watermark.linger.ms",
         10,
-        "How long an advance of the high watermark may wait for the next records before the leader sends "
-        "it to the other voters. Brokers get it at once; with 0 all nodes do.",
+        "How long a new high watermark may wait for the next records before the leader sends it "
+        "to the other voters. Brokers get it at once; with 0 all nodes do.",
         minimum=0,
         maximum=1000,
         own=True,
@@ -97,8 +97,8 @@ METADATA_LOG = (
         "metadata.max.retention.bytes",
         "int",
         100 * MIB,
-        "Old segments and snapshots are deleted, up to a newer snapshot, while log and snapshots are "
-        "larger than this. -1: no limit.",
+        "Old segments and snapshots are deleted, up to a newer snapshot, above this total size. "
+        "-1: no limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="bytes",
@@ -107,8 +107,7 @@ METADATA_LOG = (
         "metadata.max.retention.ms",
         "int",
         7 * 24 * 3_600_000,
-        "Old segments and snapshots are deleted, up to a newer snapshot, once they are older than this. "
-        "-1: no limit.",
+        "Old segments and snapshots are deleted, up to a newer snapshot, at this age. -1: no limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="ms",

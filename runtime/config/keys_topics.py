@@ -42,8 +42,8 @@ TOPICS = (
     _number(
         "min.insync.replicas",
         "min.insync.replicas",
-        "The number of replicas that must be in sync for `acks=all`. With eligible leader replicas "
-        "(KIP-966) the cluster-wide default takes precedence.",
+        "The number of replicas that must be in sync for `acks=all`. With eligible leader "
+        "replicas (KIP-966) the cluster-wide default takes precedence.",
     ),
     Key(
         "unclean.leader.election.enable",

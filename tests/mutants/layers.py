@@ -161,9 +161,13 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/metadata",
                 "tests/stories",
                 "tests/properties/test_time_travel.py",
+                "tests/properties/test_transactions_told.py",
                 *(
                     f"tests/unit/cli/test_log_{name}.py"
-                    for name in ("answers", "nodes", "places", "repair_commands", "summary", "trimmed")
+                    for name in (
+                        *("answers", "dump", "nodes", "places", "repair_commands", "summary", "time"),
+                        *("tools", "trimmed"),
+                    )
                 ),
             ),
         ),

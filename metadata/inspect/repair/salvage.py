@@ -139,7 +139,7 @@ def examine(files: NodeFiles) -> Survivor:
         if records:
             quorum = quorum.after(header.leader_epoch, records)
     newest = log.snapshots()[-1:]
-    if newest and newest[0].offset > end.offset:
+    if newest and (newest[0].offset > end.offset or not epochs.entries):
         end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
         epochs = EpochTable.reset(end)
         time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())

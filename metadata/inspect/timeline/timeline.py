@@ -82,6 +82,8 @@ class Timeline:
         self._idle_records = False
         self._is_trimmed = image is not None
         self._quorum = QuorumEvents(quorum)
+        place = None if image is None else image.provenance
+        self._begin = (0, 0, 0) if place is None else (place.offset, place.epoch, place.timestamp_ms)
         self._end = (0, 0, 0)
         self._told: list[TimelineEvent] = []
         self._held: HeldEvents[TimelineEvent] = HeldEvents()
@@ -198,7 +200,7 @@ class Timeline:
     def finish(self) -> list[TimelineEvent]:
         """What still goes on at the end of the log."""
         self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])
-        offset, epoch, time_ms = self._end
+        offset, epoch, time_ms = max(self._end, self._begin)
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
         self._stamp_ms = time_ms
         if self._transaction.begun is not None:

@@ -1,0 +1,103 @@
+"""Which voters are in force at which offset of one log: configured ones, then those that its records name.
+
+Owns that the newest record in the log counts, committed or not, and that a truncation undoes it (KIP-853).
+Knows no role and no record's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from metaquorum.raft.voters.records import VoterChange
+from metaquorum.raft.voters.voter_set import VoterSet
+
+EntryT = TypeVar("EntryT")
+
+CONFIGURED = -1
+"""Stands for the offset of what no record of the log says: configuration, or the checkpoint that formatting
+wrote (its records count as offset -1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VotersAt:
+    """What a log says up to some offset: the level of kraft.version, and the voters (None: it names none).
+    A snapshot that ends there carries it."""
+
+    kraft_version: int = 0
+    voters: VoterSet | None = None
+
+
+CONFIGURED_VOTERS = VotersAt()
+"""Of a log or snapshot that says nothing."""
+
+
+class VoterHistory:
+    """The voter sets of one log from its newest snapshot on, by offset. `configured` counts while the log
+    names no voters."""
+
+    def __init__(self, configured: VoterSet, changes: Iterable[VoterChange] = ()) -> None:
+        self._configured = configured
+        self._levels: list[tuple[int, int]] = [(CONFIGURED, 0)]
+        self._sets: list[tuple[int, VoterSet]] = []
+        self.note_all(changes)
+
+    @property
+    def newest(self) -> VoterSet:
+        """The voters in force: every majority is one of theirs."""
+        return self._sets[-1][1] if self._sets else self._configured
+
+    @property
+    def previous(self) -> VoterSet:
+        """The voters that a truncation of the newest record would bring back."""
+        return self._sets[-2][1] if len(self._sets) > 1 else self._configured
+
+    @property
+    def newest_offset(self) -> int | None:
+        """Where the record of the newest set stands; None: configured voters are in force."""
+        return self._sets[-1][0] if self._sets else None
+
+    @property
+    def kraft_version(self) -> int:
+        """The level that the newest record says."""
+        return self._levels[-1][1]
+
+    def note_all(self, changes: Iterable[VoterChange]) -> None:
+        """Records were appended."""
+        for change in changes:
+            if change.kraft_version is not None:
+                self._levels.append((change.offset, change.kraft_version))
+            if change.voters is not None:
+                self._sets.append((change.offset, change.voters))
+
+    def truncate(self, end_offset: int) -> None:
+        """The log ends at `end_offset` now: what stood there or later is undone."""
+        self._levels = [entry for entry in self._levels if entry[0] < end_offset]
+        self._sets = [entry for entry in self._sets if entry[0] < end_offset]
+
+    def trim(self, end_offset: int) -> None:
+        """Nothing below `end_offset` will be asked for again: only what is in force there stays of it."""
+        self._levels = _from_newest_below(self._levels, end_offset)
+        self._sets = _from_newest_below(self._sets, end_offset)
+
+    def reset(self, end_offset: int, said: VotersAt) -> None:
+        """The log restarts behind a snapshot that ends at `end_offset` and says this."""
+        self._levels = [(end_offset - 1, said.kraft_version)]
+        self._sets = [] if said.voters is None else [(end_offset - 1, said.voters)]
+
+    def at(self, end_offset: int) -> VotersAt:
+        """What the log below `end_offset` says; not for offsets below the last `trim` or `reset`."""
+        level = [level for offset, level in self._levels if offset < end_offset]
+        sets = [voters for offset, voters in self._sets if offset < end_offset]
+        return VotersAt(level[-1] if level else 0, sets[-1] if sets else None)
+
+    @property
+    def entries(self) -> list[tuple[int, VoterSet]]:
+        """Where each set that the log still names stands, in order."""
+        return self._sets
+
+
+def _from_newest_below(entries: list[tuple[int, EntryT]], end_offset: int) -> list[tuple[int, EntryT]]:
+    kept = sum(1 for offset, _ in entries if offset < end_offset)
+    return entries[max(0, kept - 1) :]

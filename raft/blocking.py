@@ -39,8 +39,10 @@ from metaquorum.raft.events import TrimLog
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store.stored_voters import with_voters
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.types import LogPosition
 
 _IDLE, _RUNNING, _ENDED = range(3)
@@ -89,7 +91,8 @@ class BlockingDriver:
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
         """Send a request to a node. Its answer comes back by `on_response`; where none will come, say so by
-        `on_request_failed`. A lost message needs no report: the core asks again in time."""
+        `on_request_failed`. A lost message needs no report: the core asks again in time. Where voters are not
+        configured, `core.endpoints_of(to)` says where the node listens."""
 
     def respond(self, key: int, response: RaftResponse) -> None:
         """Answer the request that came in under `key`."""
@@ -107,7 +110,8 @@ class BlockingDriver:
         """The read may be answered from what was applied so far; not `ready`: another node leads, ask it."""
 
     def load_snapshot(self, position: LogPosition, path: str) -> None:
-        """Replace the state by the fetched snapshot in the file `path`. Raise ValueError if it is damaged."""
+        """Replace the state by the fetched snapshot in the file `path`, skipping control batches. Raise
+        ValueError if it is damaged."""
         raise RaftUsageError(f"the leader sent the snapshot {position}: override load_snapshot to take it")
 
     def warn(self, message: str) -> None:
@@ -161,12 +165,14 @@ class BlockingDriver:
 
     def write_snapshot(self, batches: Iterable[bytes]) -> LogPosition:
         """Write the state, as everything below `applied_offset` made it, as a snapshot; then trim the log as
-        far as the store's retention allows. Not from a hook: the state may be half a batch ahead."""
+        far as the store's retention allows. Not from a hook: the state may be half a batch ahead. Where the
+        log names voters, a control batch that says them is put before `batches`."""
         epoch = self.core.epochs.epoch_at(self.applied_offset - 1)
         if self._state != _IDLE or epoch is None:
             raise RaftUsageError("a snapshot is written between inputs, of a state that has applied records")
         position = LogPosition(epoch, self.applied_offset)
-        self.store.write_snapshot(position, batches)
+        said = self.core.voters_at(position.offset)
+        self.store.write_snapshot(position, with_voters(batches, said, timestamp_ms=self._wall_ms()))
         self._input(lambda now_ms: self.core.on_snapshot_written(now_ms, position))
         trimmed = self.store.execute(TrimLog(before_offset=position.offset), wall_ms=self._wall_ms())
         if trimmed is not None:
@@ -261,13 +267,14 @@ class BlockingDriver:
         position = effect.snapshot
         try:
             path = self.store.partial_snapshot(position, effect.size_bytes)
+            voters = self.store.voters_in(path)
             if position.offset > self.applied_offset:
                 self.load_snapshot(position, path)
-        except ValueError as error:
+        except (ValueError, BatchError, CorruptLogError) as error:
             self.store.drop_snapshot()
             self.warn(f"the fetched snapshot {position} is damaged: {error}")
             return self._gate.push(self.core.on_snapshot_rejected(self._now_ms(), position))
         self.store.finish_snapshot(position)
-        effects = self.core.on_snapshot_loaded(self._now_ms(), position)
+        effects = self.core.on_snapshot_loaded(self._now_ms(), position, voters)
         self.applied_offset = max(self.applied_offset, position.offset)
         return self._gate.push(effects)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from metaquorum.raft.voters.records import VoterChange
+from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VersionRange, VoterNode
 from metaquorum.storage.files.known_committed import NOTHING
 from metaquorum.storage.types import LogPosition
 
@@ -37,6 +39,12 @@ class RaftConfig:
     makes it forget at most. A leader writes it at once, before a client is answered."""
     sync_committed_ms: int = 5000
     """How often at most that is made durable; a loss of power forgets no more than this."""
+    new_voter_lag_max: int = 1000
+    """An observer is made a voter when it is at most so many records behind the leader's end: until it has
+    them, nothing may be committed without the voters that were there before."""
+    bootstrap_ids: tuple[int, ...] = ()
+    """Names, all below 0, of servers whose addresses the driver knows, and whose node ids are unknown
+    (`controller.quorum.bootstrap.servers`). A node that finds no leader asks them too."""
 
     @property
     def check_quorum_ms(self) -> int:
@@ -67,6 +75,12 @@ class RaftConfig:
         return max(1, self.fetch_timeout_ms // 3)
 
     @property
+    def update_voter_ms(self) -> int:
+        """A voter whose entry in the voters' record is out of date asks for an update so often at most: a
+        change can be committed between two."""
+        return self.fetch_timeout_ms // 2
+
+    @property
     def empty_fetch_pause_ms(self) -> int:
         """The pause after an answer that came early and brought nothing, and after an error: the leader is
         too busy to park the fetch, or is none any more."""
@@ -84,7 +98,8 @@ def doubled_ms(first_ms: int, doublings: int, ceiling_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """One configured voter: `id@host:port:directory-id`. `directory_id` None: not pinned (id@host:port)."""
+    """One configured voter: `id@host:port:directory-id`. `directory_id` None: not pinned (id@host:port).
+    Configured voters count while no record in the log names voters."""
 
     node_id: int
     host: str
@@ -94,11 +109,29 @@ class Voter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this node is. An id that is not among the voters, or whose directory id differs, observes."""
+    """Who this node is. An id that is not among the voters, or whose directory id differs, observes.
+
+    `endpoints` are where it listens and `versions` which levels of kraft.version it supports: as a voter it
+    lets the voters' record say so (none: that record is left alone). A node that `may_vote` can be made a
+    voter while it observes; a broker can not.
+    """
 
     cluster_id: str
     node_id: int
     directory_id: bytes
+    endpoints: tuple[Endpoint, ...] = ()
+    versions: VersionRange = OWN_VERSIONS
+    may_vote: bool = True
+
+    @property
+    def as_voter(self) -> VoterNode:
+        """What a voters' record says of this node."""
+        return VoterNode(
+            node_id=self.node_id,
+            directory_id=self.directory_id,
+            endpoints=self.endpoints,
+            versions=self.versions,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +139,8 @@ class RecoveredLog:
     """What was found on disk: hard state, the epoch table, log bounds (offsets) and snapshots.
 
     `known_committed`: everything below was known to be committed when this replica ran last. `directory`
-    names the log in messages.
+    names the log in messages. `voter_changes`: what the newest snapshot, and the log behind it, say of
+    voters, in order; a record in a snapshot counts as standing before the snapshot's end offset.
     """
 
     epoch: int = 0
@@ -118,4 +152,5 @@ class RecoveredLog:
     log_end_offset: int = 0
     snapshots: tuple[LogPosition, ...] = field(default=())
     known_committed: LogPosition = NOTHING
+    voter_changes: tuple[VoterChange, ...] = ()
     directory: str = "this log"

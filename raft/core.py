@@ -2,7 +2,7 @@
 
 Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. This
 module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. It
-knows no metadata: a record is bytes. It writes one record by itself, `leader_change`.
+knows no metadata: a record is bytes. What it writes and reads by itself is in `voters.records`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from metaquorum.raft import invariants
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.effects import RaftEffect
 from metaquorum.raft.messages import (
+    AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -25,6 +26,10 @@ from metaquorum.raft.messages import (
     RaftError,
     RaftRequest,
     RaftResponse,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    UpgradeRequest,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -37,10 +42,13 @@ from metaquorum.raft.protocol import (
     replication,
     snapshots,
     timers,
+    voter_changes,
 )
 from metaquorum.raft.state.progress import ReplicaState
 from metaquorum.raft.state.roles import Leader, Resigned
 from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
+from metaquorum.raft.voters.voter_set import Endpoint, VoterSet
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import CommittedLoss
 from metaquorum.storage.log.epochs import EpochTable
@@ -72,14 +80,8 @@ class RaftCore:
     def start(self, now_ms: int) -> list[RaftEffect]:
         """Take up the role that hard state asks for. Never leads in an epoch that it led before."""
         state = self.state
-        if state.wrong_directory:
-            pinned = uuid_to_text(state.voters[state.node_id].directory_id or b"")
-            own = uuid_to_text(state.identity.directory_id)
-            state.warn_once(
-                f"node {state.node_id} is configured as a voter with directory id {pinned}, but this "
-                f"directory has {own}: it only observes, and neither votes nor stands for election; do "
-                "not change the configured id by hand, and do not restore an older copy of the directory"
-            )
+        if state.is_observer and state.node_id in state.voters:
+            state.warn_once(_wrong_directory(state))
         snapshots.begin(state)
         election.begin(state, now_ms)
         return self._done(now_ms)
@@ -102,6 +104,8 @@ class RaftCore:
                 replication.on_fetch(state, now_ms, key, request)
             case FetchSnapshotRequest():
                 snapshots.on_fetch_snapshot(state, now_ms, key, request)
+            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest() | UpgradeRequest():
+                voter_changes.on_request(state, now_ms, key, request)
             case _:
                 assert_never(request)
         return self._done(now_ms)
@@ -140,6 +144,8 @@ class RaftCore:
                 fetching.on_fetch_response(state, now_ms, flight, request, response)
             case FetchSnapshotResponse(), FetchSnapshotRequest():
                 snapshots.on_fetch_snapshot_response(state, now_ms, flight, response)
+            case VoterChangeResponse(), UpdateVoterRequest():
+                voter_changes.on_update_response(state, now_ms, response)
             case _:
                 fetching.on_request_failed(state, now_ms, flight)
         return self._done(now_ms)
@@ -174,14 +180,18 @@ class RaftCore:
         return self._done(now_ms)
 
     def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
-        """This node's own snapshot is durable and may be served."""
+        """This node's own snapshot is durable and may be served. It says what `voters_at` said."""
         self.state.log.snapshots.add(position)
+        self.state.voter_history.trim(position.offset)
         return self._done(now_ms)
 
-    def on_snapshot_loaded(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
-        """The fetched snapshot was checked and its image loaded. The image is to be used only when the
-        effects contain ResetLog: this node may have got past the snapshot meanwhile."""
-        snapshots.on_loaded(self.state, now_ms, position)
+    def on_snapshot_loaded(
+        self, now_ms: int, position: LogPosition, voters: VotersAt = CONFIGURED_VOTERS
+    ) -> list[RaftEffect]:
+        """The fetched snapshot was checked and its image loaded; `voters` is what it says of them. The image
+        is to be used only when the effects contain ResetLog: this node may have got past the snapshot
+        meanwhile."""
+        snapshots.on_loaded(self.state, now_ms, position, voters)
         return self._done(now_ms)
 
     def on_snapshot_rejected(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
@@ -262,6 +272,24 @@ class RaftCore:
         return self.state.is_observer
 
     @property
+    def voters(self) -> VoterSet:
+        """The voters in force on this node: of the newest record in its log, committed or not."""
+        return self.state.voters
+
+    @property
+    def kraft_version(self) -> int:
+        """1: the voters are records in the log. 0: they are configured."""
+        return self.state.kraft_version
+
+    def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
+        """Where a node listens, as the log or a leader says; none where it is configured."""
+        return self.state.endpoints_of(node_id)
+
+    def voters_at(self, end_offset: int) -> VotersAt:
+        """What a snapshot that ends there must say of voters; not below the newest snapshot."""
+        return self.state.voter_history.at(end_offset)
+
+    @property
     def transferring(self) -> bool:
         """True while a leader waits for the node that it hands leadership to."""
         return isinstance(self.state.role, Leader) and self.state.role.view.transfer is not None
@@ -307,3 +335,19 @@ class RaftCore:
         timers.fire_sends(self.state, now_ms)
         invariants.check_core(self)
         return self.state.out.take()
+
+
+def _wrong_directory(state: RaftState) -> str:
+    """This node's id is a voter's, and its directory is another: in one line, and what to do."""
+    theirs = uuid_to_text(state.voters[state.node_id].directory_id or b"")
+    own = uuid_to_text(state.identity.directory_id)
+    if state.kraft_version >= 1:
+        return (
+            f"node {state.node_id} is a voter with directory id {theirs}, but this directory has {own}: it "
+            "only observes; remove the voter with the lost directory, then add this one"
+        )
+    return (
+        f"node {state.node_id} is configured as a voter with directory id {theirs}, but this "
+        f"directory has {own}: it only observes, and neither votes nor stands for election; do "
+        "not change the configured id by hand, and do not restore an older copy of the directory"
+    )

@@ -10,19 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistQuorumState:
-    """Write epoch, vote and leader in one atomic durable write, then report `QuorumStatePersisted(token)`."""
+    """Write epoch, vote and leader in one atomic durable write, then report `QuorumStatePersisted(token)`.
+    The file has the version of `kraft_version`; version 0 holds no directory id."""
 
     token: int
     epoch: int
     leader_id: int | None
     voted_id: int | None
     voted_directory_id: bytes | None
+    kraft_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +59,15 @@ class ResetLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Send to node `to`; a later `on_response` or `on_request_failed` names `correlation_id`."""
+    """Send to node `to`; a later `on_response` or `on_request_failed` names `correlation_id`. `endpoints` say
+    where it listens; none: it is configured (a voter at kraft.version 0, or below 0 a bootstrap server)."""
 
     to: int
     correlation_id: int
     request: RaftRequest
     timeout_ms: int
     after: int | None = None
+    endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,17 +2,20 @@
 
 `check_core` holds for one replica at any moment (the core calls it after every input), `check_step` between
 two moments of one replica, `check_cluster` across replicas (for tests and the simulator, which can see all).
-All raise RaftInvariantError; they survive `python -O`. Sources: Raft paper figure 3; KIP-595; KIP-630.
+All raise RaftInvariantError; they survive `python -O`. Sources: Raft paper figure 3; KIP-595; KIP-630;
+KIP-853.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned
+from metaquorum.raft.voters.voter_set import VoterSet
 from metaquorum.storage.types import LogPosition
 
 if TYPE_CHECKING:
@@ -43,9 +46,9 @@ def check_core(core: RaftCore) -> None:
         core,
     )
     _require(log.epochs.last_epoch <= state.epoch, "no record is of an epoch that has not begun", core)
+    _check_voters(core)
     match state.role:
         case Leader() as leader:
-            _require(not state.is_observer, "an observer never leads", core)
             _require(
                 state.vote is not None and state.vote.node_id == state.node_id,
                 "a leader voted for itself",
@@ -63,7 +66,7 @@ def check_core(core: RaftCore) -> None:
                 core,
             )
         case Candidate():
-            _require(not state.is_observer, "an observer never stands", core)
+            _require(state.may_stand, "an observer never stands", core)
             _require(
                 state.vote is not None and state.vote.node_id == state.node_id,
                 "a candidate voted for itself",
@@ -71,7 +74,7 @@ def check_core(core: RaftCore) -> None:
             )
             _require(state.known_leader_id is None, "a candidate's epoch has no leader that it knows", core)
         case Prospective():
-            _require(not state.is_observer, "an observer never stands", core)
+            _require(state.may_stand, "an observer never stands", core)
         case Follower(leader_id=leader_id):
             _require(leader_id != state.node_id, "no node follows itself", core)
             _require(state.known_leader_id == leader_id, "a follower's leader is the one on record", core)
@@ -81,6 +84,30 @@ def check_core(core: RaftCore) -> None:
             )
         case _:
             pass
+
+
+def _check_voters(core: RaftCore) -> None:
+    """The sets in one log follow one another by one voter, and a leader has one open change at most."""
+    state = core.state
+    entries = state.voter_history.entries
+    for (_, before), (_, after) in pairwise(entries):
+        _require(before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core)
+    if not isinstance(state.role, Leader):
+        return
+    high_watermark, newest = state.log.high_watermark, state.voter_history.newest_offset
+    _require(
+        not state.is_observer or (newest is not None and newest >= high_watermark),
+        "an observer never leads, but until its removal as a voter is committed",
+        core,
+    )
+    if high_watermark > state.role.epoch_start_offset:
+        uncommitted = [offset for offset, _ in entries if offset >= high_watermark]
+        _require(len(uncommitted) <= 1, "one change of voters at a time is not committed", core)
+    view = state.role.view
+    _require(list(view.voters) == state.other_voters, "a leader counts the voters in force", core)
+    for node_id, progress in view.voters.items():
+        known = state.voters[node_id].directory_id
+        _require(known in (None, progress.directory_id), "a voter is counted by its directory", core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +159,22 @@ def check_step(before: CoreSnapshot, core: RaftCore) -> None:
         )
         if before.was_leader:
             _require(after.log_end_offset >= before.log_end_offset, "a leader only appends", core)
+        if before.was_leader and after.was_leader and after.high_watermark > before.high_watermark:
+            _check_counted(core)
+
+
+def _check_counted(core: RaftCore) -> None:
+    """What a leader has just committed is held by more than half of the voters in force."""
+    state = core.state
+    view = state.leader_view()
+    ends = {one.node_id: one.acked_offset or 0 for one in view.voters.values()}
+    ends[state.node_id] = state.log.synced_offset
+    holders = [node_id for node_id in state.voters if ends[node_id] >= state.log.high_watermark]
+    _require(
+        2 * len(holders) > len(state.voters),
+        f"a commit counts a majority of the voters in force, and {holders} are none of {state.voters}",
+        core,
+    )
 
 
 @dataclass(slots=True)
@@ -143,6 +186,8 @@ class ClusterHistory:
     epoch_starts: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     committed_end: int = 0
+    voters: dict[int, VoterSet] = field(default_factory=dict)
+    """Committed sets of voters by the offset of their record."""
     compared: dict[int, tuple[RaftCore, int]] = field(default_factory=dict)
     """By node: how far the committed log of which of its cores was compared. What is committed is never
     changed (`check_step` sees to that), so it is compared once."""
@@ -155,6 +200,7 @@ def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
         _check_leader_of_epoch(core, history)
         _check_epoch_starts(core, history)
         _check_committed(core, history)
+        _check_committed_voters(core, history)
 
 
 def _check_leader_of_epoch(core: RaftCore, history: ClusterHistory) -> None:
@@ -194,6 +240,24 @@ def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
         known = history.committed.setdefault(offset, epoch)
         _require(known == epoch, f"offset {offset} was committed with epoch {known}, not {epoch}", core)
     history.committed_end = max(history.committed_end, log.high_watermark)
+
+
+def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
+    """Committed sets are at the same offsets in every log, and follow one another by one voter."""
+    log = core.state.log
+    for offset, voters in core.state.voter_history.entries:
+        if offset >= log.high_watermark or offset in history.voters:
+            _require(
+                offset >= log.high_watermark or history.voters[offset] == voters,
+                f"the voters at offset {offset} are committed as {history.voters.get(offset)}, not {voters}",
+                core,
+            )
+            continue
+        history.voters[offset] = voters
+        for before, after in pairwise(history.voters[at] for at in sorted(history.voters)):
+            _require(
+                before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core
+            )
 
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:

@@ -1,7 +1,8 @@
-"""The Raft requests and responses of KIP-595, KIP-630 and KIP-996, as values.
+"""The Raft requests and responses of KIP-595, KIP-630, KIP-853 and KIP-996, as values.
 
 Owns their shape only. They know no transport, and a record is bytes. Epochs and offsets are ints,
-`None` means absent; ids of directories are 16 bytes.
+`None` means absent; ids of directories are 16 bytes. `leader_endpoints` say where the leader that is named
+listens, so that a node follows one that its own log does not name yet; none at kraft.version 0.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 
 
@@ -18,20 +20,26 @@ class RaftError(IntEnum):
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
     BROKER_NOT_AVAILABLE = 8
+    UNSUPPORTED_VERSION = 35
     INVALID_REQUEST = 42
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     INCONSISTENT_VOTER_SET = 94
+    INVALID_UPDATE_VERSION = 95
     SNAPSHOT_NOT_FOUND = 98
     POSITION_OUT_OF_RANGE = 99
     INCONSISTENT_CLUSTER_ID = 104
     INVALID_VOTER_KEY = 125
+    DUPLICATE_VOTER = 126
+    VOTER_NOT_FOUND = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """Ask for a vote in `epoch`, or with `pre_vote` whether one would be given (KIP-996)."""
+    """Ask for a vote in `epoch`, or with `pre_vote` whether one would be given (KIP-996). `kraft_version` is
+    the candidate's: from 1 on voters that its own log does not name may ask, and be asked."""
 
     cluster_id: str
     epoch: int
@@ -41,6 +49,7 @@ class VoteRequest:
     voter_directory_id: bytes
     last_position: LogPosition
     pre_vote: bool
+    kraft_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +59,7 @@ class VoteResponse:
     leader_id: int | None
     vote_granted: bool
     pre_vote: bool
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,7 @@ class BeginQuorumEpochRequest:
     leader_id: int
     voter_id: int
     voter_directory_id: bytes
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +79,7 @@ class BeginQuorumEpochResponse:
     error: RaftError
     epoch: int
     leader_id: int | None
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +90,7 @@ class EndQuorumEpochRequest:
     epoch: int
     leader_id: int
     preferred_successors: tuple[int, ...]
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +98,7 @@ class EndQuorumEpochResponse:
     error: RaftError
     epoch: int
     leader_id: int | None
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +139,7 @@ class FetchResponse:
     snapshot: LogPosition | None = None
     records: bytes = b""
     read_round: int = 0
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +164,74 @@ class FetchSnapshotResponse:
     size_bytes: int = 0
     position: int = 0
     data: bytes = b""
+    leader_endpoints: tuple[Endpoint, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoterRequest:
+    """Make an observer a voter. The driver has asked the node at one of its endpoints for its id, and for the
+    levels of kraft.version that it supports. Answered when it is committed, within `timeout_ms`."""
+
+    cluster_id: str
+    voter: VoterNode
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoterRequest:
+    """Make a voter an observer, the leader too. Answered when it is committed, within `timeout_ms`."""
+
+    cluster_id: str
+    voter_id: int
+    voter_directory_id: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoterRequest:
+    """Where a voter listens and what it supports now, for the leader of `epoch`. Answered at once."""
+
+    cluster_id: str
+    epoch: int
+    voter: VoterNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeRequest:
+    """Raise kraft.version from 0: `voters` are the configured ones with what a record says of them. Answered
+    when it is committed, within `timeout_ms`."""
+
+    cluster_id: str
+    kraft_version: int
+    voters: VoterSet
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChangeResponse:
+    """How a change of voters ended. `message` says why not, and what to do."""
+
+    error: RaftError
+    epoch: int
+    leader_id: int | None
+    message: str | None = None
+    leader_endpoints: tuple[Endpoint, ...] = ()
+
+
+VoterChangeRequest = AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest | UpgradeRequest
 RaftRequest = (
-    VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchRequest
+    | FetchSnapshotRequest
+    | VoterChangeRequest
 )
 RaftResponse = (
-    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+    | VoterChangeResponse
 )

@@ -20,21 +20,24 @@ from metaquorum.raft.state.state import InFlight, RaftState
 
 
 def on_begin_quorum_epoch(state: RaftState, now_ms: int, key: int, request: BeginQuorumEpochRequest) -> None:
-    error = election.check_voter_request(state, request)
+    error = election.check_voter_request(state, request, to_any_voter=bool(request.leader_endpoints))
     if error is RaftError.NONE:
-        error = _check_leader_claim(state, request.epoch, request.leader_id)
+        error = _check_leader_claim(state, request)
     if error is RaftError.NONE:
-        leaders.follow(state, now_ms, request.epoch, request.leader_id)
+        leaders.follow(state, now_ms, request.epoch, request.leader_id, request.leader_endpoints)
     state.respond(key, BeginQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
 
 
-def _check_leader_claim(state: RaftState, epoch: int, leader_id: int) -> RaftError:
+def _check_leader_claim(
+    state: RaftState, request: BeginQuorumEpochRequest | EndQuorumEpochRequest
+) -> RaftError:
+    epoch, leader_id = request.epoch, request.leader_id
     if epoch < state.epoch:
         return RaftError.FENCED_LEADER_EPOCH
-    if leader_id not in state.voters:
-        return RaftError.INCONSISTENT_VOTER_SET
     if leader_id == state.node_id:
-        return RaftError.INVALID_REQUEST
+        return RaftError.INVALID_REQUEST if leader_id in state.voters else RaftError.INCONSISTENT_VOTER_SET
+    if not leaders.can_follow(state, leader_id, request.leader_endpoints):
+        return RaftError.INCONSISTENT_VOTER_SET
     if epoch == state.epoch and state.known_leader_id not in (None, leader_id):
         state.warn_once(
             f"node {leader_id} claims to lead epoch {epoch}, but node {state.known_leader_id} does: two "
@@ -48,19 +51,19 @@ def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuo
     error = RaftError.NONE
     if request.cluster_id != state.identity.cluster_id:
         error = RaftError.INCONSISTENT_CLUSTER_ID
-    elif state.is_observer:
+    elif state.is_observer and not request.leader_endpoints:
         error = RaftError.INVALID_VOTER_KEY
     else:
-        error = _check_leader_claim(state, request.epoch, request.leader_id)
+        error = _check_leader_claim(state, request)
     # The answer goes out before this node stands: the epoch it names is the one that ended.
     state.respond(key, EndQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
     if error is RaftError.NONE:
-        leaders.follow(state, now_ms, request.epoch, request.leader_id)
+        leaders.follow(state, now_ms, request.epoch, request.leader_id, request.leader_endpoints)
         _succeed(state, now_ms, request)
 
 
 def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> None:
-    if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id:
+    if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id or state.is_observer:
         return
     successors = request.preferred_successors
     if successors and successors[0] == state.node_id:
@@ -104,6 +107,7 @@ def _send_begin(state: RaftState, now_ms: int, voter_id: int) -> None:
         leader_id=state.node_id,
         voter_id=voter_id,
         voter_directory_id=state.voters[voter_id].directory_id or b"",
+        leader_endpoints=state.leader_endpoints,
     )
     state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
 
@@ -124,6 +128,7 @@ def send_ends(state: RaftState, now_ms: int) -> None:
                 epoch=state.epoch,
                 leader_id=state.node_id,
                 preferred_successors=role.successors,
+                leader_endpoints=state.endpoints_of(state.node_id),
             )
             state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
 

@@ -73,6 +73,7 @@ def redirect_to_snapshot(state: RaftState, key: int) -> None:
         log_start_offset=state.log.start_offset,
         snapshot=snapshot,
         read_round=state.leader_view().reads.round,
+        leader_endpoints=state.leader_endpoints,
     )
     state.respond(key, response)
 
@@ -87,6 +88,7 @@ def response_now(state: RaftState, *, diverging: LogPosition | None = None) -> F
         log_start_offset=state.log.start_offset,
         diverging=diverging,
         read_round=state.leader_view().reads.round,
+        leader_endpoints=state.leader_endpoints,
     )
 
 

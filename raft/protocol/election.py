@@ -43,24 +43,33 @@ def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> No
 
 
 def _refuse_vote_request(state: RaftState, request: VoteRequest) -> RaftError:
-    error = check_voter_request(state, request)
+    # From kraft.version 1 on the log of either may not have the newest voters yet: whose vote counts is the
+    # candidate's to know, and the voter judges its log alone (KIP-853).
+    by_log = state.kraft_version >= 1 or request.kraft_version >= 1
+    error = check_voter_request(state, request, to_any_voter=by_log)
     if error is not RaftError.NONE:
         return error
-    if request.candidate_id not in state.voters or request.candidate_id == state.node_id:
+    if request.candidate_id == state.node_id:
         return RaftError.INCONSISTENT_VOTER_SET
-    if not state.is_voter_replica(request.candidate_id, request.candidate_directory_id):
+    if not by_log and request.candidate_id not in state.voters:
+        return RaftError.INCONSISTENT_VOTER_SET
+    if not by_log and not state.is_voter_replica(request.candidate_id, request.candidate_directory_id):
         return RaftError.INVALID_VOTER_KEY
     return RaftError.FENCED_LEADER_EPOCH if request.epoch < state.epoch else RaftError.NONE
 
 
-def check_voter_request(state: RaftState, request: VoteRequest | BeginQuorumEpochRequest) -> RaftError:
-    """Whether a request that is for one voter has come to that voter. An empty directory id names none."""
+def check_voter_request(
+    state: RaftState, request: VoteRequest | BeginQuorumEpochRequest, *, to_any_voter: bool
+) -> RaftError:
+    """Whether a request that is for one voter has come to that voter. An empty directory id names none. With
+    `to_any_voter` also one that its own log does not name as a voter."""
     if request.cluster_id != state.identity.cluster_id:
         return RaftError.INCONSISTENT_CLUSTER_ID
     to_other_directory = request.voter_directory_id not in (b"", state.identity.directory_id)
     if request.voter_id != state.node_id or to_other_directory:
         return RaftError.INVALID_VOTER_KEY
-    return RaftError.INVALID_VOTER_KEY if state.is_observer else RaftError.NONE
+    is_voter = not state.is_observer or (to_any_voter and state.identity.may_vote)
+    return RaftError.NONE if is_voter else RaftError.INVALID_VOTER_KEY
 
 
 def _on_pre_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
@@ -140,7 +149,7 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
     if response.error not in (RaftError.NONE, RaftError.FENCED_LEADER_EPOCH):
         state.warn_once(
             f"voter {flight.to} refuses vote requests of this node with {response.error.name}: "
-            "compare cluster id, controller.quorum.voters and directory ids of both nodes"
+            "compare cluster id, voters and directory ids of both nodes"
         )
     if response.vote_granted and response.error is RaftError.NONE:
         role.granted.add(flight.to)
@@ -189,8 +198,10 @@ def pre_vote_due_ms(state: RaftState) -> int | None:
 
 
 def lose_pre_vote(state: RaftState, now_ms: int) -> None:
-    """Back to the last leader of this epoch where there is one, else wait for an election timeout."""
-    if state.known_leader_id is not None and state.known_leader_id != state.node_id:
+    """Back to the last leader of this epoch where there is one, else wait for an election timeout. With
+    bootstrap servers to ask, ask them: the voters that this log names may all be gone."""
+    has_leader = state.known_leader_id is not None and state.known_leader_id != state.node_id
+    if state.known_leader_id is not None and has_leader and not state.config.bootstrap_ids:
         transitions.become_follower(state, now_ms, state.epoch, state.known_leader_id)
     else:
         transitions.become_unattached(state, now_ms, state.epoch)
@@ -202,10 +213,10 @@ def leader_lost_due_ms(state: RaftState) -> int | None:
 
 def lose_leader(state: RaftState, now_ms: int) -> None:
     """No fetch succeeded in time: a voter stands, an observer looks for the leader."""
-    if state.is_observer:
-        transitions.become_unattached(state, now_ms, state.epoch)
-    else:
+    if state.may_stand:
         stand(state, now_ms)
+    else:
+        transitions.become_unattached(state, now_ms, state.epoch)
 
 
 # ---- what the role owes the other voters ---------------------------------------------------------
@@ -243,6 +254,7 @@ def _send_vote(state: RaftState, now_ms: int, voter_id: int, *, pre_vote: bool) 
         voter_directory_id=state.voters[voter_id].directory_id or b"",
         last_position=state.log.end_position,
         pre_vote=pre_vote,
+        kraft_version=state.kraft_version,
     )
     state.send(now_ms, voter_id, request, state.config.request_timeout_ms)
 
@@ -254,7 +266,7 @@ def begin(state: RaftState, now_ms: int) -> None:
     """The role after a start. The leader of the recorded epoch starts as resigned: records of that
     epoch that it had sent and lost must not be written a second time with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
-    if not state.is_observer and leader_id == state.node_id and state.other_voters:
+    if state.may_stand and leader_id == state.node_id and state.other_voters:
         transitions.start(state, transitions.resigned_role(state, now_ms, successors=()))
     elif leader_id is not None and leader_id != state.node_id and leader_id in state.voters:
         transitions.start(state, transitions.follower_role(state, now_ms, leader_id))

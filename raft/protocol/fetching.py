@@ -1,7 +1,7 @@
 """The follower's and observer's side of replication: when to fetch, from whom, and what an answer does.
 
 A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is under
-way it only sends a keep-alive now and then. An observer acknowledges nothing and fetches from its end.
+way it only sends a keep-alive now and then. An observer that can never vote fetches from its end.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from metaquorum.raft.config import doubled_ms
 from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
-from metaquorum.raft.protocol import leaders, replication, snapshots, transitions
+from metaquorum.raft.protocol import leaders, membership, replication, snapshots, transitions
 from metaquorum.raft.state import known
 from metaquorum.raft.state.roles import Follower, Unattached
 from metaquorum.raft.state.state import InFlight, RaftState
+from metaquorum.raft.voters.records import voter_changes
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
@@ -55,26 +56,27 @@ def search_due_ms(state: RaftState) -> int | None:
 
 
 def search_leader(state: RaftState, now_ms: int) -> None:
-    """An observer finds the leader by asking any voter."""
+    """An observer finds the leader by asking any voter, or any bootstrap server."""
     role = state.role
     if not isinstance(role, Unattached):
         return
     pause = doubled_ms(FIRST_SEARCH_PAUSE_MS, role.attempts, state.config.retry_backoff_max_ms)
     role.attempts += 1
     role.next_fetch_ms = now_ms + pause // 2 + state.rng.randint(0, pause // 2)
-    if state.other_voters:
-        _send_fetch(state, now_ms, state.rng.choice(state.other_voters), None)
+    known = [*state.other_voters, *state.config.bootstrap_ids]
+    if known:
+        _send_fetch(state, now_ms, state.rng.choice(known), None)
 
 
 def _is_busy(state: RaftState, role: Follower) -> bool:
     """True while this replica can not use more records: it syncs what it has, or gets a snapshot."""
-    unsynced = not state.is_observer and state.log.synced_offset < state.log.end_offset
+    unsynced = state.acknowledges and state.log.synced_offset < state.log.end_offset
     return unsynced or role.snapshot is not None
 
 
 def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -> None:
     log = state.log
-    offset = log.end_offset if state.is_observer else log.synced_offset
+    offset = log.synced_offset if state.acknowledges else log.end_offset
     config = state.config
     wait_ms = config.observer_fetch_max_wait_ms if state.is_observer else config.fetch_max_wait_ms
     keepalive = role is not None and _is_busy(state, role)
@@ -126,7 +128,7 @@ def on_fetch_response(
     if response.snapshot is not None:
         snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
     elif response.diverging is not None:
-        on_diverging(state, response.diverging)
+        on_diverging(state, now_ms, response.diverging)
     else:
         agreed = on_records(state, now_ms, role, request.fetch_offset, response.records)
         replication.set_high_watermark(state, min(response.high_watermark, agreed))
@@ -143,11 +145,11 @@ def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResp
         )
 
 
-def on_diverging(state: RaftState, diverging: LogPosition) -> None:
+def on_diverging(state: RaftState, now_ms: int, diverging: LogPosition) -> None:
     """The leader said where the common epoch ends on its side: what is above is of another history."""
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
-        _cut(state, end)
+        _cut(state, now_ms, end)
 
 
 def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
@@ -163,6 +165,7 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
     log, agreed, held = state.log, fetch_offset, 0
     try:
         batches = Batches.parse(records, file=f"the answer of node {role.leader_id}")
+        changes = voter_changes(batches)
     except StorageError as error:
         _refuse_records(state, now_ms, role, str(error))
         return agreed
@@ -175,7 +178,7 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
     if not new.headers:
         return agreed
     if new.base_offset < log.end_offset:
-        _cut(state, new.base_offset)
+        _cut(state, now_ms, new.base_offset)
     problem = new.problem_after(log.end_offset, log.epochs.last_epoch)
     newest_epoch = new.headers[-1].leader_epoch
     if problem is None and newest_epoch > state.epoch:
@@ -186,13 +189,15 @@ def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int,
     for header in new.headers:
         log.append(header.leader_epoch, header.base_offset, header.next_offset)
     state.out.append(AppendLog(batches=new))
+    membership.note(state, now_ms, [change for change in changes if change.offset >= new.base_offset])
     return new.next_offset
 
 
-def _cut(state: RaftState, end_offset: int) -> None:
+def _cut(state: RaftState, now_ms: int, end_offset: int) -> None:
     known.check_cut(state, end_offset)
     state.log.truncate(end_offset)
     state.out.append(TruncateLog(end_offset=end_offset))
+    membership.undo(state, now_ms, end_offset)
 
 
 def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str) -> None:

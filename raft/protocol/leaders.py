@@ -9,6 +9,7 @@ from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.protocol import transitions
 from metaquorum.raft.state.roles import Follower, Leader, Prospective, Resigned
 from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.voters.voter_set import Endpoint
 
 
 def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
@@ -19,15 +20,26 @@ def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
         state.role.deadline_ms = min(state.role.deadline_ms, now_ms + wait_ms)
 
 
-def follow(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:
-    """Follow the leader of an epoch that is not behind, unless this node does so already."""
-    if leader_id == state.node_id or leader_id not in state.voters or epoch < state.epoch:
+def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]) -> bool:
+    """Whether this node may follow that one: it is a voter, or the message that named it has its endpoints.
+    The latter holds from kraft.version 1 on, where this log may not name the newest voters yet."""
+    return leader_id != state.node_id and (leader_id in state.voters or bool(endpoints))
+
+
+def follow(
+    state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]
+) -> None:
+    """Follow the leader of an epoch that is not behind, unless this node does so already. `endpoints` are
+    where it listens, none at kraft.version 0."""
+    if epoch < state.epoch or not can_follow(state, leader_id, endpoints):
         return
     if epoch > state.epoch or (
         state.known_leader_id in (None, leader_id)
         and not isinstance(state.role, Follower | Resigned | Leader)
     ):
-        transitions.become_follower(state, now_ms, epoch, leader_id)
+        transitions.become_follower(state, now_ms, epoch, leader_id, endpoints)
+    elif endpoints and leader_id == state.known_leader_id:
+        state.told_endpoints = endpoints
 
 
 def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
@@ -35,17 +47,16 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
 
     A prospective node keeps asking although others still name the leader that it lost.
     """
-    before = state.role
+    before, leader_id, endpoints = state.role, response.leader_id, response.leader_endpoints
     if response.epoch < state.epoch:
         return False
-    names_leader = response.leader_id is not None and response.leader_id != state.node_id
     if response.epoch > state.epoch:
-        if names_leader and response.leader_id is not None and response.leader_id in state.voters:
-            transitions.become_follower(state, now_ms, response.epoch, response.leader_id)
+        if leader_id is not None and can_follow(state, leader_id, endpoints):
+            transitions.become_follower(state, now_ms, response.epoch, leader_id, endpoints)
         else:
             transitions.become_unattached(state, now_ms, response.epoch)
-    elif names_leader and response.leader_id is not None:
-        lost_it = isinstance(state.role, Prospective) and state.known_leader_id == response.leader_id
+    elif leader_id is not None:
+        lost_it = isinstance(state.role, Prospective) and state.known_leader_id == leader_id
         if not lost_it:
-            follow(state, now_ms, response.epoch, response.leader_id)
+            follow(state, now_ms, response.epoch, leader_id, endpoints)
     return state.role is not before

@@ -139,8 +139,10 @@ def advance_high_watermark(state: RaftState, now_ms: int) -> None:
     role = state.role
     if not isinstance(role, Leader):
         return
-    acked = [progress.acked_offset for progress in role.view.voters.values()]
-    reached = quorum.majority_value([*acked, state.log.synced_offset])
+    durable = [progress.acked_offset for progress in role.view.voters.values()]
+    if not state.is_observer:  # a leader that is being removed counts for nothing any more
+        durable.append(state.log.synced_offset)
+    reached = quorum.majority_value(durable)
     if reached is None or reached <= role.epoch_start_offset or reached <= state.log.high_watermark:
         return
     set_high_watermark(state, reached)
@@ -169,7 +171,7 @@ def set_high_watermark(state: RaftState, high_watermark: int) -> None:
 
 
 def check_quorum_due_ms(state: RaftState) -> int | None:
-    """When the majority (this node included) that was heard last falls out of the window."""
+    """When the majority (this voter included) that was heard last falls out of the window."""
     role = state.role
     if not isinstance(role, Leader) or not role.view.voters:
         return None
@@ -177,7 +179,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
         (progress.last_fetch_ms if progress.last_fetch_ms is not None else role.view.elected_ms)
         for progress in role.view.voters.values()
     )
-    needed = quorum.majority(len(state.voters)) - 1
+    needed = quorum.majority(len(state.voters)) - (0 if state.is_observer else 1)
     return heard[len(heard) - needed] + state.config.check_quorum_ms
 
 
@@ -308,7 +310,7 @@ def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
     own = ReplicaState(
         node_id=state.node_id,
         directory_id=state.identity.directory_id,
-        is_voter=True,
+        is_voter=not state.is_observer,
         log_end_offset=state.log.end_offset,
         last_fetch_wall_ms=None,
         last_caught_up_wall_ms=None,

@@ -14,11 +14,13 @@ from metaquorum.raft.effects import (
     Warn,
     WriteSnapshotChunk,
 )
+from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchSnapshotRequest, FetchSnapshotResponse, RaftError
-from metaquorum.raft.protocol import leaders, replication, transitions
+from metaquorum.raft.protocol import leaders, membership, replication, transitions
 from metaquorum.raft.state import known
 from metaquorum.raft.state.roles import Follower, Leader, SnapshotFetch
 from metaquorum.raft.state.state import InFlight, RaftState
+from metaquorum.raft.voters.history import VotersAt
 from metaquorum.storage.types import LogPosition
 
 # ---- leader --------------------------------------------------------------------------------------
@@ -28,7 +30,7 @@ def on_fetch_snapshot(state: RaftState, now_ms: int, key: int, request: FetchSna
     error = replication.check_leader_request(state, request.cluster_id, request.epoch)
     if error is RaftError.NONE:
         replication.touch(state, now_ms, (request.replica_id, request.replica_directory_id))
-        if request.snapshot not in state.log.snapshots:
+        if request.snapshot not in state.log.snapshots or request.snapshot.offset == 0:
             error = RaftError.SNAPSHOT_NOT_FOUND
         elif request.position < 0:
             error = RaftError.POSITION_OUT_OF_RANGE
@@ -167,9 +169,10 @@ def begin(state: RaftState) -> None:
         state.out.append(ResetLog(position=latest))
 
 
-def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
+def on_loaded(state: RaftState, now_ms: int, position: LogPosition, voters: VotersAt) -> None:
     """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile
-    (another leader may have sent it records beyond the snapshot, which it has acknowledged)."""
+    (another leader may have sent it records beyond the snapshot, which it has acknowledged). Raises
+    RaftUsageError when the snapshot says less of voters than what was committed here."""
     role = state.role
     wanted = False
     if isinstance(role, Follower) and role.snapshot is not None:
@@ -179,8 +182,11 @@ def on_loaded(state: RaftState, now_ms: int, position: LogPosition) -> None:
     behind = state.log.end_offset < position.offset
     if isinstance(role, Leader) or position.offset < state.log.high_watermark or not (wanted or behind):
         return
+    if voters.kraft_version < state.voter_history.at(state.log.high_watermark).kraft_version:
+        raise RaftUsageError(f"the snapshot {position} was loaded without the voters that it names")
     state.log.reset(position)
     state.out.append(ResetLog(position=position))
+    membership.restart(state, now_ms, position.offset, voters)
     state.out.append(HighWatermarkChanged(high_watermark=position.offset))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaquorum.raft.protocol import announcements, election, fetching, replication
+from metaquorum.raft.protocol import announcements, election, fetching, replication, voter_changes
 from metaquorum.raft.state import known
 from metaquorum.raft.state.roles import (
     Candidate,
@@ -68,6 +68,13 @@ TIMEOUTS = (
         replication.answer_parked,
     ),
     Timer(
+        "change of voters",
+        (Leader,),
+        "a leader answers a change of voters that is not committed in time",
+        voter_changes.answer_due_ms,
+        voter_changes.give_answer_up,
+    ),
+    Timer(
         "transfer",
         (Leader,),
         "a leader keeps leadership that it was to hand to a node that does not catch up",
@@ -114,6 +121,20 @@ TIMEOUTS = (
 four runs, since each belongs to other roles."""
 
 SENDS = (
+    Timer(
+        "committed change",
+        (Leader,),
+        "a leader answers a change of voters that is committed, and resigns when it was removed",
+        voter_changes.settled_due_ms,
+        voter_changes.settle,
+    ),
+    Timer(
+        "update of a voter",
+        (Leader, Follower),
+        "a voter that listens elsewhere than its record says makes that known",
+        voter_changes.update_due_ms,
+        voter_changes.update,
+    ),
     Timer(
         "vote requests",
         (Prospective, Candidate),

@@ -7,7 +7,6 @@ hard state in one write, and announces the new role. When to change is decided e
 from __future__ import annotations
 
 from metaquorum.raft.effects import AppendLog, ReadFailed
-from metaquorum.raft.leader_change import encode_leader_change
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
 from metaquorum.raft.state.roles import (
@@ -22,6 +21,15 @@ from metaquorum.raft.state.roles import (
     check_transition,
 )
 from metaquorum.raft.state.state import RaftState, Vote
+from metaquorum.raft.voters.history import CONFIGURED
+from metaquorum.raft.voters.records import (
+    encode_control_batch,
+    kraft_version_record,
+    leader_change_record,
+    voter_changes,
+    voters_record,
+)
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.parsed import Batches
 
 
@@ -67,14 +75,11 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
         observer_wake_offset=max(0, state.log.high_watermark),
         elected_ms=now_ms,
     )
-    data = encode_leader_change(
-        base_offset=start,
-        epoch=state.epoch,
-        timestamp_ms=state.wall_ms,
-        leader_id=state.node_id,
-        voter_ids=tuple(sorted(state.voters)),
-        granting_ids=tuple(sorted(granting)),
-    )
+    records = [leader_change_record(leader_id=state.node_id, voter_ids=state.voters, granting_ids=granting)]
+    if state.voter_history.newest_offset == CONFIGURED:
+        # What formatting wrote is in no log yet, and its checkpoint is never sent (KIP-853).
+        records += [kraft_version_record(state.kraft_version), voters_record(state.voters)]
+    data = encode_control_batch(records, base_offset=start, epoch=state.epoch, timestamp_ms=state.wall_ms)
     batches = Batches.sealed(data)
     end = batches.next_offset
     state.election_attempts = 0
@@ -86,12 +91,18 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
         leader_id=state.node_id,
     )
     state.log.append(state.epoch, start, end)
+    state.voter_history.note_all(voter_changes(batches))
     view.wakes.append(end)
     state.out.append(AppendLog(batches=batches))
 
 
-def become_follower(state: RaftState, now_ms: int, epoch: int, leader_id: int) -> None:
+def become_follower(
+    state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
+) -> None:
+    """`endpoints` are where the leader listens, from the message that named it; none: as before."""
     state.election_attempts = 0
+    if endpoints or (epoch, leader_id) != (state.epoch, state.known_leader_id):
+        state.told_endpoints = endpoints
     vote = state.vote if epoch == state.epoch else None
     _change(state, follower_role(state, now_ms, leader_id), epoch=epoch, vote=vote, leader_id=leader_id)
 
@@ -103,7 +114,7 @@ def become_resigned(state: RaftState, now_ms: int, successors: tuple[int, ...]) 
 
 def start(state: RaftState, role: RoleState) -> None:
     """The first role of a process, in the recorded epoch: hard state stays as it is."""
-    check_start(role.role, observer=state.is_observer)
+    check_start(role.role, observer=not state.may_stand)
     state.role = role
     state.announce()
 
@@ -117,9 +128,12 @@ def resigned_role(state: RaftState, now_ms: int, successors: tuple[int, ...]) ->
 
 
 def unattached_role(state: RaftState, now_ms: int) -> Unattached:
-    if state.is_observer:
+    if not state.may_stand:
         return Unattached(deadline_ms=None, next_fetch_ms=now_ms)
-    return Unattached(deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms))
+    return Unattached(
+        deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
+        next_fetch_ms=now_ms if state.is_observer or state.config.bootstrap_ids else None,
+    )
 
 
 def follower_role(state: RaftState, now_ms: int, leader_id: int) -> Follower:
@@ -141,7 +155,7 @@ def _change(
     state: RaftState, role: RoleState, *, epoch: int, vote: Vote | None, leader_id: int | None
 ) -> None:
     check_transition(
-        state.role.role, role.role, epoch=state.epoch, new_epoch=epoch, observer=state.is_observer
+        state.role.role, role.role, epoch=state.epoch, new_epoch=epoch, observer=not state.may_stand
     )
     old = state.role
     hard_state = (state.epoch, state.vote, state.known_leader_id)
@@ -159,6 +173,8 @@ def _change(
 def _leave_leadership(state: RaftState, view: LeaderView) -> None:
     # Callers must not wait for a leader that is none any more. The answer names the epoch that they know, so
     # it depends on nothing that is being persisted.
+    if view.change is not None:
+        state.respond(view.change.key, view.change.abandoned())
     for parked in view.parked.pop_all():
         state.respond(
             parked.key,

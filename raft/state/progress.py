@@ -9,7 +9,7 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from metaquorum.raft.messages import FetchRequest
+from metaquorum.raft.messages import FetchRequest, RaftError, VoterChangeResponse
 
 ReplicaKey = tuple[int, bytes]
 """Node id and directory id: a node whose disk was replaced is another replica."""
@@ -136,12 +136,33 @@ class Transfer:
     deadline_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingChange:
+    """A change of voters that was asked for under `key` and appended at `offset` in `epoch`. It is answered
+    when it is committed, at `deadline_ms` at the latest."""
+
+    key: int
+    epoch: int
+    offset: int
+    deadline_ms: int
+
+    def abandoned(self) -> VoterChangeResponse:
+        """The answer of a leader that leads no more: the next one may commit the change, or undo it."""
+        return VoterChangeResponse(
+            error=RaftError.NOT_LEADER_OR_FOLLOWER,
+            epoch=self.epoch,
+            leader_id=None,
+            message="the leader changed before the change of voters was committed: see whether it is in"
+            " force, and ask the new leader again if not",
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class LeaderView:
     """What a leader remembers. It begins empty with every election and ends with the leadership."""
 
     voters: dict[int, ReplicaProgress]
-    """The other voters by node id: exactly those of the configuration."""
+    """The other voters in force by node id."""
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     """Every other node that fetched within `observer_session_ms`."""
     parked: ParkedFetches = field(default_factory=ParkedFetches)
@@ -153,6 +174,8 @@ class LeaderView:
     """The same of appends that are not committed yet, rising, all above the high watermark."""
     elected_ms: int = 0
     """Check-quorum counts a voter that has not fetched as heard at this time."""
+    change: PendingChange | None = None
+    """Set while the caller that asked for a change of voters waits."""
     transfer: Transfer | None = None
     """Set while leadership is being handed over: the owner holds appends back."""
     next_prune_ms: int = 0

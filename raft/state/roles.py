@@ -63,10 +63,20 @@ VOTER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 }
 
 OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
-    (_U, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_U, _U): (
+        EpochStep.ANY,
+        "a higher epoch was seen, or this node gave its vote to one whose log names it",
+    ),
     (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
     (_F, _U): (EpochStep.ANY, "a higher epoch was seen, or the fetch timeout passed"),
     (_F, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+    (_P, _U): (EpochStep.ANY, "it is a voter no more, says a snapshot that it loaded"),
+    (_C, _U): (EpochStep.ANY, "it is a voter no more, says a snapshot that it loaded"),
+    (_L, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
+    (_L, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
+    (_L, _R): (EpochStep.SAME, "it was removed and that is committed, or no majority fetched in time"),
+    (_R, _U): (EpochStep.ANY, "a higher epoch was seen, or the election timeout passed"),
+    (_R, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
 }
 
 
@@ -110,9 +120,9 @@ class Unattached:
     deadline_ms: int | None
     """When a voter stands; None for an observer."""
     next_fetch_ms: int | None = None
-    """When an observer asks the next voter; None for a voter."""
+    """When an observer asks the next voter, or a voter a bootstrap server; None: it does not ask."""
     attempts: int = 0
-    """How often an observer has asked: whose turn it is, and how long the pause grows."""
+    """How often it has asked: how long the pause grows."""
     role: Role = field(default=Role.UNATTACHED, init=False)
 
 
@@ -182,6 +192,8 @@ class Follower:
     """The highest round of reads that the leader told; repeated in every fetch. Never falls."""
     snapshot: SnapshotFetch | None = None
     """Set while a snapshot is fetched or loaded: no records are fetched meanwhile."""
+    next_update_ms: int = 0
+    """Not before this is the leader asked to update this voter's entry in the voters' record."""
     role: Role = field(default=Role.FOLLOWER, init=False)
 
     @property

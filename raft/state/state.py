@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter, doubled_ms
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
@@ -19,6 +19,8 @@ from metaquorum.raft.state.known import NoteTimes
 from metaquorum.raft.state.log_view import LogView
 from metaquorum.raft.state.progress import LeaderView
 from metaquorum.raft.state.roles import Follower, Leader, RoleState, Unattached
+from metaquorum.raft.voters.history import VoterHistory
+from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 FIRST_ELECTION_BACKOFF_MS = 50
@@ -65,16 +67,18 @@ class RaftState:
     ) -> None:
         self.config = config
         self.identity = identity
-        self.voters = {voter.node_id: voter for voter in voters}
+        configured = VoterSet(
+            VoterNode(node_id=voter.node_id, directory_id=voter.directory_id) for voter in voters
+        )
+        self.voter_history = VoterHistory(configured, recovered.voter_changes)
         self.rng = rng
         self.wall_ms = 0
-        own = self.voters.get(identity.node_id)
-        self.wrong_directory = own is not None and own.directory_id not in (None, identity.directory_id)
-        self.is_observer = own is None or self.wrong_directory
         self.log = LogView(recovered)
         self.epoch = max(recovered.epoch, self.log.epochs.last_epoch)
         same_epoch = self.epoch == recovered.epoch
         self.known_leader_id = recovered.leader_id if same_epoch else None
+        self.told_endpoints: tuple[Endpoint, ...] = ()
+        """Where the known leader listens, from the message that named it."""
         voted_id = recovered.voted_id if same_epoch else None
         self.vote = None if voted_id is None else Vote(voted_id, recovered.voted_directory_id)
         self.role: RoleState = Unattached(deadline_ms=None)
@@ -98,8 +102,55 @@ class RaftState:
         return self.identity.node_id
 
     @property
+    def voters(self) -> VoterSet:
+        """Those in force: of the newest record in the log, committed or not; else the configured ones."""
+        return self.voter_history.newest
+
+    @property
+    def kraft_version(self) -> int:
+        return self.voter_history.kraft_version
+
+    @property
+    def is_observer(self) -> bool:
+        return not self.is_voter_replica(self.node_id, self.identity.directory_id)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this node takes part in elections: as a voter, or where its log, and maybe no other, has
+        the record that removes it and nothing says that this is committed. Its vote does not count then, but
+        it may be the only one whose log wins those that do (Raft dissertation 4.2.2)."""
+        if not self.is_observer:
+            return True
+        newest = self.voter_history.newest_offset
+        if newest is None or newest < self.log.high_watermark:
+            return False
+        return self.voter_history.previous.is_voter(self.node_id, self.identity.directory_id)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether this node's fetch offset says what is durable here: a voter's does, and that of an observer
+        that can be made one, since fetches sent before count after."""
+        return not self.is_observer or (self.kraft_version >= 1 and self.identity.may_vote)
+
+    @property
     def other_voters(self) -> list[int]:
-        return [node_id for node_id in sorted(self.voters) if node_id != self.node_id]
+        return [node_id for node_id in self.voters if node_id != self.node_id]
+
+    @property
+    def leader_endpoints(self) -> tuple[Endpoint, ...]:
+        """Where the leader that this node names in answers listens; none at kraft.version 0."""
+        leader_id = self.leader_id
+        return () if leader_id is None else self.endpoints_of(leader_id)
+
+    def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
+        """Where a node listens, as far as it is not configured. What a leader says of itself is newer than
+        what the log says of it."""
+        if self.kraft_version >= 1 and node_id == self.node_id and self.identity.endpoints:
+            return self.identity.endpoints
+        if node_id == self.known_leader_id and self.told_endpoints:
+            return self.told_endpoints
+        voter = self.voters.get(node_id)
+        return () if voter is None else voter.endpoints
 
     @property
     def leader_id(self) -> int | None:
@@ -113,10 +164,8 @@ class RaftState:
                 return None
 
     def is_voter_replica(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node and directory are a configured voter (an unpinned voter matches any
-        directory)."""
-        voter = self.voters.get(node_id)
-        return voter is not None and voter.directory_id in (None, directory_id)
+        """True when this node and directory are a voter (an unpinned voter matches any directory)."""
+        return self.voters.is_voter(node_id, directory_id)
 
     def leader_view(self) -> LeaderView:
         if not isinstance(self.role, Leader):
@@ -132,6 +181,8 @@ class RaftState:
             self.out.append(Warn(message=message))
 
     def respond(self, key: int, response: RaftResponse) -> None:
+        if self.leader_endpoints:
+            response = replace(response, leader_endpoints=self.leader_endpoints)
         self.out.append(Respond(key=key, response=response, after=self.unpersisted_token))
 
     def send(self, now_ms: int, to: int, request: RaftRequest, timeout_ms: int) -> None:
@@ -147,6 +198,7 @@ class RaftState:
                 request=request,
                 timeout_ms=timeout_ms,
                 after=self.unpersisted_token,
+                endpoints=self.endpoints_of(to),
             )
         )
 
@@ -173,6 +225,7 @@ class RaftState:
                 leader_id=self.known_leader_id,
                 voted_id=None if self.vote is None else self.vote.node_id,
                 voted_directory_id=None if self.vote is None else self.vote.directory_id,
+                kraft_version=self.kraft_version,
             )
         )
 

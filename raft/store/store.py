@@ -31,7 +31,10 @@ from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.raft.store.opening import check_committed, refuse_forgotten_vote
 from metaquorum.raft.store.retention import Retention
+from metaquorum.raft.store.stored_voters import names_voter, read_changes, read_voters
 from metaquorum.raft.store.tail_cache import TailCache
+from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.voters.records import VoterChange
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
@@ -86,6 +89,7 @@ class ReplicaStore:
         self._incoming: SnapshotWriter | None = None
         self._stored_quorum = quorum
         self._voter_ids = voter_ids
+        self._voter_changes: tuple[VoterChange, ...] = ()
         self._retention = retention
 
     @staticmethod
@@ -120,6 +124,9 @@ class ReplicaStore:
                     disk, metadata_directory, identity, log, lock, committed, quorum, voter_ids, retention
                 )
                 store._settle(on_warning)
+                store._voter_changes = read_changes(disk, log, store.latest_snapshot())
+                if quorum is None and names_voter(store._voter_changes, identity):
+                    refuse_forgotten_vote(disk, replica_directory)
                 store._committed = KnownCommitted(disk, replica_directory, committed)
             except BaseException:
                 log.close()
@@ -182,8 +189,13 @@ class ReplicaStore:
             log_end_offset=self.log.end_offset,
             snapshots=tuple(self.snapshots()),
             known_committed=self._known,
+            voter_changes=self._voter_changes,
             directory=self.replica_directory,
         )
+
+    def voters_in(self, path: str) -> VotersAt:
+        """What a snapshot file says of voters. Raises CorruptLogError, BatchError or DiskError."""
+        return read_voters(self._disk, path)
 
     def snapshots(self) -> list[LogPosition]:
         """Finished snapshots by rising end offset."""
@@ -243,9 +255,13 @@ class ReplicaStore:
     def persist_quorum_state(self, effect: PersistQuorumState) -> None:
         """Blocks until the state is durable. Raises DiskError; the process must stop then."""
         state = QuorumState(
-            leader_id=effect.leader_id, epoch=effect.epoch, voted_id=effect.voted_id, voters=self._voter_ids
+            leader_id=effect.leader_id,
+            epoch=effect.epoch,
+            voted_id=effect.voted_id,
+            voted_directory_id=effect.voted_directory_id or ZERO_UUID,
+            voters=self._voter_ids,
         )
-        store_quorum_state(self._disk, self.replica_directory, state)
+        store_quorum_state(self._disk, self.replica_directory, state, version=effect.kraft_version)
 
     @property
     def _notes(self) -> KnownCommitted:

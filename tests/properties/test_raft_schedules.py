@@ -101,7 +101,7 @@ class Chaos:
 
     def transfer(self) -> None:
         for leader in self._leaders():
-            target = self.rng.randint(1, len(self.world.voters))
+            target = self.rng.randint(1, len(self.world.voters) or len(self.world.nodes))
             self.world.input(
                 leader, lambda core, target=target: core.transfer_leadership(self.world.now, target)
             )
@@ -140,7 +140,7 @@ def heal(world: World) -> None:
             world.fail(who, correlation_id, "timed out")
     goal = None
     for _ in range(20_000):
-        if not _one_due(world):
+        if not one_due(world):
             world.now += 10
             for node in world.live:
                 world.input(node.node_id, lambda core: core.tick(world.now))
@@ -155,7 +155,8 @@ def heal(world: World) -> None:
     )
 
 
-def _one_due(world: World) -> bool:
+def one_due(world: World) -> bool:
+    """Completes one write or delivers one message; False: nothing is left to do."""
     for node in world.live:
         if node.persists:
             world.persist_next(node.node_id)

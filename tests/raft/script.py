@@ -9,9 +9,21 @@ from dataclasses import replace
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
 from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.voters.voter_set import VersionRange, VoterNode, VoterSet
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
-from tests.raft.world import CLUSTER_ID, MemoryDisk, Message, Node, World, describe, directory
+from tests.raft.world import (
+    ADMIN,
+    CLUSTER_ID,
+    MemoryDisk,
+    Message,
+    Node,
+    World,
+    address,
+    describe,
+    directory,
+    show_voters,
+)
 
 
 def run_script(text: str) -> str:
@@ -61,16 +73,24 @@ class Script:
     # ---- the cluster -----------------------------------------------------------------------------
 
     def do_nodes(
-        self, voters: str, observers: str = "0", seed: str = "0", pinned: str = "yes", **config: str
+        self,
+        voters: str,
+        observers: str = "0",
+        seed: str = "0",
+        pinned: str = "yes",
+        dynamic: str = "no",
+        **config: str,
     ) -> None:
         """nodes 3 observers=1 fetch_timeout_ms=600: start a cluster; node ids from 1, voters first. With
-        pinned=no the configuration names no directory ids."""
+        pinned=no the configuration names no directory ids. With dynamic=yes (kraft.version 1) the voters'
+        directories are formatted with them, and whoever observes knows nodes 1 and 2 as bootstrap servers."""
         settings = RaftConfig(**{name: int(value) for name, value in config.items()})
         self._world = World(
             int(voters),
             int(observers),
             seed=int(seed),
             pinned=pinned == "yes",
+            dynamic=dynamic == "yes",
             config=settings,
             log=self._log,
         )
@@ -152,9 +172,7 @@ class Script:
 
     def do_directory(self, node: str, number: str) -> None:
         """directory 3 9: node 3 is stopped and gets an emptied disk with another directory id."""
-        self.world.crash(int(node))
-        fresh = self.world._node(int(node), directory(int(number)))
-        self.world.nodes[int(node)] = fresh
+        self.world.replace_disk(int(node), directory(int(number)))
 
     def do_cut(self, *links: str) -> None:
         """cut 1-2 3->1: messages of these links are lost."""
@@ -416,6 +434,71 @@ class Script:
         for index, message in enumerate(self.world.messages):
             if (message.source, message.target) == (int(source), int(target)) and not message.is_request:
                 self.world.messages[index] = replace(message, payload=replace(message.payload, **values))
+
+    # ---- changes of voters -----------------------------------------------------------------------
+
+    def do_add(self, leader: str, node: str, timeout: str = "5000", **other: str) -> None:
+        """add 1 4 [directory=9 cluster=x levels=0-0 endpoints=no]: ask node 1 to make node 4 a voter."""
+        request = ms.AddVoterRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            voter=self._voter(node, **other),
+            timeout_ms=int(timeout),
+        )
+        self._ask(ADMIN, int(leader), request)
+
+    def do_remove(self, leader: str, node: str, timeout: str = "5000", **other: str) -> None:
+        """remove 1 3 [directory=9 cluster=x]: ask node 1 to make voter 3 an observer."""
+        request = ms.RemoveVoterRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID),
+            voter_id=int(node),
+            voter_directory_id=directory(int(other.get("directory", node))),
+            timeout_ms=int(timeout),
+        )
+        self._ask(ADMIN, int(leader), request)
+
+    def do_update(self, leader: str, node: str, epoch: str, **other: str) -> None:
+        """update 1 3 epoch=1 host=h [directory=9 levels=0-0]: what voter 3 says of itself."""
+        request = ms.UpdateVoterRequest(
+            cluster_id=other.get("cluster", CLUSTER_ID), epoch=int(epoch), voter=self._voter(node, **other)
+        )
+        self._ask(ADMIN, int(leader), request)
+
+    def do_upgrade(
+        self, leader: str, *nodes: str, level: str = "1", timeout: str = "5000", **other: str
+    ) -> None:
+        """upgrade 1 1 2 3 [level=1 directory=9 levels=0-0]: make the configured voters records; an option is
+        the last node's."""
+        voters = [self._voter(node) for node in nodes[:-1]] + [self._voter(nodes[-1], **other)]
+        request = ms.UpgradeRequest(
+            cluster_id=CLUSTER_ID, kraft_version=int(level), voters=VoterSet(voters), timeout_ms=int(timeout)
+        )
+        self._ask(ADMIN, int(leader), request)
+
+    def _voter(self, node: str, **other: str) -> VoterNode:
+        own = self.world.as_voter(int(node))
+        if "directory" in other:
+            number = int(other["directory"])
+            own = replace(own, directory_id=directory(number) if number else None)
+        if "host" in other:
+            own = replace(own, endpoints=address(other["host"]))
+        if "levels" in other:
+            own = replace(own, versions=VersionRange(*map(int, other["levels"].split("-"))))
+        return replace(own, endpoints=()) if other.get("endpoints") == "no" else own
+
+    def do_rename(self, node: str, host: str) -> None:
+        """rename 3 h: node 3 is killed, and listens elsewhere when it starts."""
+        self.world.rename(int(node), host)
+
+    def do_voters(self) -> None:
+        """The voters in force on each node, and where the records stand that its log has of them."""
+        for node in self.world.live:
+            assert node.core is not None
+            history = node.core.state.voter_history
+            where = [str(offset) for offset, _ in history.entries]
+            self.lines.append(
+                f"  n{node.node_id} kraft.version={node.core.kraft_version} {show_voters(node.core.voters)}"
+                f" at {','.join(where) or 'no record'}"
+            )
 
     # ---- looking ---------------------------------------------------------------------------------
 

@@ -19,6 +19,10 @@ from metaquorum.raft.core import RaftCore
 from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
 from metaquorum.raft.state.quorum import majority
+from metaquorum.raft.store.stored_voters import changes_at
+from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
+from metaquorum.raft.voters.records import voter_changes
+from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING
@@ -28,8 +32,18 @@ from metaquorum.storage.types import LogPosition
 CLUSTER_ID = "raft-scripts"
 
 
+ADMIN = 0
+"""Asks for changes of voters and only reads the answers."""
+BOOTSTRAP = -100
+"""Node 1 as a bootstrap server is -101, and so on."""
+
+
 def directory(node_id: int) -> bytes:
     return bytes([node_id]) * 16
+
+
+def address(host: str) -> tuple[Endpoint, ...]:
+    return (Endpoint("CONTROLLER", host, 9093),)
 
 
 @dataclass(slots=True)
@@ -41,6 +55,8 @@ class MemoryDisk:
     synced: int = 0
     batches: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     snapshots: dict[LogPosition, bytes] = field(default_factory=dict)
+    said: dict[LogPosition, VotersAt] = field(default_factory=dict)
+    """What each snapshot says of voters; at 0@0 what formatting wrote."""
     partial: tuple[LogPosition, bytes] | None = None
     hard: fx.PersistQuorumState | None = None
     known: LogPosition = NOTHING
@@ -48,7 +64,7 @@ class MemoryDisk:
 
     def copy(self) -> MemoryDisk:
         """What a backup of the directory holds."""
-        return replace(self, batches=list(self.batches), snapshots=dict(self.snapshots))
+        return replace(self, batches=list(self.batches), snapshots=dict(self.snapshots), said=dict(self.said))
 
     def append(self, data: bytes) -> None:
         for batch in iter_batches(data, expected_offset=self.end):
@@ -88,6 +104,11 @@ class MemoryDisk:
         for base, _, epoch, _ in self.batches:
             table = table.append(epoch, base)
         hard = self.hard
+        newest = max(self.said, key=lambda position: position.offset, default=LogPosition(0, 0))
+        changes = changes_at(newest.offset, self.said.get(newest, CONFIGURED_VOTERS))
+        for base, _, _, data in self.batches:
+            if base >= newest.offset:
+                changes += voter_changes(Batches.sealed(data))
         return RecoveredLog(
             epoch=hard.epoch if hard else 0,
             leader_id=hard.leader_id if hard else None,
@@ -98,6 +119,7 @@ class MemoryDisk:
             log_end_offset=self.end,
             snapshots=tuple(self.snapshots),
             known_committed=self.known,
+            voter_changes=tuple(changes),
         )
 
 
@@ -135,6 +157,7 @@ class World:
         *,
         seed: int = 0,
         pinned: bool = True,
+        dynamic: bool = False,
         config: RaftConfig | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -146,7 +169,16 @@ class World:
             Voter(node_id=i, host="127.0.0.1", port=9000 + i, directory_id=directory(i) if pinned else None)
             for i in range(1, voters + 1)
         )
+        self.dynamic = dynamic
+        """The voters are formatted into their directories; what observes knows bootstrap servers only."""
+        self.hosts: dict[int, str] = {}
         self.nodes = {i: self._node(i, directory(i)) for i in range(1, voters + observers + 1)}
+        if dynamic:
+            formatted = VotersAt(1, VoterSet(self.as_voter(i) for i in range(1, voters + 1)))
+            for i in range(1, voters + 1):
+                self.nodes[i].disk.said[LogPosition(0, 0)] = formatted
+            self.voters = ()
+            self.config = replace(self.config, bootstrap_ids=tuple(BOOTSTRAP - i for i in (1, 2)))
         self.messages: list[Message] = []
         self.outstanding: dict[tuple[int, int], tuple[int, int]] = {}
         self.cuts: set[tuple[int, int]] = set()
@@ -154,6 +186,9 @@ class World:
         self.content: dict[int, bytes] = {}
         self.requests: dict[int, tuple[int, int, int]] = {}
         self.abandoned: set[int] = set()
+        self.emptied: set[tuple[int, bytes | None]] = set()
+        """Directories that are gone: what they acknowledged before counts."""
+        self.said: dict[LogPosition, VotersAt] = {}
         self.reads: dict[int, int] = {}
         self.read_results: dict[int, int | None] = {}
         self.acknowledged = 0
@@ -163,8 +198,22 @@ class World:
         self._last_key = 0
 
     def _node(self, node_id: int, directory_id: bytes) -> Node:
-        identity = Identity(cluster_id=CLUSTER_ID, node_id=node_id, directory_id=directory_id)
+        host = self.hosts.get(node_id, f"host{node_id}")
+        identity = Identity(
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            directory_id=directory_id,
+            endpoints=address(host),
+        )
         return Node(node_id=node_id, identity=identity, disk=MemoryDisk())
+
+    def as_voter(self, node_id: int) -> VoterNode:
+        """What a voters' record says of this node as it is now."""
+        return self.nodes[node_id].identity.as_voter
+
+    def at(self, target: int) -> Node:
+        """The node that a message for `target` reaches."""
+        return self.nodes[target if target > 0 else BOOTSTRAP - target]
 
     def core(self, node_id: int) -> RaftCore:
         core = self.nodes[node_id].core
@@ -180,7 +229,8 @@ class World:
     def start(self, node_id: int) -> None:
         node = self.nodes[node_id]
         node.starts += 1
-        node.disk.durably_known = node.disk.known
+        # A start makes durable what it finds.
+        node.disk.durably_known, node.disk.synced = node.disk.known, node.disk.end
         rng = random.Random(self.seed * 1000 + node_id * 10 + node.starts)
         node.gate = EffectGate()
         node.core = RaftCore(
@@ -206,16 +256,31 @@ class World:
         node.persists.clear()
         node.syncs.clear()
         node.finishing.clear()
-        self.messages = [m for m in self.messages if node_id not in (m.source, m.target)]
-        self.requests = {key: who for key, who in self.requests.items() if who[2] != node_id}
-        broken = [(who, cid) for (who, cid), (to, _) in self.outstanding.items() if to == node_id]
+        mine = (node_id, BOOTSTRAP - node_id)
+        self.messages = [m for m in self.messages if m.source not in mine and m.target not in mine]
+        self.requests = {key: who for key, who in self.requests.items() if who[2] not in mine}
+        broken = [(who, cid) for (who, cid), (to, _) in self.outstanding.items() if to in mine]
         self.outstanding = {flight: to for flight, to in self.outstanding.items() if flight[0] != node_id}
         for key, (asker, _, asked) in list(self.requests.items()):
-            if asker == node_id and self.nodes[asked].core is not None:
+            if asker == node_id and self.at(asked).core is not None:
                 self.abandoned.add(key)
-                self.input(asked, lambda core, key=key: core.on_request_abandoned(self.now, key))
+                on = self.at(asked).node_id
+                self.input(on, lambda core, key=key: core.on_request_abandoned(self.now, key))
         for who, cid in broken:
             self.fail(who, cid, "connection reset")
+
+    def rename(self, node_id: int, host: str) -> None:
+        """kill -9, and it will listen elsewhere when it starts."""
+        self.kill(node_id)
+        self.hosts[node_id] = host
+        node = self.nodes[node_id]
+        node.identity = replace(node.identity, endpoints=address(host))
+
+    def replace_disk(self, node_id: int, directory_id: bytes) -> None:
+        """The power is gone, and the disk is an empty one with another directory id when it comes back."""
+        self.crash(node_id)
+        self.emptied.add((node_id, self.nodes[node_id].identity.directory_id))
+        self.nodes[node_id] = self._node(node_id, directory_id)
 
     def fail(self, who: int, correlation_id: int, reason: str) -> None:
         flight = self.outstanding.pop((who, correlation_id), None)
@@ -236,8 +301,11 @@ class World:
 
     def deliver(self, message: Message) -> None:
         self.log(f"{describe(message)}")
-        node = self.nodes[message.target]
-        if node.core is None or (message.source, message.target) in self.cuts:
+        if message.target == ADMIN:
+            return
+        node = self.at(message.target)
+        source = message.source if message.source >= ADMIN else self.at(message.source).node_id
+        if node.core is None or (source, node.node_id) in self.cuts:
             self.log("  lost")
             if message.is_request and node.core is None:
                 self.fail(message.source, message.correlation_id, "connection refused")
@@ -247,7 +315,7 @@ class World:
             self._last_key += 1
             key = self._last_key
             self.requests[key] = (message.source, message.correlation_id, message.target)
-            self.input(message.target, lambda core: core.on_request(self.now, key, payload))
+            self.input(node.node_id, lambda core: core.on_request(self.now, key, payload))
         else:
             self.outstanding.pop((message.target, message.correlation_id), None)
             self.input(
@@ -278,8 +346,9 @@ class World:
         assert partial[1].startswith(b"snapshot %d-%d " % (position.offset, position.epoch))
         self.marks.add("snapshot installed")
         node.disk.snapshots[position] = partial[1]
+        node.disk.said[position] = self.said[position]
         node.disk.partial = None
-        self.input(node_id, lambda core: core.on_snapshot_loaded(self.now, position))
+        self.input(node_id, lambda core: core.on_snapshot_loaded(self.now, position, self.said[position]))
 
     def append(self, node_id: int, text: str, *, wake_observers: bool = True) -> None:
         core = self.core(node_id)
@@ -300,6 +369,9 @@ class World:
         core = self.core(node_id)
         position = LogPosition(core.state.log.epoch_before(core.high_watermark), core.high_watermark)
         check_snapshot(position, self.history)
+        said = core.voters_at(position.offset)
+        assert self.said.setdefault(position, said) == said, "snapshots of one id say the same of voters"
+        self.nodes[node_id].disk.said[position] = said
         text = b"snapshot %d-%d of node %d " % (position.offset, position.epoch, node_id)
         self.nodes[node_id].disk.snapshots[position] = text.ljust(chunk * 2 + 10, b".")
         self.input(node_id, lambda core: core.on_snapshot_written(self.now, position))
@@ -341,9 +413,7 @@ class World:
                     effect.to,
                     self.now + effect.timeout_ms,
                 )
-                self.messages.append(
-                    Message(node.node_id, effect.to, effect.correlation_id, effect.request, True)
-                )
+                self._send(node, effect)
             case fx.Respond(key=key, response=response):
                 self._check_vote(node, response)
                 self._respond(node, key, response)
@@ -381,14 +451,21 @@ class World:
         assert asked is not None, "every request is answered at most once"
         if key in self.abandoned:
             return
-        self.messages.append(Message(node.node_id, asked[0], asked[1], response, False))
+        self.messages.append(Message(asked[2], asked[0], asked[1], response, False))
+
+    def _send(self, node: Node, effect: fx.SendRequest) -> None:
+        request = Message(node.node_id, effect.to, effect.correlation_id, effect.request, True)
+        if self.dynamic and effect.to > 0:
+            assert effect.endpoints, "whoever is asked by id has an address"
+        if effect.endpoints in ((), self.at(effect.to).identity.endpoints):
+            self.messages.append(request)
 
     # ---- the durable truth -----------------------------------------------------------------------
 
     def _check_request(self, node: Node, effect: fx.SendRequest) -> None:
         request = effect.request
-        is_voter = node.core is not None and not node.core.is_observer
-        if isinstance(request, ms.FetchRequest) and is_voter:
+        acknowledges = node.core is not None and node.core.state.acknowledges
+        if isinstance(request, ms.FetchRequest) and acknowledges:
             assert request.fetch_offset <= node.disk.synced, "a voter acknowledges what is on its disk"
         if isinstance(request, ms.VoteRequest) and not request.pre_vote:
             hard = node.disk.hard
@@ -409,9 +486,15 @@ class World:
             return
         # A record is durable once it is synced or covered by a snapshot that was installed.
         durable = [
-            voter.node_id for voter in self.voters if self.nodes[voter.node_id].disk.synced >= high_watermark
+            voter.node_id
+            for voter in core.voters.nodes
+            if (voter.node_id, voter.directory_id) in self.emptied
+            or (
+                self.nodes[voter.node_id].disk.synced >= high_watermark
+                and voter.is_replica(voter.node_id, self.nodes[voter.node_id].identity.directory_id)
+            )
         ]
-        assert len(durable) >= majority(len(self.voters)), "what is committed is on the disks of a majority"
+        assert len(durable) >= majority(len(core.voters)), "what is committed is on the disks of a majority"
         self.acknowledged = max(self.acknowledged, high_watermark)
 
     @staticmethod
@@ -440,13 +523,29 @@ def _position(position: LogPosition | None) -> str:
 
 
 def _id(node_id: int | None) -> str:
-    return "-" if node_id is None else f"n{node_id}"
+    if node_id is None:
+        return "-"
+    return (
+        "admin" if node_id == ADMIN else f"n{node_id}" if node_id > 0 else f"bootstrap{BOOTSTRAP - node_id}"
+    )
+
+
+def _voter(voter: VoterNode) -> str:
+    hosts = ",".join(endpoint.host for endpoint in voter.endpoints)
+    number = "any" if voter.directory_id is None else voter.directory_id[:1].hex()
+    versions = "" if voter.versions == OWN_VERSIONS else f" {voter.versions.lowest}-{voter.versions.highest}"
+    return f"{voter.node_id}:{number}@{hosts or '-'}{versions}"
+
+
+def show_voters(voters: VoterSet) -> str:
+    """Each as id:directory@host."""
+    return "{" + " ".join(_voter(voter) for voter in voters.nodes) + "}"
 
 
 def describe(message: Message) -> str:
     """One line for a message on its way."""
     body = describe_payload(message.payload)
-    return f"n{message.source} -> n{message.target} {body}"
+    return f"{_id(message.source)} -> {_id(message.target)} {body}"
 
 
 def describe_payload(payload: ms.RaftRequest | ms.RaftResponse) -> str:
@@ -466,6 +565,14 @@ def describe_payload(payload: ms.RaftRequest | ms.RaftResponse) -> str:
         case ms.FetchSnapshotRequest():
             text = f"FetchSnapshot epoch={payload.epoch} snapshot={_position(payload.snapshot)}"
             return f"{text} byte={payload.position}"
+        case ms.AddVoterRequest():
+            return f"AddVoter {_voter(payload.voter)}"
+        case ms.RemoveVoterRequest():
+            return f"RemoveVoter {payload.voter_id}:{payload.voter_directory_id[:1].hex()}"
+        case ms.UpdateVoterRequest():
+            return f"UpdateVoter epoch={payload.epoch} {_voter(payload.voter)}"
+        case ms.UpgradeRequest():
+            return f"Upgrade kraft.version={payload.kraft_version} {show_voters(payload.voters)}"
         case _:
             return _describe_response(payload)
 
@@ -477,6 +584,8 @@ def _describe_response(response: ms.RaftResponse) -> str:
         case ms.VoteResponse():
             name = "PreVote" if response.pre_vote else "Vote"
             return f"{name}Response{head} granted={'yes' if response.vote_granted else 'no'}"
+        case ms.VoterChangeResponse():
+            return f"VoterChangeResponse{head}" + (f" {response.message}" if response.message else "")
         case ms.BeginQuorumEpochResponse():
             return f"BeginQuorumEpochResponse{head}"
         case ms.EndQuorumEpochResponse():
@@ -505,7 +614,13 @@ def describe_effect(effect: fx.RaftEffect) -> str | None:
             leader, voted = _id(effect.leader_id), _id(effect.voted_id)
             return f"persist #{effect.token} epoch={effect.epoch} leader={leader} vote={voted}"
         case fx.AppendLog():
-            return f"append [{effect.base_offset},{effect.end_offset})"
+            changes = [
+                f" kraft.version={one.kraft_version}"
+                if one.voters is None
+                else f" voters={show_voters(one.voters)}"
+                for one in voter_changes(effect.batches)
+            ]
+            return f"append [{effect.base_offset},{effect.end_offset})" + "".join(changes)
         case fx.TruncateLog():
             return f"truncate to {effect.end_offset}"
         case fx.ResetLog():

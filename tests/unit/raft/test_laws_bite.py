@@ -29,6 +29,8 @@ from metaquorum.raft.state.progress import LeaderView
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.state.state import RaftState, Vote
 from metaquorum.raft.store.tail_cache import TailCache
+from metaquorum.raft.voters.history import VoterHistory
+from metaquorum.raft.voters.voter_set import VoterSet
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
@@ -101,6 +103,10 @@ def _role(**fields: object) -> Callable[[RaftState], None]:
     return change
 
 
+def no_voter(state: RaftState) -> None:
+    state.voter_history = VoterHistory(VoterSet())
+
+
 BROKEN = [
     (following, _log(start_offset=-1), "a log starts at or before its end"),
     (following, _log(start_offset=4, synced_offset=4, high_watermark=4), "a log starts at or before its end"),
@@ -113,7 +119,7 @@ BROKEN = [
         "what is missing at the start of the log was committed",
     ),
     (following, _state(epoch=1), "no record is of an epoch that has not begun"),
-    (leading, _state(is_observer=True), "an observer never leads"),
+    (leading, no_voter, "an observer never leads, but until its removal as a voter is committed"),
     (leading, _state(vote=None), "a leader voted for itself"),
     (leading, _state(vote=Vote(2, directory(2))), "a leader voted for itself"),
     (leading, _state(known_leader_id=2), "a leader knows itself as the leader"),
@@ -121,11 +127,11 @@ BROKEN = [
     (leading, _role(epoch_start_offset=2), "a leader's epoch begins with a record"),
     (leading, _state(epoch=2), "a leader's last record is of its epoch"),
     (leading, _role(epoch_start_offset=1), "a leader's first record is where its epoch begins"),
-    (candidate, _state(is_observer=True), "an observer never stands"),
+    (candidate, no_voter, "an observer never stands"),
     (candidate, _state(vote=None), "a candidate voted for itself"),
     (candidate, _state(vote=Vote(3, directory(3))), "a candidate voted for itself"),
     (candidate, _state(known_leader_id=1), "a candidate's epoch has no leader that it knows"),
-    (prospective, _state(is_observer=True), "an observer never stands"),
+    (prospective, no_voter, "an observer never stands"),
     (following, _role(leader_id=1), "no node follows itself"),
     (following, _state(known_leader_id=3), "a follower's leader is the one on record"),
     (following, _state(known_leader_id=None), "a follower's leader is the one on record"),

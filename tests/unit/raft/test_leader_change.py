@@ -1,4 +1,4 @@
-"""The one record that Raft writes is what Kafka's schema says."""
+"""The record that begins an epoch is what Kafka's schema says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
-from metaquorum.raft.leader_change import encode_leader_change
+from metaquorum.raft.voters.records import encode_control_batch, leader_change_record
 from metaquorum.storage.batches.batch import iter_batches
 
 
@@ -14,14 +14,8 @@ from metaquorum.storage.batches.batch import iter_batches
     "voters", [(1,), (3000, 3001, 3002), tuple(range(126)), tuple(range(127)), tuple(range(300))]
 )
 def test_the_codec_of_the_table_reads_it(voters: tuple[int, ...]) -> None:
-    data = encode_leader_change(
-        base_offset=7,
-        epoch=5,
-        timestamp_ms=1234,
-        leader_id=voters[-1],
-        voter_ids=voters,
-        granting_ids=voters[1:],
-    )
+    change = leader_change_record(leader_id=voters[-1], voter_ids=voters, granting_ids=voters[1:])
+    data = encode_control_batch([change], base_offset=7, epoch=5, timestamp_ms=1234)
     (batch,) = iter_batches(data)
     header = batch.header
     assert (header.base_offset, header.leader_epoch, header.is_control) == (7, 5, True)

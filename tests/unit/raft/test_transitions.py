@@ -19,8 +19,13 @@ VOTER = {
     "resigned": {"unattached": "*", "follower": "+"},
 }
 OBSERVER = {
-    "unattached": {"unattached": "+", "follower": "*"},
+    "unattached": {"unattached": "*", "follower": "*"},
     "follower": {"unattached": "*", "follower": "+"},
+    # A voter that was removed leaves the role that it has (KIP-853).
+    "prospective": {"unattached": "*"},
+    "candidate": {"unattached": "*"},
+    "leader": {"unattached": "+", "follower": "+", "resigned": "="},
+    "resigned": {"unattached": "*", "follower": "+"},
 }
 ALLOWED = {"=": {0}, "+": {1}, "*": {0, 1}}
 

@@ -1,0 +1,90 @@
+"""The voters in force change with the log: what a replica of any role does then (KIP-853).
+
+Owns that a set counts from its append on and is undone by a truncation, and how roles follow: a voter becomes
+an observer, an observer a voter. Which changes a leader takes is `voter_changes`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.protocol import answers, transitions
+from metaquorum.raft.state.progress import LeaderView, ReplicaKey, ReplicaProgress
+from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
+from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.voters.records import VoterChange
+from metaquorum.raft.voters.voter_set import VoterSet
+
+
+def note(state: RaftState, now_ms: int, changes: Sequence[VoterChange]) -> None:
+    """Records that change kraft.version or voters were appended to this log."""
+    if changes:
+        before, kind = state.voters, _kind(state)
+        state.voter_history.note_all(changes)
+        _settle(state, now_ms, before, kind)
+
+
+def undo(state: RaftState, now_ms: int, end_offset: int) -> None:
+    """This log was cut at `end_offset`."""
+    before, kind = state.voters, _kind(state)
+    state.voter_history.truncate(end_offset)
+    _settle(state, now_ms, before, kind)
+
+
+def restart(state: RaftState, now_ms: int, end_offset: int, voters: VotersAt) -> None:
+    """This log restarts behind a snapshot that says this of voters."""
+    before, kind = state.voters, _kind(state)
+    state.voter_history.reset(end_offset, voters)
+    _settle(state, now_ms, before, kind)
+
+
+def _kind(state: RaftState) -> tuple[bool, bool]:
+    return state.is_observer, state.may_stand
+
+
+def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, bool]) -> None:
+    """The role follows: whom it asks, what it waits for, and whether it may stand."""
+    if state.voters == before:
+        return
+    moved = kind != _kind(state)
+    match state.role:
+        case Leader(view=view):
+            _follow_set(state, now_ms, view)
+        case Prospective() | Candidate() if not state.may_stand:
+            transitions.become_unattached(state, now_ms, state.epoch)
+        case Unattached() as role if moved:
+            fresh = transitions.unattached_role(state, now_ms)
+            role.deadline_ms, role.next_fetch_ms = fresh.deadline_ms, fresh.next_fetch_ms
+        case Follower() as role if moved:
+            # Its next fetch may be parked for as long as the new kind of replica allows.
+            role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
+        case Resigned(unacknowledged=unacknowledged):
+            unacknowledged &= set(state.other_voters)
+        case _:
+            pass
+
+
+def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
+    """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A fetch that waits
+    is answered where its replica is another kind now: observers are not told what is not committed, so the
+    record that makes one a voter would never reach it."""
+    known = dict(view.observers)
+    known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())
+    voters: dict[int, ReplicaProgress] = {}
+    for node_id in state.other_voters:
+        key: ReplicaKey = (node_id, state.voters[node_id].directory_id or b"")
+        new = ReplicaProgress(node_id=node_id, directory_id=key[1], next_begin_ms=now_ms)
+        voters[node_id] = known.pop(key, new)
+    observers = {key: one for key, one in known.items() if one.last_fetch_ms is not None}
+    moved = [key for key in observers if key not in view.observers]
+    moved += [(one.node_id, one.directory_id) for one in voters.values()]
+    view.voters, view.observers = voters, observers
+    for key in moved:
+        parked = view.parked.pop_replica(key)
+        if parked is not None:
+            answers.answer(state, parked.key, parked.request)
+    if view.transfer is not None and view.transfer.target_id not in voters:
+        target_id, view.transfer = view.transfer.target_id, None
+        state.out.append(Warn(message=f"leadership was not transferred: node {target_id} is a voter no more"))

@@ -1,0 +1,99 @@
+"""What a directory says of voters: its newest snapshot, in control records in front, and its log (KIP-853).
+
+Owns how they are found there, and how the library puts them before a state that knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from metaquorum.raft.voters.history import CONFIGURED, VotersAt
+from metaquorum.raft.voters.records import (
+    VoterChange,
+    encode_control_batch,
+    kraft_version_record,
+    voter_changes,
+    voters_record,
+)
+from metaquorum.storage.batches.batch import iter_batches, parse_header, seal_batch
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.files.snapshots import snapshot_path
+from metaquorum.storage.log.log import SegmentedLog
+from metaquorum.storage.types import LogPosition
+
+READ_BYTES = 8 * 1024 * 1024
+"""So much of the log is read at once."""
+
+
+def read_changes(disk: Disk, log: SegmentedLog, newest: LogPosition | None) -> tuple[VoterChange, ...]:
+    """What the newest snapshot and the log behind it say, in order. Raises as `read_voters`."""
+    changes, offset = [], log.start_offset
+    if newest is not None:
+        said = read_voters(disk, snapshot_path(log.directory, newest))
+        changes, offset = changes_at(newest.offset, said), max(offset, newest.offset)
+    while offset < log.end_offset:
+        batches = log.read(offset, READ_BYTES)
+        changes += [change for change in voter_changes(batches) if change.offset >= offset]
+        offset = batches.next_offset
+    return tuple(changes)
+
+
+def names_voter(changes: Sequence[VoterChange], identity: MetaProperties) -> bool:
+    """Whether the newest set is one that this directory votes in."""
+    sets = [change.voters for change in changes if change.voters is not None]
+    if not sets or identity.node_id is None or identity.directory_id is None:
+        return False
+    return sets[-1].is_voter(identity.node_id, identity.directory_id)
+
+
+def read_voters(disk: Disk, path: str) -> VotersAt:
+    """What the snapshot file says. Raises CorruptLogError or BatchError for a file whose first batches cannot
+    be read, DiskError."""
+    level, voters = 0, None
+    for change in voter_changes(_front(disk, path)):
+        level = level if change.kraft_version is None else change.kraft_version
+        voters = change.voters or voters
+    return VotersAt(level, voters)
+
+
+def _front(disk: Disk, path: str) -> Batches:
+    """The control batches that the file begins with."""
+    file = disk.open_read(path)
+    try:
+        end, size = 0, file.size()
+        while end + HEADER_BYTES <= size:
+            header = parse_header(file.read_at(end, HEADER_BYTES), 0)
+            if not header.is_control or header.size_bytes < HEADER_BYTES:
+                break
+            end += header.size_bytes
+        data = file.read_at(0, min(end, size))
+    finally:
+        file.close()
+    return Batches.parse(data, file=path)
+
+
+def changes_at(end_offset: int, said: VotersAt) -> list[VoterChange]:
+    """The same as changes of a log that ends there: those of formatting are before offset 0."""
+    offset = max(CONFIGURED, end_offset - 1)
+    found = []
+    if said.kraft_version:
+        found.append(VoterChange(offset=offset, kraft_version=said.kraft_version))
+    if said.voters is not None:
+        found.append(VoterChange(offset=offset, voters=said.voters))
+    return found
+
+
+def with_voters(batches: Iterable[bytes], said: VotersAt, *, timestamp_ms: int) -> Iterator[bytes]:
+    """A state's batches with what is said of voters in front; their offsets move up behind it."""
+    if said.voters is None:
+        yield from batches
+        return
+    records = [kraft_version_record(said.kraft_version), voters_record(said.voters)]
+    yield encode_control_batch(records, base_offset=0, epoch=0, timestamp_ms=timestamp_ms)
+    for data in batches:
+        for batch in iter_batches(data):
+            header = batch.header._replace(base_offset=batch.header.base_offset + len(records))
+            yield seal_batch(header, batch.data[HEADER_BYTES:])

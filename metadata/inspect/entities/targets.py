@@ -33,6 +33,14 @@ class Target:
     def __str__(self) -> str:
         return self.entity + (f".{self.field}" if self.field else "")
 
+    @property
+    def partition(self) -> tuple[str, int] | None:
+        """(topic name, index) where the entity is a partition."""
+        head, _, index = self.entity.rpartition("/")
+        if head.startswith("topic/") and index.isdigit():
+            return head.removeprefix("topic/"), int(index)
+        return None
+
 
 def parse_target(text: str) -> Target:
     """`topic/orders/7.leader`, `broker/3`, `config/topic/orders/retention.ms`... Raises ValueError, which

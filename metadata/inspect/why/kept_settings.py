@@ -1,4 +1,4 @@
-"""What `why` has to know besides the state: which settings an entity had, and further names of records.
+"""What `why` has to know besides the state: which settings an entity had, and what records are about.
 
 A topic's removal takes its settings away; whether it took any of those that were asked about, its record does
 not say.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from metaquorum.metadata.image import ConfigResource, MetadataImage
 from metaquorum.metadata.inspect.changes.record_texts import quota_who
 from metaquorum.metadata.inspect.entities.views import Wanted, config_path, entities_below, scram_path
+from metaquorum.metadata.inspect.log.entities import is_below
 from metaquorum.metadata.records import types as r
 
 
@@ -44,3 +45,12 @@ def other_names(record: object) -> tuple[str, ...]:
         case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
             return (scram_path(record.mechanism, record.name),)
     return ()
+
+
+def concerns(entity: str, record: object, names: tuple[str, ...]) -> bool:
+    """Whether a record with these names is a link of `entity`: a topic's end is one of its settings, too."""
+    if any(is_below(name, entity) for name in names):
+        return True
+    if isinstance(record, r.RemoveTopicRecord) and entity.startswith("config/topic/"):
+        return f"topic/{entity.split('/')[2]}" in names
+    return False

@@ -1,20 +1,16 @@
 """Why an entity is as it is: the chain of records that made it so, with derived causes.
 
-Owns which records count for an entity (or one field of it), and the wait for a fence that was split over
-several batches. The causes come from `causes`. Reads a log once, from the earliest state that is known to the
-place asked about; memory is that of the state and of the entity's own links.
+Owns which records count for an entity (or one field of it); `links` keeps them. Reads a log once, from the
+earliest known state to the place asked about; memory is that of the state and of the entity's own links.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
-from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
 from metaquorum.metadata.inspect.causes.causes import (
     Cause,
     Scene,
@@ -22,7 +18,7 @@ from metaquorum.metadata.inspect.causes.causes import (
     partition_causes,
     record_causes,
 )
-from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE, SLICE_MIN
+from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
@@ -30,15 +26,16 @@ from metaquorum.metadata.inspect.entities.targets import Target
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
-from metaquorum.metadata.inspect.log.entities import EntityNamer, is_below
+from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.strangers import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.inspect.walk.decoded_runs import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
-from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, SNAPSHOT, Explanation, Link
-from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, other_names
+from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link
+from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, concerns, other_names
+from metaquorum.metadata.inspect.why.links import Links
 from metaquorum.metadata.inspect.why.quorum_fields import QuorumFields
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -77,12 +74,9 @@ class Chain:
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
         self._said: dict[str, Any] = {}
-        self._links: deque[Link] = deque(maxlen=MAX_LINKS)
-        self._visible: tuple[deque[Link], int, bool] | None = None
-        self._has_begun = not is_middle
+        self._links = Links(has_begun=not is_middle)
         self.unsure: set[int] = set()
         self.limits = Limits()
-        self._count = 0
         self._unknown = 0
         self._base_offset = self._end = 0 if image is None else image.provenance.offset
         self._quorum = QuorumFields()
@@ -90,7 +84,6 @@ class Chain:
         self._kind = target.entity.partition("/")[0]
         self._settings = KeptSettings()
         self._concern = self._concern_of()
-        self._slices: set[int] = set()
         if image is not None and is_known:
             self._begin(image, is_middle=is_middle)
 
@@ -99,8 +92,8 @@ class Chain:
         if not self._feed.is_known:
             return Concern()  # which topic a partition is of is not known
         if self._kind == "topic":
-            wanted = (self._partition_of() or (self._target.entity.partition("/")[2],))[0]
-            by_name = wanted and self._partition_of() is not None
+            wanted = (self._target.partition or (self._target.entity.partition("/")[2],))[0]
+            by_name = wanted and self._target.partition is not None
             return Concern(topics=frozenset({wanted}), together=True) if by_name else Concern()
         return Concern(topics=frozenset(), together=True)
 
@@ -126,8 +119,7 @@ class Chain:
 
     def so_far(self) -> tuple[list[Link], bool]:
         """The links as they hold now, and whether all that there are can be among them."""
-        links, _, has_begun = self._visible or (self._links, self._count, self._has_begun)
-        return list(links), has_begun
+        return self._links.so_far()
 
     @property
     def is_plain(self) -> bool:
@@ -138,11 +130,10 @@ class Chain:
     def is_whole(self, known: int | None) -> bool:
         """Whether the chain needs nothing of what a trimmed log does not know before the offset `known`:
         elections are records of their own, and a topic's chain begins with the topic."""
-        first = self._links[0] if self._links else None
-        created = first is not None and first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD")
-        return self._kind == "quorum" or (
-            created and known is not None and first is not None and first.offset >= known
-        )
+        first = self._links.first
+        if self._kind == "quorum" or first is None or known is None:
+            return self._kind == "quorum"
+        return first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD") and first.offset >= known
 
     def learn_quorum(self, quorum: QuorumView, place: Provenance) -> None:
         """A snapshot says who the voters are at `place` (KIP-853)."""
@@ -201,13 +192,12 @@ class Chain:
         self._is_silence_sure = not (was_odd or self._is_odd)
         changes = self._feed.batch(epoch, time_ms, records)
         scene = Scene(batch=changes, feed=self._feed)
-        self._transaction(changes)
-        self._fences(changes)
+        self._links.batch(changes)
         self._unknown += sum(
             isinstance(one, r.UnknownRecord | control.UnknownControlRecord) for _, one in changes.records
         )
         match self._kind:
-            case "topic" if self._partition_of() is not None:
+            case "topic" if self._target.partition is not None:
                 self._partition_steps(changes, scene)
             case "broker" if self._target.entity.partition("/")[2].isdigit():
                 self._broker_steps(changes, scene)
@@ -217,34 +207,17 @@ class Chain:
             self._end = changes.records[-1][0] + 1
         self._last_ms = time_ms
 
-    def _transaction(self, changes: BatchChanges) -> None:
-        """Keeps the chain as it was before an open transaction: nothing in one holds before its end."""
-        for _, record in changes.records:
-            match record:
-                case r.BeginTransactionRecord():
-                    self._visible = (self._links.copy(), self._count, self._has_begun)
-                case r.AbortTransactionRecord() if self._visible is not None:
-                    (self._links, self._count, self._has_begun), self._visible = self._visible, None
-                case r.EndTransactionRecord():
-                    self._visible = None
-
-    def _partition_of(self) -> tuple[str, int] | None:
-        head, _, index = self._target.entity.rpartition("/")
-        if head.startswith("topic/") and index.isdigit():
-            return head.removeprefix("topic/"), int(index)
-        return None
-
     def _partition_steps(self, changes: BatchChanges, scene: Scene) -> None:
-        wanted = self._partition_of()
+        wanted = self._target.partition
         for step in changes.partitions:
             if (step.topic, step.index) != wanted:
                 continue
             if len(changes.partitions) >= SLICE_MIN:
-                self._slices.add(step.offset)
+                self._links.note_slice(step.offset)
             before = {} if step.before is None else partition_tree(step.before)
             after = {} if step.after is None else partition_tree(step.after)
             if step.before is None:
-                self._clear()
+                self._links.clear()
             self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
         for offset, record in changes.unplaced:
             match record:
@@ -296,17 +269,7 @@ class Chain:
             found = tuple(one for one in found if one[0] == self._target.field)
             if not found and before and after:
                 return
-        self._add(
-            Link(
-                offset=offset,
-                epoch=batch.epoch,
-                time_ms=batch.time_ms,
-                type_name=getattr(record, "type_name", "?"),
-                changes=found,
-                causes=causes,
-                stamp_ms=self._stamp_ms,
-            )
-        )
+        self._add_record(batch, offset, record, found, causes)
 
     def _plain(self, changes: BatchChanges) -> None:
         """Entities without a history of fields here: each record about them is a link."""
@@ -315,42 +278,21 @@ class Chain:
             names = (*self._namer.entities(record), *other_names(record))
             # Every election is followed, also those of others: the next one's cause is told by them.
             causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
-            if offset in refused or not self._concerns(record, names):
+            if offset in refused or isinstance(record, r.PartitionChangeRecord):
                 continue
-            if isinstance(record, r.PartitionChangeRecord):
+            if not concerns(self._target.entity, record, names):
                 continue
             causes = self._causes_of(changes, record, offset) if causes is None else causes
+            found: tuple[tuple[str, Any, Any], ...] = ()
             if self._target.field is not None:
                 name = self._target.field
-                pair = (self._quorum.before.get(name), self._quorum.now.get(name))
-                if pair[0] == pair[1]:
+                found = ((name, self._quorum.before.get(name), self._quorum.now.get(name)),)
+                if found[0][1] == found[0][2]:
                     continue
-                found: tuple[tuple[str, Any, Any], ...] = ((self._target.field, *pair),)
-            else:
-                found = ()
             if isinstance(record, r.TopicRecord):
-                self._clear()
+                self._links.clear()
             self._settings.note(record)
-            self._add(
-                Link(
-                    offset=offset,
-                    epoch=changes.epoch,
-                    time_ms=changes.time_ms,
-                    type_name=getattr(record, "type_name", "?"),
-                    changes=found,
-                    causes=causes,
-                    stamp_ms=self._stamp_ms,
-                )
-            )
-
-    def _concerns(self, record: object, names: tuple[str, ...]) -> bool:
-        entity = self._target.entity
-        if any(is_below(name, entity) for name in names):
-            return True
-        if isinstance(record, r.RemoveTopicRecord) and entity.startswith("config/topic/"):
-            topic = entity.split("/")[2]
-            return f"topic/{topic}" in names
-        return False
+            self._add_record(changes, offset, record, found, causes)
 
     def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
         match record:
@@ -373,35 +315,30 @@ class Chain:
             is_idle |= not self._settings.take(self._feed.topic_name(record.topic_id))
         return record_causes(record, said=said, is_idle=is_idle, secrets=self._secrets)
 
-    def _fences(self, changes: BatchChanges) -> None:
-        """Gives links of just before the cause that a split fence (or shutdown) writes last."""
-        gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}
-        if not gone:
-            return
-        for at in range(len(self._links) - 1, -1, -1):
-            link = self._links[at]
-            if changes.time_ms - link.time_ms > SPLIT_MS:
-                return
-            if link.offset not in self._slices:
-                continue
-            told = tuple(
-                _split_fence(cause, gone[cause.broker_id].offset)
-                if cause.broker_id in gone and cause.rule in LIKE_A_SPLIT_FENCE
-                else cause
-                for cause in link.causes
+    def _add_record(
+        self,
+        batch: BatchChanges,
+        offset: int,
+        record: object,
+        changes: tuple[tuple[str, Any, Any], ...],
+        causes: tuple[Cause, ...],
+    ) -> None:
+        self._add(
+            Link(
+                offset=offset,
+                epoch=batch.epoch,
+                time_ms=batch.time_ms,
+                type_name=getattr(record, "type_name", "?"),
+                changes=changes,
+                causes=causes,
+                stamp_ms=self._stamp_ms,
             )
-            self._links[at] = replace(link, causes=told)
-
-    def _clear(self) -> None:
-        """It is created here: what was before is not its own."""
-        self._links.clear()
-        self._count, self._has_begun = 0, True
+        )
 
     def _add(self, link: Link) -> None:
         if self._feed.asked_before:
             self.unsure.add(link.offset)
-        self._links.append(link)
-        self._count += 1
+        self._links.add(link)
 
     def _now(self) -> dict[str, Any] | None:
         """The target as it is, as plain data; None if it is not there."""
@@ -420,8 +357,8 @@ class Chain:
 
     def result(self) -> Explanation:
         """Raises InspectError if no record was about the target."""
-        if self._visible is not None:
-            self._links, self._count, self._has_begun = self._visible
+        if self._links.is_in_transaction:
+            self._links.take_back()
             self.limits.place(inside_transaction(self._feed.replayed()))
         now = self._now()
         if not self._links and not self._feed.is_known:
@@ -440,10 +377,10 @@ class Chain:
             end_offset=self._end,
             exists=self._exists(now),
             value=value,
-            links=list(self._links),
-            dropped=self._count - len(self._links),
+            links=self._links.all(),
+            dropped=self._links.dropped,
             unknown=self._unknown,
-            read_from=None if self._has_begun else self._base_offset,
+            read_from=None if self._links.has_begun else self._base_offset,
             limits=self.limits,
         )
 
@@ -461,8 +398,3 @@ class Chain:
         topics = (f"topic/{name}" for name in self._namer.topic_names())
         brokers = (f"broker/{broker}" for broker in self._feed.stories)
         return suggestion(self._target.entity, image, (*topics, *brokers))
-
-
-def _split_fence(cause: Cause, offset: int) -> Cause:
-    text = f"broker {cause.broker_id} was being fenced; the record is at {offset}"
-    return Cause(rule="broker-fenced", text=text, offset=offset, broker_id=cause.broker_id)

@@ -116,7 +116,6 @@ def on_fetch_snapshot_response(
         return
     role.has_fetched, role.suspect, role.failures = True, False, 0
     role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
-    role.next_fetch_ms = now_ms
     _take_chunk(state, now_ms, role, fetch, response)
 
 

@@ -67,7 +67,7 @@ class LogView:
     def divergence(self, offset: int, epoch: int) -> LogPosition | None:
         """None when this log contains the replica's log up to (offset, epoch); else where the
         replica's `epoch`, or the largest one below it, ends here (KIP-595)."""
-        if offset == 0 or (offset >= self.start_offset and LogPosition(epoch, offset) in self.snapshots):
+        if offset == 0 or LogPosition(epoch, offset) in self.snapshots:
             return None
         end = self.epochs.end_offset_for(epoch, self.end_offset)
         if end is None:

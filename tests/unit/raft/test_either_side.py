@@ -3,14 +3,31 @@ before a bound and on it."""
 
 from __future__ import annotations
 
+import random
+import re
+from pathlib import Path
+
 import pytest
 
-from metaquorum.raft.effects import Respond, SendRequest
-from metaquorum.raft.messages import FetchSnapshotRequest, RaftError, VoteRequest
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import Respond, SendRequest, Warn
+from metaquorum.raft.messages import (
+    FetchRequest,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    RaftError,
+    VoteRequest,
+    VoteResponse,
+)
 from metaquorum.raft.state.roles import Follower, Prospective
+from metaquorum.raft.store.directory import create_directory
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.types import LogPosition
+from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.raft.world import directory
-from tests.unit.raft.test_core import make
+from tests.unit.raft.test_core import batch, make
 from tests.unit.raft.test_following import follower, redirected, sent
 from tests.unit.raft.test_timers_and_replicas import answers, fetch_of, leading
 
@@ -124,3 +141,134 @@ def test_errors_have_kafkas_codes() -> None:
         "DUPLICATE_VOTER": 126,
         "VOTER_NOT_FOUND": 127,
     }
+
+
+@pytest.mark.parametrize("wrong", [2, 4])
+def test_only_the_node_that_was_asked_can_answer_or_fail(wrong: int) -> None:
+    core = make(voters=5)
+    core.start(0)
+    now_ms = core.next_deadline_ms()
+    assert now_ms is not None
+    asked = {each.to: each for each in core.tick(now_ms) if isinstance(each, SendRequest)}
+    correlation_id = asked[3].correlation_id
+    granted = VoteResponse(error=RaftError.NONE, epoch=0, leader_id=None, vote_granted=True, pre_vote=True)
+    assert core.on_response(now_ms, wrong, correlation_id, granted) == []
+    assert core.on_request_failed(now_ms, wrong, correlation_id, "refused") == []
+    assert isinstance(core.state.role, Prospective) and core.state.role.granted == {1}
+    core.on_response(now_ms, 3, correlation_id, granted)
+    assert core.state.role.granted == {1, 3}
+
+
+@pytest.mark.parametrize("leader_id", [2, 3])
+def test_a_prospective_voter_follows_a_leader_that_is_new_to_it(leader_id: int) -> None:
+    """Not the one that it lost: others still name that one for a while."""
+    core, _ = follower()
+    now_ms = core.next_deadline_ms()
+    while not isinstance(core.state.role, Prospective):
+        assert now_ms is not None
+        core.tick(now_ms)
+        now_ms = core.next_deadline_ms()
+    assert core.state.known_leader_id == 2
+    if leader_id == 3:
+        core.state.known_leader_id = None
+    (correlation_id,) = [at for at, flight in core.state.in_flight.items() if flight.to == 3]
+    refused = VoteResponse(
+        error=RaftError.NONE, epoch=4, leader_id=leader_id, vote_granted=False, pre_vote=True
+    )
+    core.on_response(now_ms or 0, 3, correlation_id, refused)
+    assert core.role == ("follower" if leader_id == 3 else "prospective")
+
+
+@pytest.mark.parametrize("refusal", [RaftError.INVALID_VOTER_KEY, RaftError.INCONSISTENT_VOTER_SET])
+def test_a_voter_that_refuses_for_good_is_named_once(refusal: RaftError) -> None:
+    core = make()
+    core.start(0)
+    now_ms = core.next_deadline_ms()
+    assert now_ms is not None
+    warned = []
+    for _ in range(2):
+        (asked,) = [each for each in core.tick(now_ms) if isinstance(each, SendRequest) and each.to == 2]
+        answer = VoteResponse(error=refusal, epoch=0, leader_id=None, vote_granted=False, pre_vote=True)
+        effects = core.on_response(now_ms, 2, asked.correlation_id, answer)
+        warned += [each.message for each in effects if isinstance(each, Warn)]
+        assert isinstance(core.state.role, Prospective)
+        core.state.role.rejected.clear()
+    assert len(warned) == 1 and f"voter 2 refuses vote requests of this node with {refusal.name}" in warned[0]
+
+
+def test_the_only_voter_with_another_disk_observes() -> None:
+    identity = Identity(cluster_id="c", node_id=1, directory_id=directory(9))
+    voters = (Voter(node_id=1, host="127.0.0.1", port=9001, directory_id=directory(1)),)
+    core = RaftCore(RaftConfig(), identity, voters, RecoveredLog(), random.Random(1))
+    core.start(0)
+    assert core.is_observer and core.role == "unattached"
+    core.tick(10**6)
+    assert core.role == "unattached"
+
+
+def test_an_observer_that_finds_no_leader_waits_twice_as_long_each_time() -> None:
+    config = RaftConfig(retry_backoff_max_ms=500)
+    core = make(node_id=9, config=config)
+    now_ms, ceiling_ms = 0, 50
+    (asked,) = [each for each in core.start(0) if isinstance(each, SendRequest)]
+    for _ in range(8):
+        due_ms = search_due_ms_without(core, asked.correlation_id, now_ms)
+        assert ceiling_ms // 2 <= due_ms - now_ms <= ceiling_ms
+        now_ms, ceiling_ms = due_ms, min(500, 2 * ceiling_ms)
+        (asked,) = [each for each in core.tick(now_ms) if isinstance(each, SendRequest)]
+
+
+def search_due_ms_without(core: RaftCore, correlation_id: int, now_ms: int) -> int:
+    """When an observer asks again whose request failed at once."""
+    flight = core.state.in_flight[correlation_id]
+    core.on_request_failed(now_ms, flight.to, correlation_id, "refused")
+    due_ms = core.next_deadline_ms()
+    assert due_ms is not None
+    return due_ms
+
+
+@pytest.mark.parametrize(
+    ("error", "is_given_up"),
+    [
+        (RaftError.SNAPSHOT_NOT_FOUND, True),
+        (RaftError.POSITION_OUT_OF_RANGE, True),
+        (RaftError.INVALID_REQUEST, False),
+        (RaftError.NOT_LEADER_OR_FOLLOWER, False),
+    ],
+)
+def test_a_snapshot_that_is_gone_is_not_asked_for_again(error: RaftError, is_given_up: bool) -> None:
+    core, request = redirected()
+    refused = FetchSnapshotResponse(error=error, epoch=4, leader_id=2)
+    assert core.on_response(5, 2, request.correlation_id, refused) == []
+    again = sent(core.tick(5 + core.state.config.retry_backoff_ms))
+    assert isinstance(again.request, FetchRequest if is_given_up else FetchSnapshotRequest)
+
+
+def test_a_wall_clock_that_falls_does_not_take_back_that_a_replica_was_caught_up() -> None:
+    world, core = leading()
+    times = []
+    for wall_ms in (5000, 3000, 2000):
+        core.wall_ms = wall_ms
+        core.on_request(world.now, wall_ms, fetch_of(2, core.log_end_offset - (wall_ms < 5000)))
+        times.append(core.describe(world.now)[1].last_caught_up_wall_ms)
+        core.append(world.now, Batches.sealed(batch(core.log_end_offset, 1)))
+    assert times == [5000, 5000, 5000]
+
+
+def test_the_page_gives_the_defaults() -> None:
+    """The table of timeouts in docs/raft.md."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "raft.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)
+    config = RaftConfig()
+    assert len(rows) >= 6
+    assert {name: getattr(config, name) for name, _ in rows} == {name: int(value) for name, value in rows}
+    assert (config.retry_backoff_ms, config.retry_backoff_max_ms) == (20, 500)
+    assert (config.check_quorum_ms, config.fetch_grace_ms, config.keepalive_ms) == (1500, 333, 250)
+    assert (config.begin_quorum_ms, config.quiet_voter_ms, config.empty_fetch_pause_ms) == (250, 500, 100)
+
+
+def test_a_directory_is_made_once() -> None:
+    disk = FaultyDisk(random.Random(1))
+    create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(1))
+    with pytest.raises(CorruptFileError, match="exists already"):
+        create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(2))

@@ -24,7 +24,7 @@ from metaquorum.raft.store.tail_cache import HEADER_MEMORY_BYTES, TailCache
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.errors import CommittedLostError, CorruptFileError, FileMissingError
+from metaquorum.storage.errors import CommittedLostError, CorruptFileError, CorruptLogError, FileMissingError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.log import LogConfig
@@ -333,3 +333,34 @@ def test_a_vote_is_for_a_directory_where_the_file_names_one(tmp_path: Path) -> N
         again = opened(tmp_path)
         assert (again.recovered().voted_id, again.recovered().voted_directory_id) == (2, expected)
         again.close()
+
+
+def test_an_old_snapshot_in_the_first_segment_does_not_end_the_trim(tmp_path: Path) -> None:
+    """Nothing lies wholly below the oldest snapshot; what the next one covers is old enough to go."""
+    store = opened(tmp_path, retention_ms=1)
+    for offset in range(40):
+        append(store, batch(offset, timestamp_ms=offset * 1000), offset, 1)
+        if offset in (3, 35):
+            store.write_snapshot(LogPosition(1, offset), [b"s" * 100])
+    store.execute(TrimLog(before_offset=35), wall_ms=100_000)
+    assert [one.offset for one in store.snapshots()] == [35]
+    assert 20 < store.log.start_offset <= 35
+    store.close()
+
+
+def test_a_log_that_begins_behind_every_snapshot_is_refused(tmp_path: Path) -> None:
+    store = filled(tmp_path, retention_bytes=1)
+    persist(store, 1)
+    paths = {one.offset: Path(store.snapshot_path(one)) for one in store.snapshots()}
+    store.execute(TrimLog(before_offset=90), wall_ms=100_000)
+    start = store.log.start_offset
+    assert start > 60
+    store.close()
+    content = paths[90].read_bytes()
+    for left in (0, 30):
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+        if left:
+            paths[left].write_bytes(content)
+        with pytest.raises(CorruptLogError, match=f"the log starts at {start} and no snapshot reaches it"):
+            opened(tmp_path)

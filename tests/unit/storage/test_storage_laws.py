@@ -257,8 +257,37 @@ def test_a_time_is_found_whichever_way_the_clock_ran(batches: list[list[int]], s
         log.append(Batches.parse(data))
         records += [FoundRecord(len(records) + at, time, 1) for at, time in enumerate(times)]
     first = log.start_at(start)
-    for below in (len(records), max(1, len(records) - 2)):
-        for time in range(99, 132):
-            left = [each for each in records[first:below] if each.timestamp_ms >= time]
-            assert log.find_offset(time, below) == (left[0] if left else None)
+    for _ in range(2):
+        for below in (len(records), max(1, len(records) - 2)):
+            for time in range(99, 132):
+                left = [each for each in records[first:below] if each.timestamp_ms >= time]
+                assert log.find_offset(time, below) == (left[0] if left else None)
+        log.close()
+        log = PartitionLog.load(disk, "/data", config, FilePool(disk, 4), disk.file_system("/data"))
+        first = log.start_at(start)
+    log.close()
+
+
+def test_a_range_holds_the_same_batches_in_a_log_that_was_opened_again() -> None:
+    disk = FaultyDisk(random.Random(5))
+    disk.make_directory("/data")
+    config = LogConfig(segment_bytes=300, index_interval_bytes=100)
+    log = PartitionLog.load(disk, "/data", config, FilePool(disk, 4), disk.file_system("/data"))
+    batches: list[tuple[int, int, bytes]] = []
+    for count in (1, 3, 2, 1, 1, 4, 1, 2, 2, 1, 3, 1):
+        base = batches[-1][1] if batches else 0
+        data = timed(base, [100] * count)
+        log.append(Batches.parse(data))
+        batches.append((base, base + count, data))
+    assert len(log.segments()) > 3
+    end = batches[-1][1]
+    for _ in range(2):
+        for start in range(end):
+            for stop in range(start + 1, end + 1):
+                expected = b"".join(
+                    data for base, following, data in batches if following > start and base < stop
+                )
+                assert log.read_range(start, stop, 1 << 20) == expected, (start, stop)
+        log.close()
+        log = PartitionLog.load(disk, "/data", config, FilePool(disk, 4), disk.file_system("/data"))
     log.close()

@@ -1,6 +1,6 @@
 """One broker as a pure state machine: Raft observer, metadata image and lifecycle behind one inbox.
 
-Owns the order of effects between its parts and what is told to whom; the parts know nothing of each
+Owns the order of effects between its parts and which part hears what; the parts know nothing of each
 other. Events in, effects out (`broker.events`); no clock, no files, no tasks. The twin of the
 controller's node, and driven the same way: `handle` for every inbox item, `tick` when the inbox is
 empty, one timer at `next_deadline_ms`.
@@ -139,7 +139,7 @@ class BrokerNode:
 
     @property
     def replicas(self) -> ReplicaManager | None:
-        """For figures and for what is read outside the inbox; never to be told anything."""
+        """For figures and for what is read outside the inbox; never an input."""
         return self._replicas
 
     @property

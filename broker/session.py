@@ -151,8 +151,8 @@ class BrokerSession:
         self, now_ms: int, *, directories: frozenset[bytes] | None, leaving: bool
     ) -> list[LifecycleEffect]:
         """What the log says of this broker under its current epoch: it is `leaving`, and has these
-        `directories` (None: the log cannot carry them). While that is not so, whatever the controller was
-        told, the same registration is sent again between two heartbeats; it keeps the epoch (K8)."""
+        `directories` (None: the log cannot carry them). While that is not so, whatever the controller heard,
+        the same registration is sent again between two heartbeats; it keeps the epoch (K8)."""
         self._look_at_clock(now_ms)
         untold = directories is not None and not directories.issuperset(self._good_directories())
         wrong = self.registered and (untold or (leaving and not self.state.wants_shutdown))

@@ -3,7 +3,7 @@
 In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order
 that the driver and the simulator keep; everything that had to wait for a disk or for a commit has been
 held back by the node already, so executing an effect needs no further thought. What every node with a
-Raft core is told and asks for is in `raft.events`; it is named here again.
+Raft core hears and asks for is in `raft.events`; it is named here again.
 """
 
 from __future__ import annotations

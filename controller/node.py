@@ -192,7 +192,7 @@ class ControllerNode:
         self._release(self.replica.release(effects))
 
     def _release(self, effects: Iterable[RaftEffect | TrimLog]) -> None:
-        """What goes out goes out in Raft's order; what this node is told waits for its loop."""
+        """What goes out goes out in Raft's order; what comes in for this node waits for its loop."""
         for effect in effects:
             if isinstance(effect, _Notice):
                 self._notices.append(effect)

@@ -137,8 +137,9 @@ class MetadataLogReader(DataSourceReader):
         self._nothing = False
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Takes bounds of offset and timestamp, and of the wide view the type, into the reader. Spark is told
-        to check them again where the bound is coarser than the filter."""
+        """Takes bounds of offset and timestamp, and of the wide view the type, into the reader. Spark must
+        check them again where the bound is coarser than the filter.
+        """
         for one in filters:
             if self._options.type == DAMAGE or not self._take(one):
                 yield one

@@ -54,12 +54,12 @@ class RaftConfig:
 
     @property
     def begin_quorum_ms(self) -> int:
-        """A voter that does not fetch is told its leader again: several times before it stands."""
+        """A voter that does not fetch hears of its leader again: several times before it stands."""
         return max(1, self.fetch_timeout_ms // 4)
 
     @property
     def quiet_voter_ms(self) -> int:
-        """A voter that fetched knows its leader, and is told again after so long without another fetch."""
+        """A voter that fetched knows its leader, and hears of it again after this long without a fetch."""
         return self.fetch_timeout_ms // 2
 
     @property
@@ -76,19 +76,19 @@ class RaftConfig:
 
     @property
     def update_voter_ms(self) -> int:
-        """A voter whose entry in the voters' record is out of date asks for an update so often at most: a
+        """A voter whose entry in the voters' record is out of date asks for an update this often at most: a
         change can be committed between two."""
         return self.fetch_timeout_ms // 2
 
     @property
     def empty_fetch_pause_ms(self) -> int:
         """The pause after an answer that came early and brought nothing, and after an error: the leader is
-        too busy to park the fetch, or is none any more."""
+        too busy to park the fetch, or is none any longer."""
         return 5 * self.retry_backoff_ms
 
 
 DOUBLINGS_MAX = 16
-"""A pause is doubled so often at most; every ceiling is reached long before."""
+"""A pause is doubled this often at most; every ceiling is reached long before."""
 
 
 def doubled_ms(first_ms: int, doublings: int, ceiling_ms: int) -> int:

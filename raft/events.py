@@ -1,4 +1,4 @@
-"""What a node that runs a Raft core is told by its driver, and the effects that such a node adds.
+"""What the driver of a node with a Raft core reports to it, and the effects that such a node adds.
 
 Shared by the controller's node and the broker's: both keep a replica of the metadata log. Raft knows no
 metadata, so an image is a type parameter here.

@@ -1,4 +1,4 @@
-"""The process's clocks. The only place that reads the time; everything pure is told it.
+"""The process's clocks. The only place that reads the time; everything pure gets it.
 
 `monotonic_ms` counts from an arbitrary start, goes on while the process is stopped (SIGSTOP) and never
 runs backwards: every deadline uses it. `wall_ms` is Unix time, used for timestamps in records only.

@@ -1,6 +1,6 @@
 """Who connected to a node and was refused before any call: one line for each host and reason.
 
-Owns which lines are told again, and when. A client that tries again and again must not fill the log.
+Owns which lines are logged again, and when. A client that tries again and again must not fill the log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 10.0
-"""What was told of a host is told again after so long, with how often it came."""
+"""What was logged of a host is logged again after so long, with how often it came."""
 REMEMBERED_MAX = 1_000
 
 

@@ -105,7 +105,7 @@ class ReplicaRemoved:
 class PartitionRead:
     """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset.
     `problem` (one line, `data` is None then): the bytes there are damaged; nothing may be concluded about the
-    log's ends, and the reader is to be told KAFKA_STORAGE_ERROR with it."""
+    log's ends, and the reader must get KAFKA_STORAGE_ERROR with it."""
 
     token: int
     data: bytes | None

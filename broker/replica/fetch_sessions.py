@@ -1,4 +1,4 @@
-"""Fetch sessions as the leader keeps them (KIP-227): what a fetcher asks for, and what it was told.
+"""Fetch sessions as the leader keeps them (KIP-227): what a fetcher asks for, and what it last got.
 
 Owns the cache with its bound and its eviction rules, the epochs, and which partitions of a session have to be
 looked at for the next answer. Knows no log and no partition's state.

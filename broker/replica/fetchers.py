@@ -85,7 +85,7 @@ class FetchLoop:
             self.forgotten[key] = None
 
     def named(self) -> list[FetchPartition]:
-        """Positions that the leader has to hear, which are told with this."""
+        """Positions that the leader has to hear, which this reports."""
         parts = []
         for key in self.changed:
             partition = self.members.get(key)

@@ -334,7 +334,7 @@ class ReplicaManager:
     # ---- partitions ------------------------------------------------------------------------------
 
     def _touched(self, partition: Partition) -> None:
-        """Everyone that a change of the partition concerns is told, now or when the event is finished."""
+        """Everyone that a change of the partition concerns hears of it, now or when the event is finished."""
         changes = partition.take_changes()
         if changes:
             key = partition.key

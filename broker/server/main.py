@@ -69,7 +69,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(config_path: str, node_id: int | None = None) -> int:
-    """Runs the broker that the file describes until it is told to stop; the process's exit code."""
+    """Runs the broker that the file describes until it must stop; the process's exit code."""
     keep_freed_buffers()
     return run_process(config_path, "broker", serve, node_id=node_id)
 

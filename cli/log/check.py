@@ -1,7 +1,7 @@
 """`metaquorum log check`: the invariants over logs, and whether the logs of a quorum agree. Reads only.
 
-Owns options, output and exit codes: 0 all is well (warnings are told), 11 a rule of severity error is broken
-or two logs differ, 1 something is damaged, 3 records from the future.
+Owns options, output and exit codes: 0 all is well (warnings are printed), 11 a rule of severity error is
+broken or two logs differ, 1 something is damaged, 3 records from the future.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class _Found:
         return self._time_ms(found.header.base_offset, found.header.max_timestamp_ms)
 
     def _begins(self) -> Place:
-        """Where what is told begins: the range that was asked for, or the log."""
+        """Where the events begin: the range that was asked for, or the log."""
         first = self.summary.begins
         if self.start is None or self.start.is_end:
             return self.log.start_offset, self.seen.first_ms or 0

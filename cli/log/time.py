@@ -251,7 +251,7 @@ def _holds(found: FoundState, wanted: Wanted) -> bool:
 
 
 def _sides(places: tuple[str, ...]) -> tuple[_Side, _Side, str | None]:
-    """A, B and the entity. Raises UsageError for what cannot be distinguished."""
+    """A, B and the entity. Raises UsageError for what is ambiguous."""
     if len(places) >= 3 and os.path.exists(places[0]) and not os.path.exists(places[1]):
         point = _point(places[1])
         if point is not None:

@@ -96,7 +96,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         )
 
     def answer(self, after: BrokerControlState) -> ControllerAnswer:
-        """What the broker is told when it is in state `after`."""
+        """What the broker hears when it is in state `after`."""
         # That all moves are seen was read from partitions and not from the registration alone.
         whole = after is BrokerControlState.SHUTDOWN
         return ControllerAnswer(
@@ -161,7 +161,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
 
 
 def _released(session: Session) -> Session:
-    """It is told that it may stop: its next process need not wait for the lease to end."""
+    """It hears that it may stop: its next process need not wait for the lease to end."""
     return replace(session, told_to_stop=True, expires=False)
 
 

@@ -72,7 +72,7 @@ def decide_topics(state: ActiveState, key: int, request: TopicsRequest) -> Outco
 
 def _assigned(state: ActiveState, key: int, broker_id: int, result: ControllerResult) -> Outcome:
     """Replicas that wait for an unclean election, since the directory that held them is gone, are remembered
-    until that is settled; operators are told of the first that is new."""
+    until that is settled; operators read of the first that is new."""
     outcome = outcome_of(key, result)
     if not isinstance(result.response, AssignReplicasToDirsResponse):
         return outcome

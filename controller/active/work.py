@@ -34,7 +34,7 @@ ELECTIONS_PER_IMBALANCE_MAX = 1_000
 
 
 BROKERS_TOLD_MS = 100
-"""While a broker is being removed in slices, the others are told of what is committed so often, and with the
+"""While a broker is being removed in slices, the others hear this often of what is committed, and with the
 last slice: hundreds of answers for each slice would take longer than the slices."""
 
 
@@ -61,7 +61,7 @@ class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
         return self.unclean or self.unregister
 
     def after_batch(self, now_ms: int, *, is_last: bool) -> tuple[RemoveBroker, bool]:
-        """The work once one more batch is written, and whether the other brokers are told of it at once."""
+        """The work once one more batch is written, and whether the other brokers hear of it at once."""
         told_ms = now_ms if self.told_ms is None else self.told_ms
         tells = is_last or now_ms - told_ms >= BROKERS_TOLD_MS
         return replace(self, told_ms=now_ms if tells else told_ms), tells

@@ -23,7 +23,7 @@ ELECTIONS_PER_REQUEST_MAX = 1_000
 """Elections that one request over all partitions makes; the caller asks again for the rest. As many as the
 balancer makes in a batch: each is worked out by itself, and heartbeats wait meanwhile."""
 REFUSALS_TOLD_MAX = 1_000
-"""Refusals that a request over all partitions is told of; with more, no one reads them."""
+"""Refusals that a request over all partitions reports; with more, no one reads them."""
 
 
 def decide_elections(
@@ -67,7 +67,7 @@ def _elect_everywhere(
     topics = image.topics
     rows = topics.rows_without_leader() if unclean else rows_without_preferred_leader(topics)
     able = electable(image, rows, rules, unclean=unclean) if rows.size else np.zeros(0, dtype=bool)
-    # The others are refused, whatever their number: only those that are told of are looked at.
+    # The others are refused, whatever their number: only those that are reported are looked at.
     able[np.flatnonzero(~able)[:REFUSALS_TOLD_MAX]] = True
     records: list[Record] = []
     results: list[ElectionResult] = []

@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(config_path: str) -> int:
-    """Runs the controller that the file describes until it is told to stop; the process's exit code."""
+    """Runs the controller that the file describes until it must stop; the process's exit code."""
     return run_process(config_path, "controller", serve)
 
 

@@ -112,7 +112,7 @@ def _decide_resource(
         problem = min_isr_problem(image, resource, op.name, value)
         if problem is not None:
             return ErrorCode.INVALID_CONFIG, problem
-        # Brokers are told again what they have: a key store may have changed in place (KAFKA-14136).
+        # Brokers are given again what they have: a key store may have changed in place (KAFKA-14136).
         if value != before.get(op.name) or resource.resource_type == BROKER_RESOURCE:
             found.append(
                 ConfigRecord(

@@ -1,6 +1,6 @@
 """What a run keeps of a cluster's logs beside its tables: the next one can go on when Kafka has deleted them.
 
-Rows before the place where a replay goes on are final. What comes after it is told again by the next run,
+Rows before the place where a replay goes on are final. What comes after it is written again by the next run,
 from the same bytes: this owns their copy, a log for each run of the history, with the snapshots that it
 begins with, where each came from, and the facts by which the cluster is known again.
 """

@@ -41,7 +41,7 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     staging: str
     state_target: str
     final_below: int
-    """Records from here on are told again by the next run."""
+    """Records from here on are written again by the next run."""
     known_files: list[tuple[int, FileRow]] = []
     known_damage: list[ToldDamage] = []
     """What earlier runs told of logs: it stays where the logs are no longer there."""

@@ -1,7 +1,7 @@
 """What each day cost: partition-seconds without a leader or below min ISR, churn, fences, failovers.
 
-Owns the sums by day and by cluster, broker and rack. All times are whole milliseconds until they are told, so
-that sums do not depend on their order, and a log that was read in two runs gives what one run gives.
+Owns the sums by day and by cluster, broker and rack. All times are whole milliseconds until they are shown,
+so that sums do not depend on their order, and a log that was read in two runs gives what one run gives.
 """
 
 from __future__ import annotations

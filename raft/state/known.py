@@ -42,7 +42,7 @@ class NoteTimes:
 
 
 def note_due_ms(state: RaftState) -> int | None:
-    """A leader does not wait: what its clients are told is committed must not be forgotten by a kill."""
+    """A leader does not wait: what its clients hear is committed must not be forgotten by a kill."""
     log, times = state.log, state.note_times
     is_leader = isinstance(state.role, Leader)
     if min(log.high_watermark, log.synced_offset) > log.noted.offset:

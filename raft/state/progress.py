@@ -36,7 +36,7 @@ class ReplicaProgress:
     read_round: int = 0
     """The highest round of reads that it repeated; at most the leader's `reads.round`. Never falls."""
     next_begin_ms: int = 0
-    """When a voter that does not fetch is told of this leader again; 0: it was not told yet."""
+    """When a voter that does not fetch hears of this leader again; 0: it was not told yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

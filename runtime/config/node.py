@@ -37,10 +37,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything that a process is told. `voters` are the static ones, none where the log has the voter set;
-    `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs. `values`
-    has every key with its default filled in; `passed_over` are Kafka's keys in the file that change nothing
-    here."""
+    """Everything that configures a process. `voters` are the static ones, none where the log has the voter
+    set; `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs.
+    `values` has every key with its default filled in; `passed_over` are Kafka's keys in the file that change
+    nothing here."""
 
     path: Path
     role: str

@@ -31,7 +31,7 @@ from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons, status_text
 
 T = TypeVar("T")
 ANSWER_SLACK_MS = 1_000
-"""What a call may take beyond the time that the broker was told to wait."""
+"""What a call may take beyond the time that the broker had to wait."""
 
 
 class LinkError(Exception):

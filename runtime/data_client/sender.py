@@ -91,8 +91,9 @@ class Counters:
 
 
 class Sender:
-    """`seal(lane)` closes and queues a lane's open batch; `settled(batch, base offset or error)` is told of
-    every batch once."""
+    """`seal(lane)` closes and queues a lane's open batch; `settled(batch, base offset or error)` hears of
+    every batch once.
+    """
 
     def __init__(
         self,

@@ -53,4 +53,4 @@ class DiskThread:
             try:
                 self._loop.call_soon_threadsafe(done, failure)
             except RuntimeError:
-                return  # the loop is closed: no one is left to be told
+                return  # the loop is closed: no one is left to hear it

@@ -1,8 +1,8 @@
 """Telling the controller in which directory replicas lie (KIP-858 AssignReplicasToDirs).
 
-Owns what has to be told, what is under way, and the bound on how long a lost replica may go untold (S3.6).
-The newest word on a replica counts: what it supersedes is not sent (any more). Knows no image: the manager
-says when the image shows what was told.
+Owns what must be reported, what is under way, and the bound on how long a lost replica may go unreported
+(S3.6). The newest word on a replica counts: what it supersedes is not sent (any more). Knows no image: the
+manager says when the image shows what was reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SUPERSEDED = frozenset(
 
 
 class Assignments:
-    """What is to be told. One request in flight; bounded by the number of replicas, once each."""
+    """What must be reported. One request in flight; bounded by the number of replicas, once each."""
 
     def __init__(self, call: ControllerCall, lost_timeout_ms: int) -> None:
         self.call = call
@@ -76,7 +76,7 @@ class Assignments:
             del self._sent[key]
 
     def forget_told(self) -> None:
-        """A new registration: what was acknowledged to the one before is told again if it must be."""
+        """A new registration: what was acknowledged to the one before is sent again if it must be."""
         self._told.clear()
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:

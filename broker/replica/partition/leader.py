@@ -71,7 +71,7 @@ class Leading:
         self.advance(now_ms=now_ms)
 
     def resign(self, error: ErrorCode, message: str, leader: int | None) -> None:
-        """Everyone who waits is told that no one knows here what becomes of what was appended."""
+        """Every waiting caller hears that no one knows here what becomes of what was appended."""
         for waiting in (*self._until_written.all(), *self._until_held.all()):
             self._fail(waiting, error, message, leader=leader)
 

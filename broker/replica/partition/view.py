@@ -80,6 +80,6 @@ class ReplicaView:
 
     @property
     def lag(self) -> int:
-        """Offsets between its end and the high watermark that this replica was told; 0 for a leader."""
+        """Offsets between its end and the high watermark that this replica knows; 0 for a leader."""
         following = self._following
         return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)

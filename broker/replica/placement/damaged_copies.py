@@ -1,6 +1,6 @@
 """Copies of replicas in good directories whose logs were damaged when the process began.
 
-Owns what is left of them and what an operator is told. What becomes of one is `reconcile`'s.
+Owns what is left of them and what an operator reads. What becomes of one is `reconcile`'s.
 """
 
 from __future__ import annotations

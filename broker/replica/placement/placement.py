@@ -65,7 +65,7 @@ _INCARNATION_BITS = 20
 
 class Placement:
     """`running`: partitions that lead or follow; `offline`: why a replica of this broker cannot be served.
-    `touched` is told of each partition that was told something, `stirred` of each key that came or went."""
+    `touched` is called for each partition that got an answer, `stirred` for each key that came or went."""
 
     def __init__(
         self,

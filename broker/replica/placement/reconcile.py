@@ -7,7 +7,7 @@ The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says wheth
 recreated only if the image says that no one has placed it, if the image began to name this broker while this
 process watched, or if no configured directory is bad: what is not found otherwise may be in the bad one.
 
-A copy whose log is damaged does not run, and the controller is told (`metadata.image.damaged`) before
+A copy whose log is damaged does not run, and the controller hears of it (`metadata.image.damaged`) before
 anything becomes of it. It starts over only where another broker leads the partition, or when someone moved
 it away.
 """
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """A copy is in `directory_id` and the image does not say so: the controller has to be told first."""
+    """A copy is in `directory_id` and the image does not say so: the controller must hear first."""
 
     directory_id: bytes
 
@@ -72,7 +72,8 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Damaged:
     """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place where the
-    controller has to be told that the replica lies; None: it knows, and no one else leads the partition."""
+    controller must learn that the replica is; None: it knows, and no one else leads the partition.
+    """
 
     directory_id: bytes
     tell: bytes | None

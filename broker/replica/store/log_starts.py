@@ -1,7 +1,7 @@
 """Where the logs of one directory start for their readers, where that is no segment's begin.
 
-Owns `log-start-offset-checkpoint`: read when a directory is opened, and durable before anyone is told of a
-new start, so deleted records never come back, neither here nor in Kafka. An entry of a log that has gone on
+Owns `log-start-offset-checkpoint`: read when a directory is opened, and durable before anyone hears of
+a new start, so deleted records never come back, neither here nor in Kafka. An entry of a log that has gone on
 to start at a segment says less than the log and does no harm, as in Kafka. One that says more would hide what
 comes later, so it goes before that can come.
 """

@@ -250,7 +250,7 @@ class DirectoryStore:
         return [self._trimmed(replica)] if went else []
 
     def _trim(self, works: list[TrimTo]) -> list[DataEvent]:
-        """Where no segment begins at a new start, the directory's file says so before anyone is told."""
+        """Where no segment begins at a new start, the directory's file says so before anyone hears of it."""
         starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
         for work in works:
             replica = self._replica(work)

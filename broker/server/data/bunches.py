@@ -28,7 +28,7 @@ class Bunches(Generic[T]):
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                self._items.clear()  # the loop is closed: no one is left to be told
+                self._items.clear()  # the loop is closed: no one is left to hear it
 
     def _drain(self) -> None:
         # First this, then the items: a caller that puts one from now on asks for the next round.

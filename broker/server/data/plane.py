@@ -151,7 +151,7 @@ class DataPlane:
         self, disk: Any, watch: DiskWatch, path: str, fail: Callable[[str], None], hang_s: float
     ) -> None:
         def failed(reason: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to hear it
                 self._loop.call_soon_threadsafe(fail, reason)
 
         interval_s = self._config.number("log.dir.probe.interval.ms") / 1000

@@ -1,7 +1,7 @@
 """Requests for partition data on their way through the node: keys, places in the inbox, and who waits.
 
-Owns the keys, the waiting callers, and how many bytes of producers' records this broker holds at once. A
-caller that goes away is told to the node, so that nothing is kept for it.
+Owns the keys, the waiting callers, and how many bytes of producers' records this broker holds at once. The
+node hears of a caller that goes away, so that nothing is kept for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A log directory's disk, watched: which call to it runs on which thread, and since when.
 
-Owns the stamps that a hang is told from (S3.28), the times that metrics are made of, and the place where
+Owns the stamps that reveal a hang (S3.28), the times that metrics are made of, and the place where
 tests break a disk. Adds nothing else to the disk that it wraps.
 """
 

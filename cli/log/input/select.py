@@ -84,7 +84,7 @@ class Selection:
         return self == EVERYTHING
 
     def nothing_text(self) -> str:
-        """Why a selection may have left nothing, as the first reason that can be told from itself."""
+        """Why a selection may have left nothing, as the first reason that the selection itself gives."""
         low, high = self.from_offset, self.to_offset
         if low is not None and high is not None and low > high:
             return f"--from-offset {low} is past --to-offset {high}; swap them"

@@ -38,7 +38,7 @@ MAX_FINDINGS = 1_000
 """Findings of one log that are kept; more say nothing new, and are counted."""
 
 MAX_OPEN = 100_000
-"""Violations that are remembered, so that none is told twice."""
+"""Violations that are remembered, so that none is reported twice."""
 
 SHOWN_DIFFERENCES = 3
 
@@ -63,7 +63,7 @@ class Finding:
 @dataclass(slots=True, kw_only=True)
 class LogReport:
     """What was found in one log. `problems` are lines about damage; `unknown` counts records from the
-    future. A broken rule is told once for each entity, where it was first broken; `lasting` are the (rule,
+    future. A broken rule is reported once per entity, where it was first broken; `lasting` are the (rule,
     entity) that are still broken at the end. `dropped` findings were too many to keep. `coverage` has the
     ranges whose records were not checked against every rule."""
 
@@ -238,7 +238,7 @@ class _Checker:
         report.dropped += found.dropped
 
     def _without_state(self, known: int | None) -> None:
-        """Reads what comes before the first known state: nothing but damage can be told of it."""
+        """Reads what comes before the first known state: nothing but damage can be said of it."""
         report = self._report
         report.start_offset = report.end_offset = expected = self._log.start_offset
         what = "their records were read and decoded, but rules about states were not checked"

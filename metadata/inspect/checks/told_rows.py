@@ -1,5 +1,5 @@
-"""Which broken rules of which partitions were told, by row: a log that breaks one again and again is passed
-through in columns. Knows no texts; rows are addresses that hold while no topic comes or goes."""
+"""Which broken rules of which partitions were reported, by row: a log that breaks one again and again is
+passed through in columns. Knows no texts; rows are addresses that hold while no topic comes or goes."""
 
 from __future__ import annotations
 

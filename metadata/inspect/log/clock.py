@@ -24,7 +24,7 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
 JUMP_MS = 1_000
-"""Stamps that are so far off are told; less is the difference between the clocks of two controllers."""
+"""Stamps that are this far off are reported; less is the difference between the clocks of two controllers."""
 
 LEAP_MS = 60_000
 """A step ahead that makes who reads a log once look whether the stamps fall back later."""

@@ -66,7 +66,7 @@ class Coverage:
         return iter(self.ranges)
 
     def add(self, one: Uncovered | None) -> None:
-        """Takes one in; neighbours with the same reason and text become one, and nothing is told twice."""
+        """Takes one in; neighbours with the same reason and text become one: nothing is reported twice."""
         if one is None or (one.to_offset is not None and one.to_offset <= one.from_offset):
             return
         last = self.ranges[-1] if self.ranges else None

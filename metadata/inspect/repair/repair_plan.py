@@ -64,6 +64,6 @@ class RepairReport:
             self.remaining.append(line)
 
     def is_newer(self, line: str) -> None:
-        """Keeps what is told of a record from a newer release while there is room."""
+        """Keeps what is reported of a record from a newer release while there is room."""
         if len(self.newer) < SHOWN_CHANGES:
             self.newer.append(line)

@@ -76,7 +76,7 @@ class HeldTransaction(Generic[E]):
         return False
 
     def rest(self) -> list[E]:
-        """What is to be told of a transaction that is still open at the end."""
+        """What must be reported of a transaction that is still open at the end."""
         held, self._held = self._held, []
         return _of_the_log(held)
 

@@ -214,7 +214,7 @@ def steps_from(
 
 
 def nothing_known(offset: int) -> FoundState:
-    """A place where no state is known: what comes there is told by its own records alone."""
+    """A place where no state is known: what comes there follows from its own records alone."""
     image = MetadataImage().with_provenance(Provenance(offset, -1, -1))
     return FoundState(state=ReplayState(image))
 

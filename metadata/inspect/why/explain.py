@@ -202,7 +202,7 @@ class _Walk:
     def _batches(
         self, chain: Chain, first: int, limit: int | None
     ) -> Iterator[ReadBatch | RecordBatch | Stretch]:
-        """Damage is told, and is the end unless it is to be passed."""
+        """Damage is reported, and is the end unless it is to be passed."""
         log, point, expected, damaged = self._log, self._point, first, False
         end = point
         if limit is not None and point.time_ms is None:

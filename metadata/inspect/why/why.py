@@ -276,7 +276,7 @@ class Chain:
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             names = (*self._namer.entities(record), *other_names(record))
-            # Every election is followed, also those of others: the next one's cause is told by them.
+            # Every election is followed, also those of others: the next one's cause follows from them.
             causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
             if offset in refused or isinstance(record, r.PartitionChangeRecord):
                 continue

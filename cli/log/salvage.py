@@ -1,12 +1,13 @@
 """`metaquorum log salvage`: what is left of a quorum that lost its majority, and a new quorum made of it.
 
-Owns options and output; the ranking and the writing are in `metadata.inspect.repair.salvage`. The survivors'
-directories are only read.
+Owns options and output; the ranking is in `metadata.inspect.repair.salvage`, the writing in `new_quorum`
+beside it. The survivors' directories are only read.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import click
@@ -17,16 +18,10 @@ from metaquorum.cli.log.input.source import open_paths
 from metaquorum.cli.log.repair import refuse_inside
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.repair.log_copy import node_files
-from metaquorum.metadata.inspect.repair.salvage import (
-    NewVoter,
-    Ranking,
-    Survivor,
-    examine,
-    rank,
-    what_is_missing,
-    write_voters,
-)
+from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
+from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor, examine, rank, what_is_missing
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
@@ -37,10 +32,20 @@ from metaquorum.storage.uuids import random_uuid, uuid_to_text
 @click.option(
     "--voters", metavar="ID@HOST:PORT,...", help="The new voter set. A directory id may follow each port."
 )
+@click.option(
+    "--kraft-version",
+    type=click.IntRange(0, 1),
+    help="1: the log gets the new voters as its last record (KIP-853). Default: as the old quorum.",
+)
 @click.option("--cluster-id", help="The cluster id, if no survivor's meta.properties has it.")
 @table_options
 def salvage(
-    paths: tuple[str, ...], target: str | None, voters: str | None, cluster_id: str | None, as_json: bool
+    paths: tuple[str, ...],
+    target: str | None,
+    voters: str | None,
+    kraft_version: int | None,
+    cluster_id: str | None,
+    as_json: bool,
 ) -> int:
     """Rank the surviving logs of a quorum, say what may be missing, and write directories for new voters.
 
@@ -54,20 +59,65 @@ def salvage(
     ranking = rank([examine(node_files(log)) for log in open_paths(paths)])
     missing = what_is_missing(ranking)
     new = _new_voters(voters) if voters is not None else []
+    version = _version(ranking, kraft_version, new)
     image: MetadataImage | None = None
     homes: list[str] = []
     if target is not None:
         for one in ranking.survivors:
             refuse_inside(target, one.files.home, one.files.log.directory)
         homes = [f"{target.rstrip('/')}/controller-{voter.node_id}" for voter in new]
-        image = write_voters(ranking, new, homes, _cluster(ranking, cluster_id))
+        image = write_voters(
+            ranking,
+            new,
+            homes,
+            _cluster(ranking, cluster_id),
+            kraft_version=version,
+            now_ms=time.time_ns() // 1_000_000,
+        )
     if as_json:
-        echo_json(_json(ranking, missing, new, homes))
+        echo_json({**_json(ranking, missing, homes), "kraftVersion": version, **_values(new, version)})
         return 0
     _show_ranking(ranking, missing)
     if image is not None:
-        _show_written(ranking, new, homes, image)
+        _show_written(ranking, homes, image)
+        for key, value in _values(new, version).items():
+            if value is not None:
+                click.echo(f"  {_KEYS[key]}={value}")
+        _show_next()
     return 0
+
+
+_KEYS = {
+    "controllerQuorumVoters": "controller.quorum.voters",
+    "controllerQuorumBootstrapServers": "controller.quorum.bootstrap.servers",
+}
+"""Keys of the configuration of every node, by their names in JSON."""
+
+
+def _values(voters: list[NewVoter], version: int) -> dict[str, str | None]:
+    """Their values: static voters are in the configuration, dynamic ones in the log."""
+    servers = ",".join(f"{_host(one)}:{one.port}" for one in voters)
+    return {
+        "controllerQuorumVoters": voters_line(voters) if voters and not version else None,
+        "controllerQuorumBootstrapServers": servers if voters and version else None,
+    }
+
+
+def _version(ranking: Ranking, given: int | None, new: list[NewVoter]) -> int:
+    """The kraft.version of the new quorum. Raises Failure for what the log does not allow."""
+    old = ranking.best.quorum.kraft_version
+    if given is not None and given < old:
+        raise Failure(
+            f"the log is at kraft.version {old}, which cannot fall; leave out --kraft-version {given}"
+        )
+    taken = {voter.voter_directory_id for voter in ranking.voter_set}
+    for one in new:
+        if one.directory_id in taken:
+            raise Failure(
+                f"--voters gives voter {one.node_id} the directory id of an old voter,"
+                f" {uuid_to_text(one.directory_id)}; leave it out, and the new directory gets its own"
+            )
+    return old if given is None else given
 
 
 def _new_voters(text: str) -> list[NewVoter]:
@@ -75,10 +125,9 @@ def _new_voters(text: str) -> list[NewVoter]:
     from metaquorum.runtime.errors import ConfigError
 
     try:
-        parsed = parse_voters(tuple(part.strip() for part in text.split(",")))
+        parsed = parse_voters([part.strip() for part in text.split(",")], "--voters")
     except ConfigError as error:
-        reason = one_line(error).replace("controller.quorum.voters", "--voters")
-        raise Failure(reason) from error
+        raise Failure(one_line(error)) from error
     rng = random.SystemRandom()
     return [
         NewVoter(
@@ -104,10 +153,12 @@ def _cluster(ranking: Ranking, given: str | None) -> str:
 def voters_line(voters: list[NewVoter]) -> str:
     """The value of controller.quorum.voters, directory ids pinned."""
     return ",".join(
-        f"{one.node_id}@{f'[{one.host}]' if ':' in one.host else one.host}:{one.port}"
-        f":{uuid_to_text(one.directory_id)}"
-        for one in voters
+        f"{one.node_id}@{_host(one)}:{one.port}:{uuid_to_text(one.directory_id)}" for one in voters
     )
+
+
+def _host(one: NewVoter) -> str:
+    return f"[{one.host}]" if ":" in one.host else one.host
 
 
 def _show_ranking(ranking: Ranking, missing: list[str]) -> None:
@@ -134,10 +185,10 @@ def _show_ranking(ranking: Ranking, missing: list[str]) -> None:
 def _role(ranking: Ranking, one: Survivor) -> str:
     if not ranking.voters:
         return "unknown"
-    return "voter" if one.node_id in ranking.voters else "observer"
+    return "voter" if ranking.is_voter(one) else "observer"
 
 
-def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], image: MetadataImage) -> None:
+def _show_written(ranking: Ranking, homes: list[str], image: MetadataImage) -> None:
     best = ranking.best
     click.echo(
         f"wrote the log of {best.files.home}, up to offset {best.end.offset - 1}: "
@@ -148,7 +199,9 @@ def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], im
     for home in homes:
         click.echo(f"  {home}")
     click.echo("add this to the configuration of every controller and every broker, then start them:")
-    click.echo(f"  controller.quorum.voters={voters_line(voters)}")
+
+
+def _show_next() -> None:
     click.echo("never start the old controllers again")
     click.echo(
         "if a broker's metadata log is longer than this one, or was not repaired, remove its "
@@ -156,7 +209,7 @@ def _show_written(ranking: Ranking, voters: list[NewVoter], homes: list[str], im
     )
 
 
-def _json(ranking: Ranking, missing: list[str], voters: list[NewVoter], homes: list[str]) -> dict[str, Any]:
+def _json(ranking: Ranking, missing: list[str], homes: list[str]) -> dict[str, Any]:
     return {
         "survivors": [
             {
@@ -175,6 +228,6 @@ def _json(ranking: Ranking, missing: list[str], voters: list[NewVoter], homes: l
         "majority": ranking.has_majority,
         "warnings": ranking.warnings,
         "missing": missing,
+        "voterSet": voter_set_texts(ranking.voter_set),
         "directories": homes,
-        "controllerQuorumVoters": voters_line(voters) if voters else None,
     }

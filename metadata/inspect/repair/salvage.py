@@ -1,10 +1,9 @@
-"""A quorum that lost its majority: which survivor knows most, what may be missing, and new directories.
+"""A quorum that lost its majority: which survivor knows most, and what may be missing.
 
 Owns the ranking of directories by (epoch, offset) of their last record, the order in which Raft calls one
-log more up to date than another (Raft paper 5.4.1); where two logs diverge; and what the directories of a new
-voter set hold: the log of the best survivor as it is, an epoch above every one that was seen, no vote. The
-survivors are only read. A broker's directory counts too: it follows the log and holds committed records
-only, so its end is a lower bound of what was committed. Knows no records but the elections'.
+log more up to date than another (Raft paper 5.4.1), and where two logs diverge. The survivors are only read.
+A broker's directory counts too: it follows the log and holds committed records only, so its end is a lower
+bound of what was committed. Knows no records but the quorum's own.
 """
 
 from __future__ import annotations
@@ -13,28 +12,24 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, damage_line
 from metaquorum.metadata.inspect.log.points import utc_text
-from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
+from metaquorum.metadata.inspect.log.quorum import QuorumView, quorum_in_snapshot
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
-from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
+from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
+from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, stored_epochs
 from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
-from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
-from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.metadata.records.control import (
+    LeaderChangeMessage,
+    Voter,
+    VotersRecord,
+)
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.disk.interface import join, name_of
-from metaquorum.storage.files.meta_properties import MetaProperties
-from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
-from metaquorum.storage.files.quorum_state import QuorumState
-from metaquorum.storage.log.config import PARTITION_METADATA_FILE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.reader import Damage
-from metaquorum.storage.log.segment import parse_segment_name
 from metaquorum.storage.types import LogPosition
 
 EPOCH_MARGIN = 1000
@@ -57,12 +52,13 @@ class Survivor:
     epoch: int
     quorum: QuorumView
     epochs: EpochTable
+    sets: VoterSets
     damage: Damage | None
 
     @property
     def holding(self) -> Holding:
         """What its node knew to be committed, and what its log holds."""
-        return holding(self.files.log, self.end.offset, self.epochs)
+        return holding(self.files.log, self.end.offset, self.epochs, self.sets)
 
     @property
     def node_id(self) -> int | None:
@@ -72,10 +68,12 @@ class Survivor:
 
 @dataclass(slots=True, kw_only=True)
 class Ranking:
-    """Survivors, the most up to date first; `voters` are the ids of the old voter set."""
+    """Survivors, the most up to date first; `voters` are the ids of the old voter set, `voter_set` is the
+    set itself where the log has it (kraft.version 1)."""
 
     survivors: list[Survivor] = field(default_factory=list)
     voters: tuple[int, ...] = ()
+    voter_set: tuple[Voter, ...] = ()
     warnings: list[str] = field(default_factory=list)
     losses: list[LostCommitted] = field(default_factory=list)
 
@@ -93,13 +91,21 @@ class Ranking:
     @property
     def found_voters(self) -> list[int]:
         """Old voters whose directory is among the survivors."""
-        there = {one.node_id for one in self.survivors}
+        there = {one.node_id for one in self.survivors if self.is_voter(one)}
         return [voter for voter in self.voters if voter in there]
+
+    def is_voter(self, one: Survivor) -> bool:
+        """Whether a directory is an old voter's: by its node id, and by its directory id where the log has
+        the voter set."""
+        if not self.voter_set:
+            return one.node_id in self.voters
+        held = one.holding
+        return any(held.is_voter(voter) for voter in self.voter_set)
 
     @property
     def damaged_voters(self) -> list[int]:
         """Those of them that hold damage: what they had behind it is not known."""
-        damaged = {one.node_id for one in self.survivors if one.damage is not None}
+        damaged = {one.node_id for one in self.survivors if one.damage is not None and self.is_voter(one)}
         return [voter for voter in self.found_voters if voter in damaged]
 
     @property
@@ -117,8 +123,9 @@ def examine(files: NodeFiles) -> Survivor:
     """Reads a survivor's whole log once. Raises InspectError for one without a whole batch or snapshot."""
     log = files.log
     end, time_ms, damage = LogPosition(0, log.start_offset), -1, None
-    quorum = QuorumView()
-    epochs = EpochTable()
+    older = [position for position in log.snapshots() if position.offset <= log.start_offset]
+    quorum = quorum_in_snapshot(log.snapshot(older[-1])).without_leader() if older else QuorumView()
+    epochs, sets = EpochTable(), VoterSets(log)
     for found, put_right in sound_headers(log.batches(), log.start_offset):
         if isinstance(found, Damage):
             if not found.file.endswith(INDEX_SUFFIXES):
@@ -136,12 +143,14 @@ def examine(files: NodeFiles) -> Survivor:
             break
         end, time_ms = LogPosition(header.leader_epoch, header.next_offset), header.max_timestamp_ms
         epochs = epochs.append(header.leader_epoch, header.base_offset)
+        sets.take(found)
         if records:
             quorum = quorum.after(header.leader_epoch, records)
     newest = log.snapshots()[-1:]
     if newest and (newest[0].offset > end.offset or not epochs.entries):
         end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
         epochs = EpochTable.reset(end)
+        quorum = quorum_in_snapshot(log.snapshot(end)).without_leader()
         time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
     if end.offset == 0:
         if damage is None:
@@ -158,13 +167,16 @@ def examine(files: NodeFiles) -> Survivor:
         epoch=max(end.epoch, voted, stored_epochs(log).last_epoch),
         quorum=quorum,
         epochs=epochs,
+        sets=sets,
         damage=damage,
     )
 
 
 def _unelected(epoch: int, before: int, records: Sequence[DecodedRecord]) -> str | None:
-    """What is wrong with an epoch that no election began; nothing is known `before` the first batch (0)."""
-    if before == 0 or epoch <= before or any(isinstance(one.record, LeaderChangeMessage) for one in records):
+    """What is wrong with an epoch that neither an election nor a salvage began, which leaves a voter set;
+    nothing is known `before` the first batch (0)."""
+    begins = any(isinstance(one.record, LeaderChangeMessage | VotersRecord) for one in records)
+    if before == 0 or epoch <= before or begins:
         return None
     return f"leader epoch {epoch} begins without an election, after epoch {before}"
 
@@ -179,7 +191,7 @@ def _damaged_header(batch: RecordBatch, problem: str) -> Damage:
 def rank(survivors: Sequence[Survivor]) -> Ranking:
     """The survivors in order, what is known of the old voters, and what to look at first.
 
-    Raises InspectError for none, for two clusters, and for dynamic voters (kraft.version 1).
+    Raises InspectError for none, and for two clusters.
     """
     if not survivors:
         raise InspectError("there is no directory to salvage from; give those of the surviving nodes")
@@ -193,18 +205,20 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
         raise InspectError(
             f"{first.files.home} and {second.files.home} belong to different clusters; give one cluster's"
         )
-    if any(one.quorum.kraft_version > 0 for one in survivors):
-        raise InspectError(
-            "the voters of this cluster are dynamic (kraft.version 1), which this release can only read; "
-            "it cannot write a new voter set for this cluster"
-        )
     ordered = sorted(survivors, key=lambda one: one.end, reverse=True)
     newest = max((one.quorum for one in ordered), key=lambda view: view.epoch)
     ranking = Ranking(survivors=ordered, voters=newest.voters or _stored_voters(ordered))
+    if ordered[0].quorum.kraft_version and ordered[0].quorum.voter_set:
+        ranking.voter_set, ranking.voters = ordered[0].quorum.voter_set, ordered[0].quorum.voters
     ranking.warnings += [
         f"{one.files.identity_problem}; its log is used nevertheless"
         for one in ordered
         if one.files.identity_problem is not None
+    ]
+    ranking.warnings += [
+        f"{one.files.home} is of node {one.node_id}, but not the voter's directory: it is an observer's"
+        for one in ordered
+        if one.node_id in ranking.voters and not ranking.is_voter(one)
     ]
     ranking.warnings += [line for one in ordered for line in _damage_lines(one)]
     ranking.warnings += [line for one in ordered[1:] for line in _parting(ordered[0], one)]
@@ -309,72 +323,3 @@ def what_is_missing(ranking: Ranking) -> list[str]:
             "they count as committed"
         )
     return lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewVoter:
-    """One voter of the new set: its address, and the id that its new directory gets (16 bytes)."""
-
-    node_id: int
-    host: str
-    port: int
-    directory_id: bytes
-
-
-def write_voters(
-    ranking: Ranking, voters: Sequence[NewVoter], homes: Sequence[str], cluster_id: str
-) -> MetadataImage:
-    """Writes a directory for each new voter (`homes`, in the same order); the state that all of them hold.
-
-    Each gets the best log and its snapshots as they are, a quorum-state of `ranking.first_epoch` without a
-    vote, and an identity of its own. Raises InspectError when the best survivor's state cannot be replayed or
-    a directory is not empty, StorageError when the disk fails.
-    """
-    best = ranking.best
-    found = state_at(best.files.log)
-    if found.problems and best.damage is None:
-        raise InspectError(f"{found.problems[0]}; repair that directory first (metaquorum log repair)")
-    ids = tuple(sorted(voter.node_id for voter in voters))
-    quorum = QuorumState(epoch=ranking.first_epoch, voters=ids)
-    for voter, home in zip(voters, homes, strict=True):
-        identity = MetaProperties(
-            cluster_id=cluster_id, node_id=voter.node_id, directory_id=voter.directory_id
-        )
-        _write_one(best, home, quorum, identity)
-    return found.image
-
-
-def _write_one(best: Survivor, home: str, quorum: QuorumState, identity: MetaProperties) -> None:
-    log = best.files.log
-    start = log.start_offset
-    epoch = stored_epochs(log).epoch_at(start) if start else None
-    writer = NodeWriter(
-        log.disk, home, EpochTable() if epoch is None else EpochTable.reset(LogPosition(epoch, start))
-    )
-    try:
-        _copy_segments(best, writer)
-        for position in log.snapshots():
-            if position.offset <= best.end.offset and whole_snapshot(log, position) is not None:
-                writer.copy_snapshot(log, position)
-        writer.copy_beside(best.files, (PARTITION_METADATA_FILE,))
-        writer.write_file(join(writer.directory, QUORUM_STATE), quorum.encode())
-        writer.finish(identity.encode())
-    finally:
-        writer.close()
-
-
-def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
-    log = best.files.log
-    segment: int | None = None
-    for found in log.batches():
-        if isinstance(found, Damage):
-            continue  # what is after it is beyond the end
-        if found.header.next_offset > best.end.offset:
-            break
-        base = parse_segment_name(name_of(found.file))
-        if base is not None and base != segment:
-            segment = base
-            writer.begin_segment(base)
-        writer.append(found)
-    if segment is None:
-        writer.begin_segment(best.end.offset)

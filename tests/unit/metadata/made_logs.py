@@ -11,7 +11,12 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, node_files
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode, encode_control
-from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.control import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    LeaderVoter,
+    VotersRecord,
+)
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.replay import ReplayState, replay_all
 from metaquorum.metadata.snapshot import snapshot_batches
@@ -76,7 +81,7 @@ def encoded(batches: Sequence[Batch], base_offset: int = 0) -> list[bytes]:
     """Each batch as bytes, a second apart."""
     made = []
     for number, (epoch, listed) in enumerate(batches):
-        control = isinstance(listed[0], LeaderChangeMessage)
+        control = isinstance(listed[0], LeaderChangeMessage | KRaftVersionRecord | VotersRecord)
         pairs = [encode_control(one) for one in listed] if control else []  # type: ignore[arg-type]
         values = (
             [value for _, value in pairs] if control else [encode(one, _version(one)) for one in listed]  # type: ignore[arg-type]

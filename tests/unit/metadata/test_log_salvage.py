@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.inspect.checks.check import check_log
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.repair.log_copy import node_files
-from metaquorum.metadata.inspect.repair.salvage import (
-    EPOCH_MARGIN,
-    NewVoter,
-    Survivor,
-    examine,
-    rank,
-    what_is_missing,
-    write_voters,
-)
-from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.inspect.repair.new_quorum import NewVoter, write_voters
+from metaquorum.metadata.inspect.repair.salvage import EPOCH_MARGIN, Survivor, examine, rank, what_is_missing
+from metaquorum.metadata.inspect.walk.states import state_at, with_quorum
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage
+from metaquorum.metadata.records.control import (
+    KRaftVersionFeature,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    Voter,
+    VoterEndpoint,
+    VotersRecord,
+)
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.files.meta_properties import load_meta_properties
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import segment_name
@@ -34,6 +38,7 @@ from metaquorum.storage.types import LogPosition
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import (
     CLUSTER,
+    START_MS,
     STORY,
     Batch,
     add_snapshot,
@@ -132,8 +137,6 @@ def test_what_cannot_be_salvaged_is_refused() -> None:
     other = make_node(disk, STORY, home="/other", cluster_id="5CFVjtVmQeSY-MmKFTuhYA")
     with pytest.raises(InspectError, match="belong to different clusters"):
         rank([one, examine(other)])
-    with pytest.raises(InspectError, match="dynamic"):
-        rank([replace(one, quorum=QuorumView(kraft_version=1))])
     empty = node_files(open_log(disk, "/3000"))
     disk.remove(join(empty.log.directory, segment_name(0)))
     disk.open_append(join(empty.log.directory, segment_name(0))).close()
@@ -253,3 +256,86 @@ def test_a_snapshot_behind_damage_is_as_new_as_its_last_record() -> None:
     found = examine(node)
     assert found.end == LogPosition(1, 10)
     assert found.time_ms == last.header.max_timestamp_ms
+
+
+# ---- dynamic voters
+
+NOW_MS = START_MS + 60_000
+OLD_VOTERS = tuple(
+    Voter(
+        node_id,
+        bytes([node_id]) * 16,
+        (VoterEndpoint("QUORUM", f"old{node_id}", 9093),),
+        KRaftVersionFeature(0, 1),
+    )
+    for node_id in (1, 2, 3)
+)
+DYNAMIC: list[Batch] = [
+    (1, [leads(1, (1, 2, 3))]),
+    (1, [KRaftVersionRecord(1), VotersRecord(OLD_VOTERS)]),
+    (1, [r.FeatureLevelRecord("metadata.version", 21)]),
+    (1, [r.NoOpRecord()]),
+]
+
+
+def test_new_dynamic_voters_are_the_last_record_of_the_log() -> None:
+    disk = memory_disk()
+    ranking = rank([survivor(disk, 1, DYNAMIC)])
+    assert ranking.voters == (1, 2, 3)
+    homes = ["/new/8", "/new/7"]
+    write_voters(ranking, [voter(8), voter(7)], homes, CLUSTER, kraft_version=1, now_ms=NOW_MS)
+    first_epoch = 1 + EPOCH_MARGIN
+    ends = []
+    for home in homes:
+        inner = join(home, METADATA_DIRECTORY)
+        stored = read_file(disk, join(inner, "quorum-state"))
+        assert stored == QuorumState(epoch=first_epoch).encode(1) and b"currentVoters" not in stored
+        log = open_log(disk, home)
+        *copied, last = strict(log)
+        assert [one.data for one in copied] == [one.data for one in strict(ranking.best.files.log)]
+        assert (last.header.leader_epoch, last.header.base_offset) == (first_epoch, 5)
+        assert last.header.max_timestamp_ms == NOW_MS
+        found = with_quorum(log, state_at(log)).quorum
+        assert (found.kraft_version, found.voters, found.leader_id) == (1, (7, 8), 1)
+        ids = [one.voter_directory_id for one in found.voter_set]
+        assert ids == [voter(7).directory_id, voter(8).directory_id]
+        assert found.voter_set[0].endpoints == (VoterEndpoint("QUORUM", "127.0.0.1", 9093),)
+        warnings = [(one.rule, one.severity) for one in check_log(log).findings]
+        assert warnings == [("voters-have-a-leader", "warning")]
+        store = ReplicaStore.open(disk, home, None, warnings.append)  # type: ignore[arg-type]
+        assert (store.recovered().epoch, store.recovered().log_end_offset) == (first_epoch, 7)
+        store.close()
+        ends.append(last.data)
+    assert ends[0] == ends[1]
+    # What was salvaged can be salvaged again.
+    again = rank([examine(node_files(open_log(disk, home))) for home in homes])
+    assert (again.voters, again.has_majority, again.warnings) == ((7, 8), True, [])
+    assert again.best.end == LogPosition(first_epoch, 7)
+
+
+def test_static_voters_become_dynamic_when_the_level_allows_it() -> None:
+    disk = memory_disk()
+    static = [DYNAMIC[0], *DYNAMIC[2:]]
+    write_voters(rank([survivor(disk, 1, static)]), [voter(7)], ["/new/7"], CLUSTER, kraft_version=1)
+    found = with_quorum(open_log(disk, "/new/7"), state_at(open_log(disk, "/new/7"))).quorum
+    assert (found.kraft_version, found.voters) == (1, (7,))
+    assert found.voter_set[0].endpoints[0].name == "CONTROLLER"
+    older: Batch = (1, [r.FeatureLevelRecord("metadata.version", 20)])
+    low = rank([survivor(memory_disk(), 1, [DYNAMIC[0], older])])
+    with pytest.raises(InspectError, match=r"needs metadata.version 3.9-IV0, but this log is at 3.8-IV0"):
+        write_voters(low, [voter(7)], ["/new/8"], CLUSTER, kraft_version=1)
+
+
+def test_a_majority_is_counted_by_directories() -> None:
+    disk = memory_disk()
+    nodes = [make_node(disk, DYNAMIC, home=f"/{one}", node_id=one) for one in (1, 2, 3)]
+    for node, own in zip(nodes, (1, 2, 9), strict=True):
+        node_id, directory_id = min(own, 3), bytes([own]) * 16
+        identity = MetaProperties(cluster_id=CLUSTER, node_id=node_id, directory_id=directory_id)
+        store_meta_properties(disk, node.home, identity)
+    one, two, three = (examine(node_files(open_log(disk, node.home))) for node in nodes)
+    replaced = rank([one, three])
+    assert (replaced.found_voters, replaced.has_majority) == ([1], False)
+    assert any("not the voter's directory" in line for line in replaced.warnings)
+    assert any("voters 2, 3 are gone" in line for line in what_is_missing(replaced))
+    assert rank([one, two]).has_majority

@@ -1,0 +1,152 @@
+"""The directories of a new voter set, made of the best log that is left.
+
+Owns what they hold: that log as it is, an epoch above every one that was seen, no vote, and at kraft.version
+1 the new voter set as the log's last record. Which log is the best is `salvage`'s. Survivors are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from metaquorum.metadata.features import LEVEL_DYNAMIC_VOTERS, metadata_version_name
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.errors import InspectError
+from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
+from metaquorum.metadata.inspect.repair.log_copy import NodeWriter, stored_epochs
+from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor
+from metaquorum.metadata.inspect.walk.states import state_at
+from metaquorum.metadata.records.codec import encode_control
+from metaquorum.metadata.records.control import (
+    KRaftVersionFeature,
+    KRaftVersionRecord,
+    Voter,
+    VoterEndpoint,
+    VotersRecord,
+)
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.disk.interface import join, name_of
+from metaquorum.storage.files.meta_properties import MetaProperties
+from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
+from metaquorum.storage.files.quorum_state import QuorumState
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.segment import parse_segment_name
+from metaquorum.storage.types import LogPosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVoter:
+    """One voter of the new set: its address, and the id that its new directory gets (16 bytes)."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: bytes
+
+
+def write_voters(
+    ranking: Ranking,
+    voters: Sequence[NewVoter],
+    homes: Sequence[str],
+    cluster_id: str,
+    *,
+    kraft_version: int = 0,
+    now_ms: int = 0,
+) -> MetadataImage:
+    """Writes a directory for each new voter (`homes`, in the same order); the state that all of them hold.
+
+    Each gets the best log and its snapshots as they are, a quorum-state of `ranking.first_epoch` without a
+    vote, and an identity of its own. At kraft.version 1 the log ends with the new voter set, in that epoch
+    and of the time `now_ms`: no leader wrote it, and the first one commits it. Raises InspectError when the
+    best survivor's state cannot be replayed or does not allow that version, or a directory is not empty,
+    StorageError when the disk fails.
+    """
+    best = ranking.best
+    found = state_at(best.files.log)
+    if found.problems and best.damage is None:
+        raise InspectError(f"{found.problems[0]}; repair that directory first (metaquorum log repair)")
+    last = b""
+    if kraft_version:
+        _require_level(found.image)
+        last = _voter_set_batch(ranking, voters, now_ms)
+    ids = () if kraft_version else tuple(sorted(voter.node_id for voter in voters))
+    quorum = QuorumState(epoch=ranking.first_epoch, voters=ids).encode(kraft_version)
+    for voter, home in zip(voters, homes, strict=True):
+        identity = MetaProperties(
+            cluster_id=cluster_id, node_id=voter.node_id, directory_id=voter.directory_id
+        )
+        _write_one(best, home, last, quorum, identity)
+    return found.image
+
+
+def _require_level(image: MetadataImage) -> None:
+    level = image.features.metadata_version
+    if level < LEVEL_DYNAMIC_VOTERS:
+        raise InspectError(
+            f"kraft.version 1 needs metadata.version {metadata_version_name(LEVEL_DYNAMIC_VOTERS)}, but this"
+            f" log is at {metadata_version_name(level)}; leave out --kraft-version"
+        )
+
+
+def _voter_set_batch(ranking: Ranking, voters: Sequence[NewVoter], now_ms: int) -> bytes:
+    """The new set as the last batch of the log, with the listener's name of the old one."""
+    names = [at.name for voter in ranking.voter_set for at in voter.endpoints]
+    listed = tuple(
+        Voter(
+            voter_id=one.node_id,
+            voter_directory_id=one.directory_id,
+            endpoints=(VoterEndpoint(name=[*names, "CONTROLLER"][0], host=one.host, port=one.port),),
+            kraft_version_feature=KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
+        )
+        for one in sorted(voters, key=lambda one: one.node_id)
+    )
+    records = (KRaftVersionRecord(kraft_version=1), VotersRecord(voters=listed))
+    keys, values = zip(*(encode_control(one) for one in records), strict=True)
+    return encode_batch(
+        base_offset=ranking.best.end.offset,
+        leader_epoch=ranking.first_epoch,
+        timestamp_ms=now_ms,
+        values=list(values),
+        keys=list(keys),
+        is_control=True,
+    )
+
+
+def _write_one(best: Survivor, home: str, last: bytes, quorum: bytes, identity: MetaProperties) -> None:
+    log = best.files.log
+    start = log.start_offset
+    epoch = stored_epochs(log).epoch_at(start) if start else None
+    writer = NodeWriter(
+        log.disk, home, EpochTable() if epoch is None else EpochTable.reset(LogPosition(epoch, start))
+    )
+    try:
+        _copy_segments(best, writer)
+        for batch in iter_batches(last, file=home):
+            writer.append(batch)
+        for position in log.snapshots():
+            if position.offset <= best.end.offset and whole_snapshot(log, position) is not None:
+                writer.copy_snapshot(log, position)
+        writer.copy_beside(best.files, (PARTITION_METADATA_FILE,))
+        writer.write_file(join(writer.directory, QUORUM_STATE), quorum)
+        writer.finish(identity.encode())
+    finally:
+        writer.close()
+
+
+def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
+    log = best.files.log
+    segment: int | None = None
+    for found in log.batches():
+        if isinstance(found, Damage):
+            continue  # what is after it is beyond the end
+        if found.header.next_offset > best.end.offset:
+            break
+        base = parse_segment_name(name_of(found.file))
+        if base is not None and base != segment:
+            segment = base
+            writer.begin_segment(base)
+        writer.append(found)
+    if segment is None:
+        writer.begin_segment(best.end.offset)

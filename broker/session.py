@@ -23,9 +23,10 @@ from metaquorum.broker.events import (
     StateChanged,
 )
 from metaquorum.broker.lifecycle import Trigger, next_state
+from metaquorum.broker.registration import Amendment, Incarnation
 from metaquorum.broker.targets import ControllerTargets, backoff_ms
 from metaquorum.broker.waiting import WaitingLine
-from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.broker_status import BrokerState
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
@@ -41,9 +42,6 @@ FATAL_REFUSALS = frozenset(
     {ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION, ErrorCode.UNSUPPORTED_VERSION}
 )
 _WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENCED})
-_BEATS_TO_AMEND = (1, 2, 4, 8, 16)
-"""A registration that the log has wrong is sent again after so many heartbeats, and then after every 16."""
-
 LOST_REGISTRATION = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 
 
@@ -72,11 +70,10 @@ class BrokerSession:
         offline_directories: tuple[bytes, ...] = (),
     ) -> None:
         self._config = config
-        self._offline_directories = offline_directories
-        self._incarnation_id = incarnation_id
+        self._incarnation = Incarnation(config, incarnation_id, previous_broker_epoch, offline_directories)
+        self._amendment = Amendment()
         self._targets = ControllerTargets(voters, rng)
         self._rng = rng
-        self._previous_epoch = previous_broker_epoch
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch: int | None = None
         self.registered = False
@@ -86,8 +83,6 @@ class BrokerSession:
         self.caught_up = False
         self._awaits_admission = False
         self._is_waited_for = False
-        self._amends = False
-        self._beats_misread: int | None = None
         self._in_flight: _InFlight | None = None
         self._correlation_id = 0
         self._failures = 0
@@ -154,27 +149,23 @@ class BrokerSession:
         `directories` (None: the log cannot carry them). While that is not so, whatever the controller heard,
         the same registration is sent again between two heartbeats; it keeps the epoch (K8)."""
         self._look_at_clock(now_ms)
-        untold = directories is not None and not directories.issuperset(self._good_directories())
+        untold = directories is not None and not directories.issuperset(self._incarnation.usable_directories)
         wrong = self.registered and (untold or (leaving and not self.state.wants_shutdown))
         if not wrong:
-            self._beats_misread, self._amends = None, False
-        elif self._beats_misread is None:
-            self._beats_misread, self._amends = 0, True
+            self._amendment.end()
+        elif self._amendment.begin():
             self._hasten(now_ms)
             what = "that it is stopping, and it is not" if leaving else "not all of its log directories"
             text = f"broker {self._config.node_id}: its registration says {what}; it registers again"
             self._out.append(Warn(message=text))
         return self._finish(now_ms)
 
-    def _good_directories(self) -> tuple[bytes, ...]:
-        return tuple([each for each in self._config.directories if each not in self._offline_directories])
-
     def directories_failed(self, now_ms: int, offline: tuple[bytes, ...]) -> list[LifecycleEffect]:
         """`offline` are all bad directories now: a heartbeat says so at once, every later one repeats it, and
         no later registration names them (KIP-858, S3.14)."""
         self._look_at_clock(now_ms)
-        if set(offline) != set(self._offline_directories):
-            self._offline_directories = offline
+        if set(offline) != set(self._incarnation.offline_directories):
+            self._incarnation.offline_directories = offline
             if self.registered:
                 self._next_send_ms = now_ms
         return self._finish(now_ms)
@@ -270,9 +261,8 @@ class BrokerSession:
 
     @property
     def vouched_epoch(self) -> int | None:
-        """The newest epoch of this broker under which nothing was lost, as far as this process knows: its
-        own, or that of the process before it if that one stopped in order (KIP-966)."""
-        return self._previous_epoch if self.broker_epoch is None else self.broker_epoch
+        """See `Incarnation.vouched_epoch`."""
+        return self._incarnation.vouched_epoch(self.broker_epoch)
 
     def farewell(self) -> BrokerHeartbeatRequest | None:
         """The last word of a process that cannot go on: its leaders are to be moved now, and not when its
@@ -395,16 +385,13 @@ class BrokerSession:
             if self._is_waited_for:
                 self._hasten(now_ms)
         self._tell_directories(now_ms, sent.request)
-        if self._beats_misread is not None and not self.state.wants_shutdown:
-            self._beats_misread += 1
-            self._amends = self._beats_misread in _BEATS_TO_AMEND or (
-                self._beats_misread % _BEATS_TO_AMEND[-1] == 0
-            )
+        if not self.state.wants_shutdown:
+            self._amendment.beat()
 
     def _tell_directories(self, now_ms: int, sent: LifecycleRequest) -> None:
         """A directory failed while the heartbeat was under way: the next one goes at once."""
         untold = isinstance(sent, BrokerHeartbeatRequest) and (
-            sent.offline_directories != self._offline_directories
+            sent.offline_directories != self._incarnation.offline_directories
         )
         if untold:
             self._next_send_ms = now_ms
@@ -479,7 +466,7 @@ class BrokerSession:
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
         """The lease or the registration is gone: answers still under way no longer count, register again."""
         self.registered = False
-        self._beats_misread, self._amends = None, False
+        self._amendment.end()
         self.lease_end_ms = None
         self._in_flight = None
         self._awaits_admission = False
@@ -529,9 +516,11 @@ class BrokerSession:
             return
         if now_ms < self._next_send_ms or not (self.registered or self.caught_up):
             return
-        beats = self.registered and not self._amends
-        request: LifecycleRequest = self._heartbeat() if beats else self._registration()
-        self._amends = False
+        beats = self.registered and not self._amendment.is_due
+        request: LifecycleRequest = (
+            self._heartbeat() if beats else self._incarnation.registration(self.broker_epoch)
+        )
+        self._amendment.is_due = False
         self._correlation_id += 1
         timeout_ms = self._config.controller_request_timeout_ms
         if beats:
@@ -555,31 +544,7 @@ class BrokerSession:
         )
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
-        if self.broker_epoch is None:
-            raise InvariantViolation(
-                "a broker is registered and has no epoch: report this with the broker's log"
-            )
-        return BrokerHeartbeatRequest(
-            broker_id=self._config.node_id,
-            broker_epoch=self.broker_epoch,
-            applied_offset=self.applied_offset,
-            want_shutdown=self.state.wants_shutdown,
-            offline_directories=self._offline_directories,
-        )
-
-    def _registration(self) -> RegisterBrokerRequest:
-        config = self._config
-        return RegisterBrokerRequest(
-            broker_id=config.node_id,
-            cluster_id=config.cluster_id,
-            incarnation_id=self._incarnation_id,
-            endpoints=config.endpoints,
-            features=config.features,
-            rack=config.rack,
-            directories=self._good_directories(),
-            binding_key=config.binding_key,
-            previous_broker_epoch=self.vouched_epoch,
-        )
+        return self._incarnation.heartbeat(self.broker_epoch, self.applied_offset, self.state.wants_shutdown)
 
 
 def _without_numbers(text: str) -> str:

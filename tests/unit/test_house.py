@@ -25,7 +25,7 @@ MAX_FILES_IN_A_ROOM = 14
 """A dozen and a few; `__init__` is not counted."""
 
 LONG_FILES: dict[str, int] = {
-    "broker/session.py": 587,
+    "broker/session.py": 553,
 }
 LONG_FUNCTIONS: dict[str, int] = {}
 FULL_ROOMS: dict[str, int] = {

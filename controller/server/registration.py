@@ -13,6 +13,7 @@ import random
 from metaquorum.controller.brokers.registrations import own_registration
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.client.admin import AdminClient, ClientError
@@ -31,9 +32,14 @@ class SelfRegistration:
         self._client = client
         self._rng = rng
         self._task: asyncio.Task[None] | None = None
+        self._seen: tuple[MetadataImage, int | None] | None = None
 
     def poke(self) -> None:
         """Begins to register if that is due and not under way."""
+        image, leader_id = self._node.ledger.committed.image, self._node.raft.leader_id
+        if self._seen is not None and self._seen[0] is image and self._seen[1] == leader_id:
+            return
+        self._seen = image, leader_id
         if (self._task is None or self._task.done()) and self._due() is not None:
             self._task = asyncio.get_running_loop().create_task(self._register())
 

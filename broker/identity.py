@@ -18,7 +18,7 @@ class IdentityConflict(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDirectory:
+class IdentityFile:
     """One directory of the broker. `file` is where its meta.properties is or would be; `properties` None:
     there is none."""
 
@@ -39,14 +39,14 @@ class KnownIdentity:
     is_blank: bool
 
 
-def known_identity(explicit_id: int | None, found: Sequence[FoundDirectory]) -> KnownIdentity:
+def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> KnownIdentity:
     """The explicit id and that of the files, which must agree; raises IdentityConflict.
 
     Any directory that survived says who the broker is, whatever became of the others (S0.27).
     """
     node_id, cluster_id = explicit_id, None
-    id_from: FoundDirectory | None = None
-    cluster_from: FoundDirectory | None = None
+    id_from: IdentityFile | None = None
+    cluster_from: IdentityFile | None = None
     for directory in found:
         properties = directory.properties
         if properties is None:

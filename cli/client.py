@@ -69,9 +69,9 @@ class ClientOptions:
     def timeout_ms(self) -> int:
         return max(1, int(self.timeout_s * 1000))
 
-    def open(self) -> Cluster:
+    def open(self) -> ClusterClient:
         """A client, not connected yet. Without --bootstrap it is the local cluster's. Raises Failure."""
-        return Cluster(self._named(), timeout_s=self.timeout_s, tls=self.tls)
+        return ClusterClient(self._named(), timeout_s=self.timeout_s, tls=self.tls)
 
     def addresses(self) -> tuple[Address, ...]:
         """Where to ask; without --bootstrap the local cluster's controllers. Raises Failure."""
@@ -153,7 +153,7 @@ def client_options(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-class Cluster:
+class ClusterClient:
     """Blocking calls on one cluster. Each raises ApiError when refused, Failure when no one answers."""
 
     def __init__(self, bootstrap: str, *, timeout_s: float, tls: TlsOptions) -> None:
@@ -164,7 +164,7 @@ class Cluster:
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ClusterClient:
         return self
 
     def __exit__(

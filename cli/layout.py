@@ -39,7 +39,7 @@ _FIRST_PORT, _END_PORT = 12_000, 32_000
 """Where free ports are drawn from."""
 
 
-class Node(msgspec.Struct, frozen=True, kw_only=True):
+class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the cluster. `role` is controller or broker."""
 
     role: str
@@ -60,10 +60,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://{HOST}:{self.metrics_port}/metrics" if self.metrics_port else None
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterManifest(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     cluster_id: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[LocalNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,22 +71,22 @@ class Layout:
     """A local cluster's directory, opened: absolute path and manifest."""
 
     directory: Path
-    manifest: Manifest
+    manifest: ClusterManifest
 
     @property
     def cluster_id(self) -> str:
         return self.manifest.cluster_id
 
     @property
-    def controllers(self) -> list[Node]:
+    def controllers(self) -> list[LocalNode]:
         return [node for node in self.manifest.nodes if node.role == "controller"]
 
     @property
-    def brokers(self) -> list[Node]:
+    def brokers(self) -> list[LocalNode]:
         return [node for node in self.manifest.nodes if node.role == "broker"]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[LocalNode]:
         """Every node, controllers first: the order in which they start."""
         return [*self.controllers, *self.brokers]
 
@@ -95,30 +95,30 @@ class Layout:
         """The controllers' addresses, as every command's --bootstrap takes them."""
         return ",".join(f"{HOST}:{node.port}" for node in self.controllers)
 
-    def home(self, node: Node) -> Path:
+    def home(self, node: LocalNode) -> Path:
         return self.directory / node.name
 
-    def data(self, node: Node) -> Path:
+    def data(self, node: LocalNode) -> Path:
         return self.home(node) / "data"
 
-    def log_dirs(self, node: Node) -> list[Path]:
+    def log_dirs(self, node: LocalNode) -> list[Path]:
         """What the node's `log.dirs` names."""
         numbers = range(1, len(node.log_directory_ids) + 1)
         return [self.home(node) / f"data-{number}" for number in numbers] or [self.data(node)]
 
-    def config(self, node: Node) -> Path:
+    def config(self, node: LocalNode) -> Path:
         return self.home(node) / "node.properties"
 
-    def log_file(self, node: Node) -> Path:
+    def log_file(self, node: LocalNode) -> Path:
         return self.home(node) / "process.log"
 
-    def pid_file(self, node: Node) -> Path:
+    def pid_file(self, node: LocalNode) -> Path:
         return self.home(node) / "process.json"
 
-    def metadata_log(self, node: Node) -> Path:
+    def metadata_log(self, node: LocalNode) -> Path:
         return self.data(node) / "__cluster_metadata-0"
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> LocalNode:
         """The node called `name` (controller-3000). Raises KeyError."""
         for node in self.manifest.nodes:
             if node.name == name:
@@ -156,7 +156,7 @@ def open_layout(directory: Path) -> Layout:
             f"{shlex.quote(str(directory))}"
         )
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(path.read_bytes(), type=ClusterManifest)
     except msgspec.MsgspecError as error:
         raise Failure(
             f"{path} is damaged ({error}); remove the whole directory if you do not need it"
@@ -204,7 +204,7 @@ def create(
     nodes = _new_nodes(controllers, brokers, ports, rng)
     layout = Layout(
         directory=directory.resolve(),
-        manifest=Manifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
+        manifest=ClusterManifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
     )
     from metaquorum.cli.formatting.format import FormatPlan, apply_plan
 
@@ -229,7 +229,7 @@ def create(
 
 def _new_nodes(
     controllers: int, brokers: int, ports: Sequence[int] | None, rng: random.Random
-) -> tuple[Node, ...]:
+) -> tuple[LocalNode, ...]:
     if ports is None:
         ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
             BROKER_PORT + at for at in range(brokers)
@@ -240,7 +240,7 @@ def _new_nodes(
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
     roles += [("broker", at) for at in range(brokers)]
     return tuple(
-        Node(
+        LocalNode(
             role=role,
             node_id=node_id,
             port=port,
@@ -254,7 +254,7 @@ def _new_nodes(
     )
 
 
-def config_text(layout: Layout, node: Node, extra: Mapping[str, str]) -> str:
+def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str]) -> str:
     """The configuration file of one node, in Kafka's key names."""
     voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
     listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"

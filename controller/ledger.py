@@ -25,7 +25,7 @@ Reply = tuple[int, ControllerResponse | ApiError]
 
 
 @dataclass(slots=True, kw_only=True)
-class Pending:
+class PendingBatch:
     """An appended batch: the state after it, its size, and the answers that are true once it is committed."""
 
     end_offset: int
@@ -39,7 +39,7 @@ class Ledger:
 
     def __init__(self, replica: MetadataReplica) -> None:
         self._replica = replica
-        self.pending: deque[Pending] = deque()
+        self.pending: deque[PendingBatch] = deque()
         self.replies_waiting = 0
 
     @property
@@ -79,7 +79,9 @@ class Ledger:
             records, self.newest_state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms
         )
         self._replica.holds_metadata = True
-        self.pending.append(Pending(end_offset=state.end_offset, state=state, size_bytes=len(batches.data)))
+        self.pending.append(
+            PendingBatch(end_offset=state.end_offset, state=state, size_bytes=len(batches.data))
+        )
         return batches
 
     def _holds(self, answer: ControllerAnswer) -> bool:

@@ -10,13 +10,13 @@ from typing import Protocol
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, BrokerRegistration, PartitionInfo
 
 
-class Brokers(Protocol):
+class BrokersById(Protocol):
     """Registrations by id: an image's brokers, or a dict."""
 
     def get(self, broker_id: int, /) -> BrokerRegistration | None: ...
 
 
-def directory_online(brokers: Brokers, broker_id: int, directory: bytes) -> bool:
+def directory_online(brokers: BrokersById, broker_id: int, directory: bytes) -> bool:
     """Whether a log directory of a broker can be used, going by its registration.
 
     A replica that has not said where it is counts as online. A registration without directories is from a
@@ -30,7 +30,7 @@ def directory_online(brokers: Brokers, broker_id: int, directory: bytes) -> bool
     return not registration.directories or directory in registration.directories
 
 
-def offline_replicas(brokers: Brokers, partition: PartitionInfo) -> tuple[int, ...]:
+def offline_replicas(brokers: BrokersById, partition: PartitionInfo) -> tuple[int, ...]:
     """The partition's replicas on brokers that are fenced or gone, or in directories that are not online."""
     return tuple(
         [

@@ -82,7 +82,7 @@ class LogCut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrimmed:
+class ReplicaLogTrimmed:
     """Retention or an operator moved the log's start up."""
 
     directory_id: bytes
@@ -146,7 +146,7 @@ DiskReport = (
     | LogAppended
     | LogsSynced
     | LogCut
-    | LogTrimmed
+    | ReplicaLogTrimmed
     | ReplicaRemoved
     | PartitionRead
     | OffsetFound
@@ -226,7 +226,7 @@ class ChangeLogSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnforceRetention:
     """Remove old segments that end at or below `below_offset` (the high watermark) as the settings allow:
-    `LogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
+    `ReplicaLogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
 
     directory_id: bytes
     key: PartitionKey
@@ -237,7 +237,7 @@ class EnforceRetention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimTo:
-    """A follower's log starts where its leader's starts; segments wholly below go: `LogTrimmed`."""
+    """A follower's log starts where its leader's starts; segments wholly below go: `ReplicaLogTrimmed`."""
 
     directory_id: bytes
     key: PartitionKey

@@ -24,7 +24,7 @@ FIRST_EPOCH = 0
 LAST_EPOCH = 2**31 - 1
 
 
-class Session:
+class FetchSession:
     """`partitions`: what it asks for now. `fresh`: those that have to be looked at, in the order in which
     they are served. `late`: looked at, with nothing but another high watermark or log start to say, which can
     wait for the next answer. `told`: (high watermark, log start) as last answered. A fetch without a session
@@ -112,13 +112,13 @@ class SessionCache:
     def __init__(self, slots: int, rng: random.Random) -> None:
         self._slots = slots
         self._rng = rng
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, FetchSession] = {}
         self.evictions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def find(self, request: FetchRequest) -> Session | ApiError:
+    def find(self, request: FetchRequest) -> FetchSession | ApiError:
         """The session that an incremental request goes on with; its epoch is not advanced yet."""
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:
@@ -132,7 +132,7 @@ class SessionCache:
             return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
         return session
 
-    def begin(self, request: FetchRequest, now_ms: int) -> tuple[Session | None, Session | None]:
+    def begin(self, request: FetchRequest, now_ms: int) -> tuple[FetchSession | None, FetchSession | None]:
         """A new session for a request that begins one, and the session that had to go for it. None: there is
         no slot, the request is answered without a session."""
         evicted = None
@@ -145,17 +145,17 @@ class SessionCache:
         session_id = self._rng.randrange(1, LAST_EPOCH)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, LAST_EPOCH)
-        session = Session(session_id, request.replica_id, now_ms)
+        session = FetchSession(session_id, request.replica_id, now_ms)
         self._sessions[session_id] = session
         return session, evicted
 
-    def remove(self, session_id: int, replica_id: int) -> Session | None:
+    def remove(self, session_id: int, replica_id: int) -> FetchSession | None:
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != replica_id:
             return None
         return self._sessions.pop(session_id)
 
-    def _evictable(self, request: FetchRequest, now_ms: int) -> Session | None:
+    def _evictable(self, request: FetchRequest, now_ms: int) -> FetchSession | None:
         """KIP-227: the one that was not used for longest, if that is long; else the least important one that
         is old enough: a client's before a follower's, a smaller one before a larger one."""
         if not self._sessions:
@@ -170,5 +170,5 @@ class SessionCache:
         return least if _importance(least) < wanted else None
 
 
-def _importance(session: Session) -> tuple[bool, int]:
+def _importance(session: FetchSession) -> tuple[bool, int]:
     return session.is_follower, len(session.partitions)

@@ -15,7 +15,7 @@ from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
-from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.controller_requests.requests import ControllerTalk
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.disk_work import (
@@ -24,10 +24,10 @@ from metaquorum.broker.replica.disk_work import (
     LogAppended,
     LogCut,
     LogsSynced,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReplicaCreated,
+    ReplicaLogTrimmed,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
@@ -48,7 +48,7 @@ from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.broker.replica.requests.describe import replica_status
 from metaquorum.broker.replica.requests.handler import RequestHandler
-from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import PartitionKey
@@ -88,7 +88,7 @@ class ReplicaManager:
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments = assignments
         call = ControllerCall(rng, timeout_ms)
-        self._producer_ids = ProducerIds(call, config.replica_request_timeout_ms, out)
+        self._producer_ids = ProducerIdBlocks(call, config.replica_request_timeout_ms, out)
         self._fetchers = Fetchers(config, self._brokers.endpoint, next_correlation_id, self._touched, out)
         self._placement = Placement(
             config,
@@ -234,7 +234,7 @@ class ReplicaManager:
         )
         return min(each for each in waits if each is not None)
 
-    def status(self) -> ReplicaStatus:
+    def status(self) -> LocalReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""
         return replica_status(
             self._placement,
@@ -260,7 +260,7 @@ class ReplicaManager:
         match event:
             case DataRequestArrived(key=key, request=request):
                 self._requests.handle(key, request, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
-            case LogAppended() | LogCut() | LogTrimmed():
+            case LogAppended() | LogCut() | ReplicaLogTrimmed():
                 self._log_moved(event)
             case LogsSynced(ends=ends):
                 self._synced(event.directory_id, ends)
@@ -289,7 +289,7 @@ class ReplicaManager:
 
     # ---- disks -----------------------------------------------------------------------------------
 
-    def _log_moved(self, event: LogAppended | LogCut | LogTrimmed) -> None:
+    def _log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
         partition = self._placement.partition_at(event.directory_id, event.key)
         if partition is None:
             return

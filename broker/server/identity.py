@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from metaquorum.broker.identity import FoundDirectory, IdentityConflict, KnownIdentity, known_identity
+from metaquorum.broker.identity import IdentityConflict, IdentityFile, KnownIdentity, known_identity
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdRequest, AllocateBrokerIdResponse
 from metaquorum.runtime.client.admin import AdminClient, ClientError
@@ -153,7 +153,7 @@ def _tolerated(config: NodeConfig, path: str) -> Iterator[None]:
         _log.warning("%s does not say which broker this is: %s", path, error)
 
 
-def _found(disk: PosixDisk, config: NodeConfig) -> list[FoundDirectory]:
+def _found(disk: PosixDisk, config: NodeConfig) -> list[IdentityFile]:
     found = []
     for path in _paths(config):
         file = join(path, FILE_NAME)
@@ -161,7 +161,7 @@ def _found(disk: PosixDisk, config: NodeConfig) -> list[FoundDirectory]:
             if not disk.is_directory(path):
                 continue
             properties = load_meta_properties(disk, path) if disk.exists(file) else None
-            found.append(FoundDirectory(path=path, file=file, properties=properties))
+            found.append(IdentityFile(path=path, file=file, properties=properties))
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from metaquorum.broker.node import BrokerNode
-from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.driver.driver import Driver
@@ -81,7 +81,7 @@ class BrokerFigures:
         yield one(of_brokers.BROKER_LOAD_ERRORS, self._stats.load_errors)
         yield one(of_brokers.BROKER_APPLY_ERRORS, self._stats.apply_errors)
 
-    def _directory_families(self, replicas: ReplicaStatus) -> Iterable[Family]:
+    def _directory_families(self, replicas: LocalReplicaStatus) -> Iterable[Family]:
         bad = frozenset(replicas.offline_directories)
         yield one(of_brokers.OFFLINE_DIRECTORIES, len(bad))
         yield one(of_brokers.OFFLINE_DIRECTORIES_KIP, len(bad))
@@ -97,7 +97,7 @@ def _standing(status: BrokerStatus) -> Iterable[Family]:
     yield one(of_brokers.BROKER_LEASE, status.lease_left_ms)
 
 
-def _replica_families(replicas: ReplicaStatus) -> Iterable[Family]:
+def _replica_families(replicas: LocalReplicaStatus) -> Iterable[Family]:
     yield one(of_brokers.LEADER_COUNT, replicas.leaders)
     yield one(of_brokers.PARTITION_COUNT, replicas.replicas)
     yield one(of_brokers.OFFLINE_REPLICAS, replicas.offline)
@@ -112,7 +112,7 @@ def _replica_families(replicas: ReplicaStatus) -> Iterable[Family]:
     yield labelled(of_brokers.PURGATORY, waiting)
 
 
-def _traffic(traffic: TrafficStatistics, replicas: ReplicaStatus) -> Iterable[Family]:
+def _traffic(traffic: TrafficStatistics, replicas: LocalReplicaStatus) -> Iterable[Family]:
     yield one(of_brokers.BYTES_IN, traffic.bytes_in)
     yield one(of_brokers.MESSAGES_IN, traffic.records_in)
     yield one(of_brokers.BYTES_OUT, traffic.bytes_out)

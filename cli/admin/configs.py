@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.cli.client import ClientOptions, Cluster, client_options
+from metaquorum.cli.client import ClientOptions, ClusterClient, client_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, refuse, report
@@ -63,7 +63,7 @@ def describe(
     return EXIT_FAILED if any(each.error is not None for each in found) else 0
 
 
-def _all_names(cluster: Cluster, kind: str) -> list[str]:
+def _all_names(cluster: ClusterClient, kind: str) -> list[str]:
     match kind:
         case "topic":
             return [topic.info.name for topic in cluster.topics()]

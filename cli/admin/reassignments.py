@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.client import ClientOptions, Cluster, client_options
+from metaquorum.cli.client import ClientOptions, ClusterClient, client_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.controller.partitions.plans import Assignment, PlanError, PlanSize, drain, plan_size, spread
@@ -117,7 +117,7 @@ def _is_known(broker_id: int, brokers: Sequence[BrokerRegistration], current: As
     return registered or any(broker_id in held for held in current.values())
 
 
-def _current(cluster: Cluster, topics: Any) -> Assignment:
+def _current(cluster: ClusterClient, topics: Any) -> Assignment:
     """Where replicas are, those that an unfinished move is taking away left out."""
     return {
         (topic.info.name, each.index): tuple([one for one in each.replicas if one not in each.removing])

@@ -13,7 +13,7 @@ import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.formatted import identity_of
-from metaquorum.cli.formatting.configured import NodeConfig, read_node_config
+from metaquorum.cli.formatting.configured import ConfiguredNode, read_node_config
 from metaquorum.cli.formatting.format import FormatPlan, FormatResult, apply_plan
 from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
 from metaquorum.cli.formatting.voters import VoterOptions, check_voter_options, first_voters
@@ -165,7 +165,7 @@ def _tell(result: FormatResult, release: str, *, as_json: bool) -> None:
         click.echo(f"{result.directory} is already formatted and stays unchanged, directory id {id_text}")
 
 
-def _warn_of_other_id(node: NodeConfig, results: Sequence[FormatResult]) -> None:
+def _warn_of_other_id(node: ConfiguredNode, results: Sequence[FormatResult]) -> None:
     """Where the static voters pin another directory id than this voter now has."""
     wanted = node.voter_directory_id
     ids = [uuid_to_text(result.directory_id) for result in results if result.directory_id]
@@ -178,17 +178,17 @@ def _warn_of_other_id(node: NodeConfig, results: Sequence[FormatResult]) -> None
         )
 
 
-def _node(config: str | None, directories: tuple[str, ...], node_id: int | None) -> NodeConfig:
+def _node(config: str | None, directories: tuple[str, ...], node_id: int | None) -> ConfiguredNode:
     if config is not None:
         if directories or node_id is not None:
             raise click.UsageError("give either --config, or --directory with --node-id, not both")
         return read_node_config(config)
     if not directories or node_id is None:
         raise click.UsageError("give --config FILE, or --directory with --node-id")
-    return NodeConfig(node_id=node_id, directories=directories, voter_directory_id=None)
+    return ConfiguredNode(node_id=node_id, directories=directories, voter_directory_id=None)
 
 
-def _voter_directory_ids(node: NodeConfig, given: tuple[str, ...]) -> tuple[str, ...]:
+def _voter_directory_ids(node: ConfiguredNode, given: tuple[str, ...]) -> tuple[str, ...]:
     """The metadata directory's id as the voter list pins it; other directories get one at random."""
     if given:
         raise click.UsageError("give either --new-cluster or --directory-id, not both")
@@ -204,7 +204,7 @@ def _voter_directory_ids(node: NodeConfig, given: tuple[str, ...]) -> tuple[str,
     return tuple(others)
 
 
-def _refuse_second_start(node: NodeConfig, voters: Sequence[Voter]) -> None:
+def _refuse_second_start(node: ConfiguredNode, voters: Sequence[Voter]) -> None:
     """A first voter set is for a cluster that never ran: a voter with an emptied disk would get its old
     identity back, and one that was never a voter would make a second cluster of the same id."""
     listed = {
@@ -217,16 +217,16 @@ def _refuse_second_start(node: NodeConfig, voters: Sequence[Voter]) -> None:
     _refuse_if_running(node, others, "format with --no-initial-controllers and let it join")
 
 
-def _refuse_if_running(node: NodeConfig, others: tuple[str, ...], advice: str) -> None:
+def _refuse_if_running(node: ConfiguredNode, others: tuple[str, ...], advice: str) -> None:
     """A voter that lost its directory must not get its old identity back: it might have voted, and it
     acknowledged records that it no longer has. Raises Failure when the quorum already works."""
-    from metaquorum.cli.client import Cluster, TlsOptions
+    from metaquorum.cli.client import ClusterClient, TlsOptions
     from metaquorum.metadata.errors import ApiError
 
     if not others:
         return
     tls = TlsOptions(keystore=node.keystore, truststore=node.truststore)
-    with Cluster(",".join(others), timeout_s=_PROBE_S, tls=tls) as cluster:
+    with ClusterClient(",".join(others), timeout_s=_PROBE_S, tls=tls) as cluster:
         try:
             quorum = cluster.quorum()
         except (ApiError, Failure):

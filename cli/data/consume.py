@@ -24,10 +24,10 @@ from metaquorum.metadata.inspect.log.points import parse_point
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.data_client.connections import GrpcConnections
 from metaquorum.runtime.data_client.consumer import (
-    Chunk,
     Consumer,
     ConsumerConfig,
     OutOfRange,
+    PolledRecords,
     Start,
     StartKind,
 )
@@ -37,7 +37,7 @@ _POLL_MS = 500
 
 
 @dataclass(slots=True)
-class Plan:
+class ConsumeOptions:
     """What the user asked for."""
 
     topic: str
@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Account:
+class ConsumeTotals:
     messages: int = 0
     size_bytes: int = 0
     began: float = 0.0
@@ -149,7 +149,7 @@ def consume(  # noqa: PLR0913
     """
     if progress is None and sys.stdout.isatty():
         progress = False
-    plan = Plan(
+    plan = ConsumeOptions(
         topic=topic,
         partitions=tuple(dict.fromkeys(partitions)),
         start=start,
@@ -165,7 +165,7 @@ def consume(  # noqa: PLR0913
             go_on_after_cut=skip_cut,
         ),
     )
-    account = Account(began=time.monotonic())
+    account = ConsumeTotals(began=time.monotonic())
     shown = Progress(progress)
     try:
         uvloop.run(_consume(options, plan, account, shown))
@@ -179,7 +179,9 @@ def consume(  # noqa: PLR0913
         click.echo(f"{account.messages:,} messages in {seconds:.3g} s: {rate}", err=True)
 
 
-async def _consume(options: ClientOptions, plan: Plan, account: Account, progress: Progress) -> None:
+async def _consume(
+    options: ClientOptions, plan: ConsumeOptions, account: ConsumeTotals, progress: Progress
+) -> None:
     connections = GrpcConnections(options.tls.material())
     try:
         async with Consumer(connections, options.addresses(), plan.config) as consumer:
@@ -192,7 +194,7 @@ async def _consume(options: ClientOptions, plan: Plan, account: Account, progres
         await connections.close()
 
 
-async def _ends(consumer: Consumer, plan: Plan) -> dict[tuple[str, int], int]:
+async def _ends(consumer: Consumer, plan: ConsumeOptions) -> dict[tuple[str, int], int]:
     """Where each partition ends now. A start behind that is refused or moved here as a leader would have it,
     for no leader will be asked. Raises Failure."""
     ends = await consumer.end_offsets()
@@ -209,7 +211,7 @@ async def _ends(consumer: Consumer, plan: Plan) -> dict[tuple[str, int], int]:
     return ends
 
 
-async def _read_new_partitions(consumer: Consumer, plan: Plan) -> None:
+async def _read_new_partitions(consumer: Consumer, plan: ConsumeOptions) -> None:
     """Partitions that were added since, from their beginning; where only some are wanted, none."""
     count = await consumer.partitions(plan.topic)
     assigned = consumer.positions()
@@ -220,8 +222,8 @@ async def _read_new_partitions(consumer: Consumer, plan: Plan) -> None:
 
 async def _copy(
     consumer: Consumer,
-    plan: Plan,
-    account: Account,
+    plan: ConsumeOptions,
+    account: ConsumeTotals,
     progress: Progress,
     ends: dict[tuple[str, int], int] | None,
 ) -> None:
@@ -266,7 +268,7 @@ def _look_for_reader() -> None:
 
 
 def _finished(
-    consumer: Consumer, plan: Plan, account: Account, ends: dict[tuple[str, int], int] | None
+    consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals, ends: dict[tuple[str, int], int] | None
 ) -> bool:
     if plan.max_messages is not None and account.messages >= plan.max_messages:
         return True
@@ -275,7 +277,7 @@ def _finished(
     return all(offset >= ends[name] for name, offset in consumer.positions().items())
 
 
-def _print(plan: Plan, chunk: Chunk, records: Sequence[Record]) -> None:
+def _print(plan: ConsumeOptions, chunk: PolledRecords, records: Sequence[Record]) -> None:
     """To standard output at once: who reads a pipe sees every record as soon as it is here."""
     if not records:
         return
@@ -290,7 +292,7 @@ def _print(plan: Plan, chunk: Chunk, records: Sequence[Record]) -> None:
     out.flush()
 
 
-def _line(plan: Plan, chunk: Chunk, record: Record) -> bytes:
+def _line(plan: ConsumeOptions, chunk: PolledRecords, record: Record) -> bytes:
     parts: list[bytes] = []
     if plan.with_offsets:
         parts.append(b"%d:%d" % (chunk.partition, record.offset))
@@ -300,7 +302,7 @@ def _line(plan: Plan, chunk: Chunk, record: Record) -> bytes:
     return b"\t".join(parts) + b"\n"
 
 
-def _as_json(chunk: Chunk, record: Record) -> dict[str, Any]:
+def _as_json(chunk: PolledRecords, record: Record) -> dict[str, Any]:
     return {
         "partition": chunk.partition,
         "offset": record.offset,

@@ -33,7 +33,7 @@ _ENDINGS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
 @dataclass(slots=True)
-class Plan:
+class ProduceOptions:
     """What the user asked for."""
 
     topic: str
@@ -45,7 +45,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Account:
+class ProduceTotals:
     """What became of the messages. `ended_by`: the signal that ended it."""
 
     acknowledged: int = 0
@@ -160,7 +160,7 @@ def produce(  # noqa: PLR0913
         raise click.UsageError("generated messages have no keys; leave out --key-separator or --count")
     if key_separator == "":
         raise click.UsageError("--key-separator is empty; give the text between key and value")
-    plan = Plan(
+    plan = ProduceOptions(
         topic=topic,
         partition=partition,
         key_separator=None if key_separator is None else key_separator.encode(),
@@ -175,7 +175,7 @@ def produce(  # noqa: PLR0913
             metadata_timeout_ms=options.timeout_ms,
         ),
     )
-    account = Account()
+    account = ProduceTotals()
     shown = Progress(progress)
     problem = uvloop.run(_produce(options, plan, account, shown))
     shown.clear()
@@ -193,7 +193,7 @@ def produce(  # noqa: PLR0913
 
 
 async def _produce(
-    options: ClientOptions, plan: Plan, account: Account, progress: Progress
+    options: ClientOptions, plan: ProduceOptions, account: ProduceTotals, progress: Progress
 ) -> Exception | None:
     """Returns what stopped it, if it was not the end of the input or a signal."""
     connections = GrpcConnections(options.tls.material())
@@ -215,7 +215,7 @@ class _Interruptions:
     """While it is entered, SIGINT and SIGTERM are taken: the first one ends the input, a second one the wait
     for acknowledgements too."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ProduceTotals) -> None:
         self._account = account
         self._task: asyncio.Future[None] | None = None
         self._feeding = True
@@ -260,7 +260,7 @@ class _Interruptions:
             self._task.cancel()
 
 
-async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
+async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals) -> None:
     await producer.partitions(plan.topic)
     source: AsyncIterator[list[bytes]]
     source = lines(sys.stdin.fileno()) if plan.generate is None else generated(*plan.generate)
@@ -285,7 +285,7 @@ async def _feed(producer: Producer, plan: Plan, account: Account) -> None:
                 account.taken += 1
 
 
-async def _tick(account: Account, progress: Progress) -> None:
+async def _tick(account: ProduceTotals, progress: Progress) -> None:
     before, bytes_before, at = 0, 0, time.monotonic()
     while progress.shown:
         await asyncio.sleep(0.2)
@@ -297,7 +297,7 @@ async def _tick(account: Account, progress: Progress) -> None:
         progress.show(f"{account.acknowledged:,} messages acknowledged, {rate}")
 
 
-def _report(plan: Plan, account: Account, as_json: bool) -> None:
+def _report(plan: ProduceOptions, account: ProduceTotals, as_json: bool) -> None:
     if as_json:
         echo_json(
             {

@@ -9,7 +9,7 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
+class ConfiguredNode:
     """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
     nothing; it belongs to the directory at `metadata_index`. `has_static_voters` is whether there is a voter
     list, `controller_listener` the name of the controllers' listener, `address` a controller's own (host,
@@ -29,7 +29,7 @@ class NodeConfig:
     truststore: Path | None = None
 
 
-def read_node_config(path: str) -> NodeConfig:
+def read_node_config(path: str) -> ConfiguredNode:
     """Reads and checks a configuration file. Raises ConfigError."""
     # Brings gRPC along, which the rest of this group can do without.
     from metaquorum.runtime.config.key import CONTROLLER
@@ -53,7 +53,7 @@ def read_node_config(path: str) -> NodeConfig:
     others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
     if not config.voters:
         others = [server for server in config.bootstrap_servers if server != address]
-    return NodeConfig(
+    return ConfiguredNode(
         node_id=config.node_id,
         directories=tuple(str(directory) for directory in directories),
         voter_directory_id=None if pinned is None else uuid_to_text(pinned),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import click
 
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.formatting.configured import NodeConfig
+from metaquorum.cli.formatting.configured import ConfiguredNode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text, uuid_to_text
@@ -42,7 +42,7 @@ class VoterOptions:
 
 
 def check_voter_options(
-    options: VoterOptions, node: NodeConfig, features: Collection[tuple[str, int]]
+    options: VoterOptions, node: ConfiguredNode, features: Collection[tuple[str, int]]
 ) -> None:
     """Raises UsageError or Failure for what does not go together."""
     chosen = (options.standalone, options.initial_controllers is not None, options.no_initial_controllers)
@@ -70,7 +70,7 @@ def check_voter_options(
         )
 
 
-def first_voters(options: VoterOptions, node: NodeConfig, own_id: str | None) -> tuple[Voter, ...]:
+def first_voters(options: VoterOptions, node: ConfiguredNode, own_id: str | None) -> tuple[Voter, ...]:
     """The voter set to write, by rising id; none where there is none to write. `own_id`: the metadata
     directory's id, where it is given (None: random). Raises Failure or UsageError."""
     if options.standalone:
@@ -90,7 +90,7 @@ def first_voters(options: VoterOptions, node: NodeConfig, own_id: str | None) ->
     return voters
 
 
-def _own(node: NodeConfig, own_id: str | None) -> Voter:
+def _own(node: ConfiguredNode, own_id: str | None) -> Voter:
     if not node.is_controller or node.address is None:
         raise click.UsageError("--standalone needs --config with the configuration file of a controller")
     host, port = node.address

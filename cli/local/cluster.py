@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from metaquorum.cli.client import Cluster, TlsOptions
+from metaquorum.cli.client import ClusterClient, TlsOptions
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.layout import HOST, Layout, Node
+from metaquorum.cli.layout import HOST, Layout, LocalNode
 from metaquorum.cli.local.processes import STOP_WAIT_S, Processes
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
@@ -28,8 +28,8 @@ class LocalCluster:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.processes = Processes(layout)
-        self.client = Cluster(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
-        self._started: list[Node] = []
+        self.client = ClusterClient(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
+        self._started: list[LocalNode] = []
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -39,7 +39,7 @@ class LocalCluster:
     ) -> None:
         self.client.close()
 
-    def start(self, node: Node) -> int:
+    def start(self, node: LocalNode) -> int:
         pid = self.processes.start(node)
         self._started.append(node)
         return pid
@@ -72,7 +72,7 @@ class LocalCluster:
         self.wait_until(ready, timeout_s, "every process to serve")
         return time.monotonic() - began
 
-    def _why_not_serving(self, node: Node) -> str:
+    def _why_not_serving(self, node: LocalNode) -> str:
         if self.processes.pid(node) is None:
             return "it is not running"
         asked_ms = int(ASK_TIMEOUT_S * 1000)
@@ -105,22 +105,22 @@ class LocalCluster:
             if code is not None:
                 raise Failure(f"{node.name} exited with code {code}: {self.processes.last_line(node)}")
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: LocalNode) -> None:
         """From here on, the node's process may end without `wait_until` complaining."""
         self._started = [one for one in self._started if one != node]
 
-    def kill(self, node: Node) -> None:
+    def kill(self, node: LocalNode) -> None:
         """kill -9."""
         self.forget(node)
         self.processes.kill(node)
 
-    def stop(self, node: Node) -> str:
+    def stop(self, node: LocalNode) -> str:
         """SIGTERM and wait, then SIGKILL; tells which it was."""
         self.forget(node)
         return self.processes.stop(node)
 
     @property
-    def started(self) -> list[Node]:
+    def started(self) -> list[LocalNode]:
         """The nodes that this object started, and that no one asked it to stop."""
         return list(self._started)
 
@@ -128,7 +128,7 @@ class LocalCluster:
         """Brokers together, then the standby controllers, the active one last."""
         return self.stop_nodes(self.layout.nodes, wait_s)
 
-    def stop_nodes(self, nodes: Sequence[Node], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
+    def stop_nodes(self, nodes: Sequence[LocalNode], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
         """These, in that order."""
         active = self._active_id()
         outcomes: dict[str, str] = {}

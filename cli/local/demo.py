@@ -21,7 +21,7 @@ import click
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.formatting.format import FormatPlan, apply_plan
-from metaquorum.cli.layout import Layout, Node, create, free_ports
+from metaquorum.cli.layout import Layout, LocalNode, create, free_ports
 from metaquorum.cli.local import demo_log
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.local.demo_traffic import KEYS, Traffic
@@ -154,7 +154,7 @@ class _Story:
             _check(led, f"a partition of {wanted.name} has no leader")
         _done("both exist, and every partition has a leader")
 
-    def _kill_the_active_controller(self) -> Node:
+    def _kill_the_active_controller(self) -> LocalNode:
         before = self._quorum()
         victim = self._layout.node(f"controller-{before.leader_id}")
         _step(f"kill -9 of the active controller, {victim.name}")
@@ -175,7 +175,7 @@ class _Story:
         ]
         return victim
 
-    def _kill_a_broker(self) -> Node:
+    def _kill_a_broker(self) -> LocalNode:
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
         victim = self._layout.node(f"broker-{max(set(leaders), key=leaders.count)}")
         _step(f"kill -9 of {victim.name}, which leads {leaders.count(victim.node_id)} partitions of orders")
@@ -188,7 +188,7 @@ class _Story:
         self.expected.append(("broker fenced", f"broker/{victim.node_id}"))
         return victim
 
-    def _restart(self, controller: Node, broker: Node) -> None:
+    def _restart(self, controller: LocalNode, broker: LocalNode) -> None:
         _step(f"Starting {controller.name} and {broker.name} again")
         began = time.monotonic()
         self._cluster.start(controller)
@@ -217,7 +217,7 @@ class _Story:
             f"   orders: {self.traffic.passed} messages written and read so far, and more are arriving"
         )
 
-    def _lose_a_directory(self) -> Node:
+    def _lose_a_directory(self) -> LocalNode:
         """The directory is taken away under a running broker. Open files would not feel it: the broker's
         own probe of its directories does, or the next new segment."""
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
@@ -243,7 +243,7 @@ class _Story:
         self.expected.append(("directory failed", f"broker/{hurt.node_id}"))
         return hurt
 
-    def _replace_the_directory(self, hurt: Node) -> None:
+    def _replace_the_directory(self, hurt: LocalNode) -> None:
         _step(f"{hurt.name} gets a new, empty {self._lost.name} and starts again")
         began = time.monotonic()
         plan = FormatPlan(
@@ -267,7 +267,7 @@ class _Story:
             "read"
         )
 
-    def _controlled_shutdown(self, leaving: Node) -> None:
+    def _controlled_shutdown(self, leaving: LocalNode) -> None:
         leaders = [partition.leader for partition in self._describe("orders")[0].partitions]
         _step(
             f"Controlled shutdown of {leaving.name},"
@@ -347,26 +347,26 @@ class _Story:
         found = self._quorum()
         return found if found.leader_epoch > before.leader_epoch and found.leader_id >= 0 else None
 
-    def _state(self, node: Node) -> str:
+    def _state(self, node: LocalNode) -> str:
         for broker in self._cluster.client.brokers():
             if broker.broker_id == node.node_id:
                 return "fenced" if broker.fenced else "running"
         return "not registered"
 
-    def _leads(self, node: Node) -> bool:
+    def _leads(self, node: LocalNode) -> bool:
         return any(
             partition.leader == node.node_id
             for topic in self._describe("orders")
             for partition in topic.partitions
         )
 
-    def _led_from(self, node: Node, directory: bytes) -> int:
+    def _led_from(self, node: LocalNode, directory: bytes) -> int:
         return sum(
             partition.leader == node.node_id and partition.directory_of(node.node_id) == directory
             for partition in self._describe("orders")[0].partitions
         )
 
-    def _is_told(self, node: Node, directory: bytes) -> bool:
+    def _is_told(self, node: LocalNode, directory: bytes) -> bool:
         return all(
             directory not in broker.directories
             for broker in self._cluster.client.brokers()
@@ -379,7 +379,7 @@ class _Story:
             for partition in self._describe("orders")[0].partitions
         )
 
-    def _caught_up(self, node: Node) -> bool:
+    def _caught_up(self, node: LocalNode) -> bool:
         quorum = self._quorum()
         return any(
             voter.node_id == node.node_id and voter.log_end_offset >= quorum.high_watermark

@@ -27,7 +27,7 @@ END_WAIT_S = 5.0
 
 
 @dataclass(slots=True)
-class Account:
+class TrafficTotals:
     """Messages so far, by key. `written` by us to the producer, `read` by the consumer, `acknowledged` in all
     once the producer has ended. `longest_s`: from writing a message to reading it."""
 
@@ -52,7 +52,7 @@ class Traffic:
         self._bootstrap = bootstrap
         self._topic = topic
         self._directory = directory
-        self._account = Account()
+        self._account = TrafficTotals()
         self._written_s: dict[tuple[str, int], float] = {}
         self._stop = threading.Event()
         self._problem: str | None = None
@@ -73,7 +73,7 @@ class Traffic:
         self._check()
         return self._account.read_total
 
-    def finish(self, timeout_s: float) -> Account:
+    def finish(self, timeout_s: float) -> TrafficTotals:
         """Writes nothing more, waits until the producer has ended and the consumer has read everything.
         Raises Failure for any message that failed, is missing, came twice or out of order."""
         self._stop.set()
@@ -187,7 +187,7 @@ class Traffic:
             account.read[key] = expected + 1
 
 
-def _difference(account: Account) -> str:
+def _difference(account: TrafficTotals) -> str:
     keys: Mapping[str, int] = account.written
     apart = [key for key in keys if account.read.get(key, 0) != account.written[key]]
     if not apart:

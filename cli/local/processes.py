@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import Layout, Node
+from metaquorum.cli.layout import Layout, LocalNode
 from metaquorum.storage.disk.private import private_file
 
 STOP_WAIT_S = 40.0
@@ -40,12 +40,12 @@ class Processes:
         self._layout = layout
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def pid(self, node: Node) -> int | None:
+    def pid(self, node: LocalNode) -> int | None:
         """The pid of the node's running process, or None."""
         process = self._find(node)
         return None if process is None else process.pid
 
-    def start(self, node: Node) -> int:
+    def start(self, node: LocalNode) -> int:
         """Starts the node's process in its own session and records it. Raises Failure if one is running."""
         running = self.pid(node)
         if running is not None:
@@ -67,7 +67,7 @@ class Processes:
         private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
         return child.pid
 
-    def signal(self, node: Node, number: int) -> bool:
+    def signal(self, node: LocalNode, number: int) -> bool:
         """Sends a signal to the node's process; False where none is running."""
         process = self._find(node)
         if process is None:
@@ -78,7 +78,7 @@ class Processes:
             return False
         return True
 
-    def wait_gone(self, node: Node, timeout_s: float) -> bool:
+    def wait_gone(self, node: LocalNode, timeout_s: float) -> bool:
         """Waits until the node's process has ended; False if it has not within the time."""
         deadline = time.monotonic() + timeout_s
         while self._find(node) is not None:
@@ -87,13 +87,13 @@ class Processes:
             time.sleep(_POLL_S)
         return True
 
-    def kill(self, node: Node) -> None:
+    def kill(self, node: LocalNode) -> None:
         """SIGKILL, and waits until it is gone. Raises Failure if it is not."""
         if self.signal(node, signal.SIGKILL) and not self.wait_gone(node, KILL_WAIT_S):
             raise Failure(f"{node.name} did not end after SIGKILL; inspect it with ps")
         self._layout.pid_file(node).unlink(missing_ok=True)
 
-    def stop(self, node: Node, wait_s: float = STOP_WAIT_S) -> str:
+    def stop(self, node: LocalNode, wait_s: float = STOP_WAIT_S) -> str:
         """SIGTERM, a bounded wait, then SIGKILL. Tells which it was: `not running`, `stopped` or `killed`."""
         if not self.signal(node, signal.SIGTERM):
             self._layout.pid_file(node).unlink(missing_ok=True)
@@ -104,16 +104,16 @@ class Processes:
         self.kill(node)
         return "killed"
 
-    def clean(self, node: Node) -> None:
+    def clean(self, node: LocalNode) -> None:
         """Removes the record of a process that has ended."""
         self._layout.pid_file(node).unlink(missing_ok=True)
 
-    def exit_code(self, node: Node) -> int | None:
+    def exit_code(self, node: LocalNode) -> int | None:
         """The exit code of a process that this object started and that has ended."""
         child = self._children.get(node.name)
         return None if child is None else child.poll()
 
-    def last_line(self, node: Node) -> str:
+    def last_line(self, node: LocalNode) -> str:
         """The last line that the node's process wrote, for a message about its end."""
         try:
             lines = self._layout.log_file(node).read_text(errors="replace").splitlines()
@@ -121,13 +121,13 @@ class Processes:
             return "(no output)"
         return next((line for line in reversed(lines) if line.strip()), "(no output)")
 
-    def ending(self, node: Node) -> str | None:
+    def ending(self, node: LocalNode) -> str | None:
         """The last line of a node's process that ended without being stopped from here; None: it runs, or was
         stopped."""
         ended = self._layout.pid_file(node).exists() and self._find(node) is None
         return self.last_line(node) if ended else None
 
-    def _find(self, node: Node) -> psutil.Process | None:
+    def _find(self, node: LocalNode) -> psutil.Process | None:
         child = self._children.get(node.name)
         try:
             if child is not None and child.poll() is None:

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.local.cluster import LocalCluster
-from metaquorum.cli.local.watch_figures import BrokerFigures, FigureReader, Figures
+from metaquorum.cli.local.watch_figures import BrokerRates, FigureReader, Figures
 from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.source import ReadBatch
 from metaquorum.cli.log.timeline import event_text
@@ -316,7 +316,7 @@ def _data_table(cluster: LocalCluster, view: View) -> Table:
     return table
 
 
-def _data_cells(found: BrokerFigures) -> list[str | Text]:
+def _data_cells(found: BrokerRates) -> list[str | Text]:
     return [
         str(found.leaders),
         str(found.replicas),

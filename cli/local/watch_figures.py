@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
-from metaquorum.cli.layout import Node
+from metaquorum.cli.layout import LocalNode
 
 PAGE_WAIT_S = 0.5
 PAGE_MAX_BYTES = 8 * 1024 * 1024
@@ -26,7 +26,7 @@ Page = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFigures:
+class BrokerRates:
     """One broker's partition data. Rates are in bytes a second, of clients, without replication; None: one
     page alone says none."""
 
@@ -53,7 +53,7 @@ class Figures:
     """What was last learned. Brokers without figures are absent."""
 
     cluster: ClusterFigures | None = None
-    brokers: dict[int, BrokerFigures] = field(default_factory=dict)
+    brokers: dict[int, BrokerRates] = field(default_factory=dict)
 
 
 class FigureReader:
@@ -61,7 +61,7 @@ class FigureReader:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        nodes: Sequence[LocalNode],
         *,
         ask: Callable[[str], Page | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -91,8 +91,8 @@ class FigureReader:
                 )
         return found
 
-    def _broker(self, node_id: int, page: Page, now: float) -> BrokerFigures:
-        return BrokerFigures(
+    def _broker(self, node_id: int, page: Page, now: float) -> BrokerRates:
+        return BrokerRates(
             leaders=_count(page, _MANAGER + "LeaderCount"),
             replicas=_count(page, _MANAGER + "PartitionCount"),
             under_replicated=_count(page, _MANAGER + "UnderReplicatedPartitions"),

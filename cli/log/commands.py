@@ -20,7 +20,7 @@ from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import follow as follow_log
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
-from metaquorum.cli.log.input.select import Selection
+from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
 from metaquorum.cli.log.repair import repair
 from metaquorum.cli.log.salvage import salvage
@@ -105,7 +105,7 @@ def dump(
     checkpoint."""
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
-    selection = Selection(
+    selection = SelectedRecords(
         types=frozenset(types),
         entities=entities,
         from_offset=from_offset,
@@ -152,7 +152,7 @@ _LINES_AT_ONCE = 1000
 class _Printer:
     """Prints what is selected and remembers what was wrong."""
 
-    def __init__(self, selection: Selection, as_json: bool, secrets: bool) -> None:
+    def __init__(self, selection: SelectedRecords, as_json: bool, secrets: bool) -> None:
         self._asked = self._selection = selection
         self._places: list[ShownAs] = []
         self._as_json = as_json

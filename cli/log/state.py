@@ -23,7 +23,7 @@ def load(path: str | MetadataLog, point: Point = END, *, past_corruption: bool =
     try:
         return states.state_at(log, point, past_corruption=past_corruption)
     finally:
-        if isinstance(log.on_read, log_source.Progress):
+        if isinstance(log.on_read, log_source.ReadProgress):
             log.on_read.clear()
 
 

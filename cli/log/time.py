@@ -43,7 +43,7 @@ from metaquorum.cli.text.output import (
 from metaquorum.metadata.inspect.entities.diff import diff_logs, diff_points
 from metaquorum.metadata.inspect.entities.history import history as rows_of
 from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.entities.views import NO_QUORUM, Wanted, entities_below, resolved
 from metaquorum.metadata.inspect.log.log import require_one_cluster
 from metaquorum.metadata.inspect.log.places import Limits
@@ -311,7 +311,7 @@ def _echo_all(lines: Iterable[str]) -> None:
 @past_corruption_option
 def history(
     path: str,
-    target: Target | None,
+    target: EntityTarget | None,
     start: Point | None,
     end: Point | None,
     as_json: bool,

@@ -10,7 +10,7 @@ from metaquorum.metadata.inspect.entities.diff import (
     ADDED,
     CHANGED,
     REMOVED,
-    Cause,
+    ChangeCause,
     EntityChange,
     FieldChange,
 )
@@ -44,14 +44,14 @@ def fields_text(fields: Fields) -> str:
     return " ".join(f"{name}={value_text(value)}" for name, value in fields.items())
 
 
-def cause_text(cause: Cause | None) -> str:
+def cause_text(cause: ChangeCause | None) -> str:
     """Offset, time, epoch and type of the record."""
     if cause is None:
         return "by a record that is not in this log, or precedes the oldest snapshot, which holds its effect"
     return f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
 
 
-def cause_json(cause: Cause | None) -> dict[str, Any] | None:
+def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
     """The record's place under the names that `log dump --json` uses."""
     if cause is None:
         return None
@@ -79,7 +79,7 @@ def change_text(change: EntityChange) -> Iterator[str]:
         yield from _by("        ", one.cause, one.old_cause)
 
 
-def _by(indent: str, cause: Cause | None, old_cause: Cause | None) -> Iterator[str]:
+def _by(indent: str, cause: ChangeCause | None, old_cause: ChangeCause | None) -> Iterator[str]:
     if old_cause is not None:
         yield f"{indent}in A by {cause_text(old_cause)}"
         if cause is not None:

@@ -31,7 +31,7 @@ from metaquorum.cli.text.output import (
     utc_text,
 )
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
-from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.why.explain import explain
@@ -73,7 +73,7 @@ def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> Non
 @json_option
 def why(
     path: str,
-    target: Target,
+    target: EntityTarget,
     at: Point | None,
     newest_first: bool,
     last: int | None,

@@ -14,7 +14,14 @@ import click
 from metaquorum.cli.pipeline.paths import FilePath
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
-from metaquorum.pipeline.audit.findings import RULES, SEVERITIES, Finding, Limits, findings, seconds_text
+from metaquorum.pipeline.audit.findings import (
+    RULES,
+    SEVERITIES,
+    AuditFinding,
+    AuditLimits,
+    findings,
+    seconds_text,
+)
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TablesError, TableSource
 
@@ -92,7 +99,9 @@ def audit(
         raise click.ClickException(
             f"there is no cluster {sorted(unknown)[0]} in {tables}; leave out --cluster to see all"
         )
-    limits = Limits(flaps=flaps, flap_window_ms=flap_window * 1000, slow_failover_ms=slow_failover * 1000)
+    limits = AuditLimits(
+        flaps=flaps, flap_window_ms=flap_window * 1000, slow_failover_ms=slow_failover * 1000
+    )
     found = findings(fleet, limits, frozenset(kinds))
     chosen = [one for one in fleet.clusters if not clusters or one.cluster in clusters]
     found = [one for one in found if not clusters or one.cluster in clusters]
@@ -105,7 +114,7 @@ def audit(
     return EXIT_FINDINGS if _fails(found, fail_on) else 0
 
 
-def _fails(found: list[Finding], fail_on: str) -> bool:
+def _fails(found: list[AuditFinding], fail_on: str) -> bool:
     if fail_on == NEVER:
         return False
     worst = SEVERITIES.index(fail_on)
@@ -142,7 +151,7 @@ def failover_numbers(one: ClusterFacts) -> dict[str, Any]:
     }
 
 
-def _print(clusters: list[ClusterFacts], found: list[Finding], limit: int) -> None:
+def _print(clusters: list[ClusterFacts], found: list[AuditFinding], limit: int) -> None:
     numbers = summary(clusters)
     click.echo(
         f"{numbers['clusters']} clusters, {numbers['brokers']} brokers, {numbers['partitions']} partitions, "

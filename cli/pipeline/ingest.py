@@ -23,7 +23,7 @@ LINE_SECONDS = 5.0
 """Where standard error is no terminal, progress is a line so often."""
 
 
-class Progress:
+class IngestProgress:
     """Tells on standard error how far the run is: one line that changes, or now and then a new one."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def ingest(
     A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
     reads only what the logs have gained. The logs are never changed. Damage is listed in the table `damage`.
     """
-    progress = Progress()
+    progress = IngestProgress()
     try:
         require_pyspark()
         from metaquorum.pipeline.ingest.job import ingest as run

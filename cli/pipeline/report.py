@@ -11,7 +11,7 @@ import click
 
 from metaquorum.cli.pipeline.audit import load_fleet
 from metaquorum.cli.pipeline.paths import FilePath
-from metaquorum.pipeline.audit.findings import Limits, findings
+from metaquorum.pipeline.audit.findings import AuditLimits, findings
 from metaquorum.pipeline.report.page import page
 
 
@@ -23,7 +23,7 @@ def report(tables: Path, out: Path, title: str) -> int:
     """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
     network."""
     fleet = load_fleet(tables)
-    text = page(fleet, findings(fleet, Limits()), title=title, tables=str(tables))
+    text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=str(tables))
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

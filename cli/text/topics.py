@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo
-from metaquorum.metadata.offline import Brokers, offline_replicas
+from metaquorum.metadata.offline import BrokersById, offline_replicas
 from metaquorum.runtime.client.admin import TopicDescription
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -14,7 +14,7 @@ def replication_factor(topic: TopicDescription) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def describe_text(topic: TopicDescription, brokers: Brokers) -> str:
+def describe_text(topic: TopicDescription, brokers: BrokersById) -> str:
     """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
     configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
     lines = [
@@ -26,7 +26,7 @@ def describe_text(topic: TopicDescription, brokers: Brokers) -> str:
     return "\n".join(lines)
 
 
-def _partition_text(name: str, partition: PartitionInfo, brokers: Brokers) -> str:
+def _partition_text(name: str, partition: PartitionInfo, brokers: BrokersById) -> str:
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     parts = [
         f"Topic: {name}",
@@ -50,7 +50,7 @@ def _partition_text(name: str, partition: PartitionInfo, brokers: Brokers) -> st
     return "\t" + "\t".join(parts)
 
 
-def describe_json(topic: TopicDescription, brokers: Brokers) -> dict[str, Any]:
+def describe_json(topic: TopicDescription, brokers: BrokersById) -> dict[str, Any]:
     return {
         "name": topic.info.name,
         "topicId": uuid_to_text(topic.info.topic_id),

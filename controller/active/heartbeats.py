@@ -15,7 +15,7 @@ from metaquorum.controller.active.work import ElectLeaders, FailDirectories, Mov
 from metaquorum.controller.broker_epochs import epoch_refusal
 from metaquorum.controller.brokers import brokers as decide
 from metaquorum.controller.brokers.lifecycle import BrokerEvent, heartbeat_event, transition
-from metaquorum.controller.brokers.sessions import Session
+from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.partitions.partitions import election_slice, leads_any, removal_slice, with_broker
 from metaquorum.controller.result import ControllerAnswer
@@ -78,7 +78,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
     request: BrokerHeartbeatRequest
     caught_up: bool
 
-    def event(self, before: BrokerControlState, session: Session, *, none_left: bool) -> BrokerEvent:
+    def event(self, before: BrokerControlState, session: BrokerHeartbeatState, *, none_left: bool) -> BrokerEvent:
         """What it means in state `before`, with the session as it makes it."""
         state, request, broker_id = self.state, self.request, self.request.broker_id
         if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):
@@ -107,7 +107,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             depends_on_broker=None if whole else self.request.broker_id,
         )
 
-    def let_in(self, session: Session) -> Outcome:
+    def let_in(self, session: BrokerHeartbeatState) -> Outcome:
         """Unfenced, with the leaderships that it makes possible."""
         state, broker_id = self.state, self.request.broker_id
         batch = election_slice(
@@ -125,7 +125,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             answers=(replace(self.answer(BrokerControlState.ACTIVE), depends_on_broker=None),),
         )
 
-    def let_leave(self, session: Session, now_ms: int) -> Outcome:
+    def let_leave(self, session: BrokerHeartbeatState, now_ms: int) -> Outcome:
         """In controlled shutdown: others take over what it leads."""
         state, broker_id, epoch = self.state, self.request.broker_id, self.request.broker_epoch
         if not decide.knows_controlled_shutdown(state.image):
@@ -145,7 +145,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
             answers=(replace(self.answer(BrokerControlState.CONTROLLED_SHUTDOWN), depends_on_broker=None),),
         )
 
-    def removed(self, session: Session, after: BrokerControlState, now_ms: int) -> Outcome:
+    def removed(self, session: BrokerHeartbeatState, after: BrokerControlState, now_ms: int) -> Outcome:
         """Being fenced from now on. It may stop only if one slice did it all."""
         state, broker_id = self.state, self.request.broker_id
         work = state.removal(broker_id, self.request.broker_epoch)
@@ -160,7 +160,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         return replace(outcome, answers=(*outcome.answers, self.answer(after)))
 
 
-def _released(session: Session) -> Session:
+def _released(session: BrokerHeartbeatState) -> BrokerHeartbeatState:
     """It hears that it may stop: its next process need not wait for the lease to end."""
     return replace(session, told_to_stop=True, expires=False)
 
@@ -187,7 +187,7 @@ def _dead_directories(
     return FailDirectories(broker_id=broker_id, epoch=epoch, directories=dead), False
 
 
-def _moves_end_offset(state: ActiveState, session: Session) -> int:
+def _moves_end_offset(state: ActiveState, session: BrokerHeartbeatState) -> int:
     """Where its leaders' moves ended in the log: at the first heartbeat with which it leads nothing, here."""
     return state.next_offset if session.moves_end_offset is None else session.moves_end_offset
 

@@ -11,7 +11,7 @@ from enum import Enum, auto
 import msgspec
 
 from metaquorum.controller.active.work import Work, WorkKey
-from metaquorum.controller.brokers.sessions import Session
+from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.result import ControllerAnswer, ControllerResult
 from metaquorum.metadata.errors import ApiError
@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     warnings: tuple[str, ...] = ()
     batch: Batch | None = None
-    sessions: tuple[tuple[int, Session | None], ...] = ()
+    sessions: tuple[tuple[int, BrokerHeartbeatState | None], ...] = ()
     begun_anew: tuple[tuple[tuple[bytes, int, int], bytes | None], ...] = ()
     work: tuple[Work, ...] = ()
     ended: tuple[WorkKey, ...] = ()

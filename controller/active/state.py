@@ -22,12 +22,12 @@ from metaquorum.controller.active.work import (
     key_of,
     next_slice,
 )
-from metaquorum.controller.brokers.sessions import Session, Sessions
+from metaquorum.controller.brokers.sessions import BrokerHeartbeatState, Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from metaquorum.controller.partitions.partition_change import MayLead, Rules
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.result import ControllerAnswer, Slice
 from metaquorum.metadata.image import BrokersImage, MetadataImage
 from metaquorum.metadata.requests.common import Done
@@ -61,7 +61,7 @@ class ActiveState:
         self._topic_defaults = {UNCLEAN_LEADER_ELECTION_ENABLE: unclean}
         self._scans = Scans()
         self._candidates_of: BrokersImage | None = None
-        self._candidates: tuple[Candidate, ...] = ()
+        self._candidates: tuple[UsableBroker, ...] = ()
 
     # ---- read by decisions
 
@@ -95,7 +95,7 @@ class ActiveState:
         begun_anew = self.sessions.begun_anew
         return rules_of(self.image, self.may_lead(), failing, self._topic_defaults, begun_anew)
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[UsableBroker, ...]:
         """Brokers that may hold new replicas. Brokers change rarely: the last answer is kept."""
         brokers, fencing = self.image.brokers, self.sessions.fencing
         if fencing:
@@ -114,7 +114,7 @@ class ActiveState:
         work = self.work.get((RemoveBroker, broker_id))
         return work if isinstance(work, RemoveBroker) else RemoveBroker(broker_id=broker_id, epoch=epoch)
 
-    def next_slice(self, work: Work, now_ms: int, session: Session | None = None) -> Outcome:
+    def next_slice(self, work: Work, now_ms: int, session: BrokerHeartbeatState | None = None) -> Outcome:
         """One slice of `work`. `session`: that of its broker, if this turn changes it otherwise too."""
         image = self.image
         scan = self._scans.of(work, image)
@@ -127,7 +127,7 @@ class ActiveState:
         return Outcome(batch=batch_of(batch.records), sessions=changed, work=(work,))
 
     def _removal_slice(
-        self, work: RemoveBroker, batch: Slice, now_ms: int, session: Session | None
+        self, work: RemoveBroker, batch: Slice, now_ms: int, session: BrokerHeartbeatState | None
     ) -> Outcome:
         broker_id = work.broker_id
         written: Batch | None = None
@@ -135,7 +135,7 @@ class ActiveState:
             work, wakes = work.after_batch(now_ms, is_last=batch.done)
             written = Batch(records=batch.records, wake_observers=wakes)
         session = self.sessions.get(broker_id) if session is None else session
-        changed: tuple[tuple[int, Session | None], ...] = ()
+        changed: tuple[tuple[int, BrokerHeartbeatState | None], ...] = ()
         if session is not None:
             changed = ((broker_id, session.closed()),)
         if not batch.done:
@@ -192,11 +192,11 @@ class ActiveState:
             self.sessions.failing.pop(broker_id, None)
 
 
-def _candidates_on(brokers: BrokersImage, fencing: Container[int]) -> tuple[Candidate, ...]:
+def _candidates_on(brokers: BrokersImage, fencing: Container[int]) -> tuple[UsableBroker, ...]:
     """Registered brokers that are not shutting down (K12)."""
     return tuple(
         [
-            Candidate(broker_id, known.rack, known.fenced or broker_id in fencing)
+            UsableBroker(broker_id, known.rack, known.fenced or broker_id in fencing)
             for broker_id, known in brokers.items()
             if not known.in_controlled_shutdown
         ]

@@ -15,7 +15,7 @@ from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.work import BalanceLeaders, ElectLeaders, ForgetEligible, Work
 from metaquorum.controller.brokers import broker_ids
 from metaquorum.controller.brokers.registrations import controller_record, own_registration
-from metaquorum.controller.brokers.sessions import Session
+from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partitions import eligible_anywhere, leaders_of
@@ -118,7 +118,7 @@ class Steps:
     def _open_sessions(self) -> Outcome:
         image = self._state.image
         leading = leaders_of(image)
-        opened: list[tuple[int, Session]] = []
+        opened: list[tuple[int, BrokerHeartbeatState]] = []
         removals: list[Work] = []
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:

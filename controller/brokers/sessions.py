@@ -14,7 +14,7 @@ from msgspec.structs import replace
 UNKNOWN_OFFSET = -1
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's lease. Times are monotonic ms; offsets are exclusive (all below is applied).
 
     `unfence_from_offset`: it must have applied everything below before it may be unfenced: the record that
@@ -32,11 +32,13 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     expires: bool = True
     told_to_stop: bool = False
 
-    def closed(self) -> Session:
+    def closed(self) -> BrokerHeartbeatState:
         """The lease is given up: another incarnation may register at once. Offsets are kept."""
         return replace(self, expires=False) if self.expires else self
 
-    def with_applied(self, applied_offset: int, committed_offset: int, arrived_ms: int) -> Session:
+    def with_applied(
+        self, applied_offset: int, committed_offset: int, arrived_ms: int
+    ) -> BrokerHeartbeatState:
         """What a heartbeat says of the broker's progress (S2.21)."""
         if applied_offset > self.applied_offset:
             return replace(self, applied_offset=applied_offset, standing_since_ms=None)
@@ -65,7 +67,7 @@ class Sessions:
         directory that is gone, because no one else was in sync. The broker repeats it until it is settled."""
         self.expired_count = 0
         """Unfenced brokers whose session ran out."""
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, BrokerHeartbeatState] = {}
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._hold_until_ms = 0
@@ -77,7 +79,7 @@ class Sessions:
         """Brokers heard of since this node leads, those whose lease has ended included."""
         return len(self._sessions)
 
-    def get(self, broker_id: int) -> Session | None:
+    def get(self, broker_id: int) -> BrokerHeartbeatState | None:
         return self._sessions.get(broker_id)
 
     def clear(self) -> None:
@@ -89,13 +91,13 @@ class Sessions:
         self.failing.clear()
         self.begun_anew.clear()
 
-    def fresh(self, broker_epoch: int, now_ms: int) -> Session:
+    def fresh(self, broker_epoch: int, now_ms: int) -> BrokerHeartbeatState:
         """A session that begins now; `put` makes it known."""
-        return Session(
+        return BrokerHeartbeatState(
             broker_epoch=broker_epoch, contact_ms=now_ms, deadline_ms=now_ms + self.session_timeout_ms
         )
 
-    def put(self, broker_id: int, session: Session) -> None:
+    def put(self, broker_id: int, session: BrokerHeartbeatState) -> None:
         """From now on this is the broker's session."""
         self._sessions[broker_id] = session
         if session.expires:
@@ -120,14 +122,14 @@ class Sessions:
             return 0
         return max(0, session.deadline_ms - now_ms)
 
-    def touched(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
+    def touched(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> BrokerHeartbeatState:
         """The session as a heartbeat or registration that arrived then makes it: the lease runs again."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return self.fresh(broker_epoch, arrived_ms)
         deadline_ms = arrived_ms + self.session_timeout_ms
         if not session.expires:
-            return Session(
+            return BrokerHeartbeatState(
                 broker_epoch=broker_epoch,
                 contact_ms=arrived_ms,
                 deadline_ms=deadline_ms,
@@ -141,7 +143,7 @@ class Sessions:
 
     # ---- how far it is
 
-    def stands_still(self, session: Session, arrived_ms: int) -> bool:
+    def stands_still(self, session: BrokerHeartbeatState, arrived_ms: int) -> bool:
         """Behind, and without progress for the lag timeout."""
         since = session.standing_since_ms
         return since is not None and arrived_ms - since >= self.lag_timeout_ms

@@ -10,8 +10,8 @@ from random import Random
 
 from metaquorum.controller.partitions.columns.creation import new_partitions
 from metaquorum.controller.partitions.partition_change import default_directory
-from metaquorum.controller.partitions.placement import Candidate, place
-from metaquorum.metadata.columnar.bulk import NewPartitions as PartitionsInColumns
+from metaquorum.controller.partitions.placement import UsableBroker, place
+from metaquorum.metadata.columnar.bulk import NewPartitionRows as PartitionsInColumns
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage
@@ -28,7 +28,7 @@ class NewPartitions:
     """Places and describes new partitions on one image. `candidates` may hold new replicas; those that are
     not fenced may lead and start in sync (KIP-841)."""
 
-    def __init__(self, image: MetadataImage, candidates: Sequence[Candidate], rng: Random) -> None:
+    def __init__(self, image: MetadataImage, candidates: Sequence[UsableBroker], rng: Random) -> None:
         self._image = image
         self._candidates = candidates
         self._rng = rng

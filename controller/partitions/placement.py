@@ -15,7 +15,7 @@ from random import Random
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class UsableBroker:
     """A broker that may hold new replicas. `fenced`: only as a last resort."""
 
     broker_id: int
@@ -54,7 +54,7 @@ class _Ring:
 class _Rack:
     __slots__ = ("fenced", "unfenced")
 
-    def __init__(self, candidates: list[Candidate], rng: Random) -> None:
+    def __init__(self, candidates: list[UsableBroker], rng: Random) -> None:
         self.fenced = _Ring([each.broker_id for each in candidates if each.fenced], rng)
         self.unfenced = _Ring([each.broker_id for each in candidates if not each.fenced], rng)
 
@@ -66,9 +66,9 @@ class _Rack:
 class StripedPlacer:
     """Places the partitions of one topic. `candidates` are distinct and in any order."""
 
-    def __init__(self, candidates: Sequence[Candidate], rng: Random) -> None:
+    def __init__(self, candidates: Sequence[UsableBroker], rng: Random) -> None:
         self._rng = rng
-        by_rack: dict[str | None, list[Candidate]] = {}
+        by_rack: dict[str | None, list[UsableBroker]] = {}
         for candidate in candidates:
             by_rack.setdefault(candidate.rack, []).append(candidate)
         names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
@@ -119,7 +119,7 @@ class StripedPlacer:
 
 
 def place(
-    candidates: Sequence[Candidate], partitions: int, replication_factor: int, rng: Random
+    candidates: Sequence[UsableBroker], partitions: int, replication_factor: int, rng: Random
 ) -> list[tuple[int, ...]]:
     """Replica lists of `partitions` new partitions; see `StripedPlacer` for the rules and errors."""
     placer = StripedPlacer(candidates, rng)

@@ -11,7 +11,7 @@ from random import Random
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topic_names import colliding_name, name_problem, normal_form
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
@@ -38,7 +38,7 @@ def decide_create_topics(
     request: CreateTopicsRequest,
     config: ControllerConfig,
     *,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[UsableBroker],
     new_topic_id: Callable[[], bytes],
     rng: Random,
 ) -> ControllerResult:
@@ -208,7 +208,7 @@ def decide_create_partitions(
     request: CreatePartitionsRequest,
     config: ControllerConfig,
     *,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[UsableBroker],
     rng: Random,
 ) -> ControllerResult:
     """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""

@@ -50,7 +50,7 @@ class ChangedPartitions:
         return framed(change_values(self._rows, version), first_place)
 
 
-class NewPartitions:
+class NewPartitionRows:
     """PartitionRecords of one topic: every replica is in sync and the first one leads."""
 
     __slots__ = ("_rows",)
@@ -93,7 +93,7 @@ class NewPartitions:
         return framed(partition_values(self._rows, version), first_place)
 
 
-Bulk = ChangedPartitions | NewPartitions
+Bulk = ChangedPartitions | NewPartitionRows
 
 
 class RecordPieces(Sequence[Record]):

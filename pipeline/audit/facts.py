@@ -28,7 +28,7 @@ MAX_TROUBLED = 100_000
 
 
 @dataclass(slots=True)
-class Session:
+class BrokerPeriod:
     """A broker in one state. `to_ms` None: ongoing."""
 
     broker: int
@@ -39,7 +39,7 @@ class Session:
     began_by: str | None
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A stretch of time; `offset` is where it ended, `is_open` that it lasts."""
 
     start_ms: int
@@ -71,7 +71,7 @@ class ClusterFacts:
     partitions: int = 0
     topics: int = 0
     sums: Counter[str] = field(default_factory=Counter)
-    sessions: dict[int, list[Session]] = field(default_factory=lambda: defaultdict(list))
+    sessions: dict[int, list[BrokerPeriod]] = field(default_factory=lambda: defaultdict(list))
     racks: dict[int, str | None] = field(default_factory=dict)
     elections: list[dict[str, Any]] = field(default_factory=list)
     failover_ms: list[npt.NDArray[np.int64]] = field(default_factory=list)
@@ -88,9 +88,9 @@ class ClusterFacts:
     damage: list[dict[str, Any]] = field(default_factory=list)
     directories_lost: list[dict[str, Any]] = field(default_factory=list)
     directories_found: list[dict[str, Any]] = field(default_factory=list)
-    silences: list[Span] = field(default_factory=list)
+    silences: list[TimeSpan] = field(default_factory=list)
     """When no one wrote, with the offset that ended it."""
-    offs: list[Span] = field(default_factory=list)
+    offs: list[TimeSpan] = field(default_factory=list)
     """When the last broker had stopped in order."""
 
     def judged(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
@@ -123,7 +123,7 @@ class ClusterFacts:
         """Durations of all failovers that ended, in ms."""
         return np.concatenate(self.failover_ms) if self.failover_ms else np.empty(0, dtype=np.int64)
 
-    def fences(self) -> list[Session]:
+    def fences(self) -> list[BrokerPeriod]:
         """Sessions that began because a broker that ran was fenced, in the order of time: not those in which
         a broker stopped in order, as all did where the cluster is switched off."""
         found = []

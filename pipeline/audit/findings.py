@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, quantiles
 from metaquorum.pipeline.audit.incidents import Incident, bursts
 from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
@@ -23,7 +23,7 @@ _REGISTERED = "REGISTER_BROKER_RECORD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class AuditLimits:
     """From where on something is a finding."""
 
     flaps: int = 3
@@ -33,7 +33,7 @@ class Limits:
     election_window_ms: int = 3_600_000
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One incident. `subject` is an entity path (of several, the worst), or a file; it began at `time_ms` and
     was over at `end_ms`, None while it lasts; `count` how many (`text` says of what), `seconds` how long in
     all."""
@@ -50,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-Rule = Callable[[ClusterFacts, Limits], Iterator[Finding]]
+Rule = Callable[[ClusterFacts, AuditLimits], Iterator[AuditFinding]]
 
 
 def _finding(  # noqa: PLR0913
@@ -65,8 +65,8 @@ def _finding(  # noqa: PLR0913
     time_ms: int | None,
     end_ms: int | None,
     offset: int | None = None,
-) -> Finding:
-    return Finding(
+) -> AuditFinding:
+    return AuditFinding(
         severity=severity,
         kind=kind,
         cluster=one.cluster,
@@ -80,7 +80,7 @@ def _finding(  # noqa: PLR0913
     )
 
 
-def violations(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def violations(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Broken invariants and refused records, one finding per rule. A warning that is no more is info: a
     correct cluster passes through such states."""
     for (severity, rule), row in sorted(one.violations.items()):
@@ -102,7 +102,7 @@ _DAMAGE_SEVERITY = {
 }
 
 
-def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def damage(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Bytes that could not be read or trusted, one finding per file and kind, timed by the record before."""
     grouped: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in one.damage:
@@ -117,7 +117,7 @@ def damage(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
 
 def _incident(
     one: ClusterFacts, severity: str, kind: str, at: Incident, text: str, *, count: int | None = None
-) -> Finding:
+) -> AuditFinding:
     return _finding(
         one,
         severity,
@@ -137,7 +137,7 @@ def _longest(at: Incident) -> str:
     return f"{_partitions(at.partitions)}, {'for' if at.partitions == 1 else 'the longest for'} {worst}"
 
 
-def unclean_elections(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def unclean_elections(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Leaders that were not in sync: acknowledged records may be lost."""
     for at in one.unclean.incidents():
         many = "1 election" if at.stretches == 1 else f"{at.stretches} elections"
@@ -146,7 +146,7 @@ def unclean_elections(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         yield msgspec.structs.replace(found, seconds=None)
 
 
-def leaderless(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def leaderless(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Partitions that no one could write or read, one finding an outage; an error while some still are."""
     slow = one.slow.longer_than(limits.slow_failover_ms)
     for at in one.leaderless.incidents():
@@ -163,20 +163,20 @@ def _replaced(leaders: int) -> str:
     return "1 leader was replaced" if leaders == 1 else f"{leaders} leaders were replaced"
 
 
-def _limit(limits: Limits) -> str:
+def _limit(limits: AuditLimits) -> str:
     return seconds_text(limits.slow_failover_ms / 1000)
 
 
-def under_min_isr(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def under_min_isr(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Partitions with fewer replicas in sync than min.insync.replicas: acks=all was refused."""
     for at in one.under_min_isr.incidents():
         still = f"; {at.open_partitions} at the end of the log" if at.is_open else ""
         yield _incident(one, WARNING, "under-min-isr", at, _longest(at) + still)
 
 
-def flapping(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def flapping(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Brokers that ran and were fenced `flaps` times or more within the window."""
-    by_broker: dict[int, list[Session]] = defaultdict(list)
+    by_broker: dict[int, list[BrokerPeriod]] = defaultdict(list)
     for session in one.fences():
         by_broker[session.broker].append(session)
     for broker, fences in sorted(by_broker.items()):
@@ -189,21 +189,21 @@ def flapping(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
             )
 
 
-def _back(fences: list[Session]) -> dict[str, int | None]:
+def _back(fences: list[BrokerPeriod]) -> dict[str, int | None]:
     """From the first fence until the last broker was back."""
     ends = [fence.to_ms for fence in fences]
     end = None if None in ends else max(at for at in ends if at is not None)
     return {"time_ms": fences[0].from_ms, "end_ms": end, "offset": fences[0].from_offset}
 
 
-def _fence_ms(fence: Session) -> int:
+def _fence_ms(fence: BrokerPeriod) -> int:
     return fence.from_ms
 
 
-def fence_storms(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def fence_storms(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Several different brokers that were fenced within a minute: one finding a storm. A broker whose next
     process registered in its place was restarted."""
-    storm: list[Session] = []
+    storm: list[BrokerPeriod] = []
     for fence in one.fences():
         if fence.began_by == _REGISTERED:
             continue
@@ -214,7 +214,7 @@ def fence_storms(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
     yield from _storm(one, storm)
 
 
-def _storm(one: ClusterFacts, fences: list[Session]) -> Iterator[Finding]:
+def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFinding]:
     """A storm, if so many different brokers were fenced within one window of this run."""
     most: set[int] = set()
     for at, first in enumerate(fences):
@@ -241,7 +241,7 @@ def _storm(one: ClusterFacts, fences: list[Session]) -> Iterator[Finding]:
     )
 
 
-def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def slow_failovers(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Leaders that were replaced later than the limit. Of an outage that `leaderless` reports, it says so."""
     numbers = quantiles(one.durations())
     for at in one.slow.longer_than(limits.slow_failover_ms).incidents():
@@ -254,7 +254,7 @@ def slow_failovers(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         yield _incident(one, WARNING, "slow-failover", at, text)
 
 
-def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def quorum_silent(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Stretches in which no one wrote, one finding each: the quorum was down, and brokers may have been."""
     for silence in one.silences:
         seconds = (silence.end_ms - silence.start_ms) / 1000
@@ -276,7 +276,7 @@ def quorum_silent(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def unstable_quorum(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def unstable_quorum(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Many elections of the quorum in a short time: one finding a burst."""
     held = [row for row in one.elections if row["from_time"] is not None]
     for burst in bursts(held, limits.elections, limits.election_window_ms, _election_ms):
@@ -299,7 +299,7 @@ def _election_ms(row: dict[str, Any]) -> int:
     return int(row["from_time"])
 
 
-def lost_directories(one: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+def lost_directories(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
     """Log directories that went offline, one finding for those that a broker lost at once."""
     lost: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for row in one.directories_lost:
@@ -336,7 +336,7 @@ RULES: dict[str, Rule] = {
 """Every rule by the kind of its findings, in the order in which they matter."""
 
 
-def findings(fleet: Fleet, limits: Limits, kinds: frozenset[str] = frozenset()) -> list[Finding]:
+def findings(fleet: Fleet, limits: AuditLimits, kinds: frozenset[str] = frozenset()) -> list[AuditFinding]:
     """All findings, the most severe first, then by kind, then the longest. `kinds`: only these, if any."""
     found = [
         finding
@@ -360,14 +360,14 @@ def findings(fleet: Fleet, limits: Limits, kinds: frozenset[str] = frozenset()) 
     )
 
 
-def _once(found: list[Finding]) -> list[Finding]:
+def _once(found: list[AuditFinding]) -> list[AuditFinding]:
     """Without slow failovers of an outage that is there as `leaderless`."""
-    outages: dict[str, list[Finding]] = defaultdict(list)
+    outages: dict[str, list[AuditFinding]] = defaultdict(list)
     for one in found:
         if one.kind == "leaderless":
             outages[one.cluster].append(one)
 
-    def is_part(slow: Finding) -> bool:
+    def is_part(slow: AuditFinding) -> bool:
         start = slow.time_ms or 0
         return any(
             (at.time_ms or 0) <= start and (at.end_ms is None or start <= at.end_ms)

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.pipeline.audit.facts import BUCKETS, MAX_TROUBLED, ClusterFacts, Fleet, Floats, Session, Span
+from metaquorum.pipeline.audit.facts import (
+    BUCKETS,
+    MAX_TROUBLED,
+    BrokerPeriod,
+    ClusterFacts,
+    Fleet,
+    Floats,
+    TimeSpan,
+)
 from metaquorum.pipeline.audit.source import NO_TIME, TableSource, Times, time_column
 from metaquorum.pipeline.tables import OFF, UNOBSERVED
 
@@ -55,7 +63,7 @@ def _small_tables(source: TableSource, facts: Any) -> None:
     sessions = ("cluster", "broker_id", "rack", "state", "from_time", "to_time", "from_offset", "began_by")
     for row in source.rows("broker_sessions", sessions):
         one = facts(row["cluster"])
-        session = Session(
+        session = BrokerPeriod(
             broker=row["broker_id"],
             state=row["state"],
             from_ms=row["from_time"] or 0,
@@ -99,7 +107,7 @@ def _coverage(source: TableSource, facts: Any) -> None:
         if row["state"] in (UNOBSERVED, OFF) and row["from_time"] is not None and row["to_time"] is not None:
             one = facts(row["cluster"])
             is_open = row["state"] == OFF and row["to_offset"] == ends[row["cluster"]]
-            span = Span(row["from_time"], row["to_time"], row["to_offset"], is_open)
+            span = TimeSpan(row["from_time"], row["to_time"], row["to_offset"], is_open)
             (one.silences if row["state"] == UNOBSERVED else one.offs).append(span)
 
 

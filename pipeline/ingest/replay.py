@@ -25,7 +25,7 @@ from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
-from metaquorum.pipeline.logs.spine import Run, Spine
+from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
@@ -78,7 +78,7 @@ class _Feeder:
             self._notes = DamageNotes()
             return None
 
-    def run(self, run: Run) -> None:
+    def run(self, run: SpineRun) -> None:
         """Feeds one run of the history, from where the replay is on."""
         engine = self._engine
         start = engine.end_offset
@@ -106,7 +106,7 @@ class _Feeder:
             reason = f"no snapshot has the state at offset {run.start}, where the log begins"
             self._notes.add(MISSING, run.stretches[0].log.place.path, 0, run.start, reason)
 
-    def _hole(self, end: int, run: Run) -> None:
+    def _hole(self, end: int, run: SpineRun) -> None:
         if end:
             reason = (
                 f"offsets {end} to {run.start - 1} are in none of the logs: what happened there is unknown"
@@ -230,7 +230,7 @@ class _Feeder:
             self._writer.rows("damage", lines, final=final, day=day)
 
 
-def _pieces(run: Run, start: int) -> Iterator[Piece]:
+def _pieces(run: SpineRun, start: int) -> Iterator[Piece]:
     for stretch in run.stretches:
         if stretch.end > start:
             yield from stretch_pieces(stretch.log, max(stretch.start, start), stretch.end)

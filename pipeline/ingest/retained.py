@@ -18,7 +18,7 @@ from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
-from metaquorum.pipeline.logs.spine import Run, Spine
+from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import Origin
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
@@ -44,7 +44,7 @@ def retain(spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: 
         (folder / FACTS_FILE).write_bytes(msgspec.msgpack.encode(facts))
 
 
-def _copy_run(run: Run, low: int, folder: Path) -> dict[str, Origin]:
+def _copy_run(run: SpineRun, low: int, folder: Path) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
     for stretch in run.stretches:
         if stretch.end <= low or stretch.start >= stretch.end:

@@ -34,7 +34,7 @@ def _isr_moves(
     return out, tuple([at for at in now if at not in before])
 
 
-class Cell(msgspec.Struct):
+class DailySums(msgspec.Struct):
     """The sums of one day and scope."""
 
     observed_ms: int = 0
@@ -75,20 +75,20 @@ class Availability:
 
     def __init__(self, racks: Mapping[int, str | None]) -> None:
         self._racks = racks
-        self._cells: dict[tuple[int, Scope], Cell] = {}
+        self._cells: dict[tuple[int, Scope], DailySums] = {}
         self._leading: dict[PartitionKey, _Leading] = {}
         self._short: dict[PartitionKey, _Short] = {}
         self._now_ms = -1
         self._is_off = False
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
-        self._found: dict[tuple[int, tuple[int, ...]], tuple[Cell, ...]] = {}
+        self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
 
     def racks_changed(self) -> None:
         """A broker has another rack than before."""
         self._found = {}
 
-    def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[Cell, ...]:
+    def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
         """The cells of the cluster, the brokers and their racks: asked for at nearly every record."""
         key = (day, brokers)
         found = self._found.get(key)
@@ -98,10 +98,10 @@ class Availability:
             found = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
         return found
 
-    def _cell(self, day: int, scope: Scope) -> Cell:
+    def _cell(self, day: int, scope: Scope) -> DailySums:
         found = self._cells.get((day, scope))
         if found is None:
-            found = self._cells[day, scope] = Cell()
+            found = self._cells[day, scope] = DailySums()
         return found
 
     def _scopes(self, brokers: Iterable[int]) -> list[Scope]:
@@ -282,7 +282,7 @@ class Availability:
         cells, self._cells, self._found = self._cells, kept, {}
         whole = {day: cell for (day, scope), cell in cells.items() if scope == _WHOLE}
         return [
-            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, whole.get(day, Cell())))
+            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, whole.get(day, DailySums())))
             for (day, scope), cell in sorted(cells.items())
         ]
 
@@ -300,7 +300,7 @@ class Availability:
     def load(self, saved: Any) -> None:
         self._found = {}
         self._cells = {
-            (key[0], tuples(key[1])): msgspec.convert(cell, Cell, strict=False)
+            (key[0], tuples(key[1])): msgspec.convert(cell, DailySums, strict=False)
             for key, cell in saved["cells"]
         }
         self._leading = {tuples(key): _Leading(*value) for key, value in saved["leading"]}
@@ -310,7 +310,7 @@ class Availability:
         self._fenced = [tuples(at) for at in saved["fenced"]]
 
 
-def _row(scope: str, name: str, cell: Cell, whole: Cell) -> Row:
+def _row(scope: str, name: str, cell: DailySums, whole: DailySums) -> Row:
     """`whole` is the cluster's cell of that day."""
     return (
         *(scope, name, whole.observed_ms / 1000, whole.unobserved_ms / 1000, whole.off_ms / 1000),

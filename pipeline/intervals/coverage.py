@@ -25,7 +25,7 @@ class _Stretch(msgspec.Struct):
     reason: str | None = None
 
 
-class Coverage:
+class CoverageRows:
     """Rows of `coverage`. `is_known` says whether the state is known now."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class Moment(NamedTuple):
         return Moment(offset, self.time_ms, self.now_ms)
 
 
-class Clock(msgspec.Struct):
+class BatchClock(msgspec.Struct):
     """Turns batch timestamps into a time that never runs backwards. `now_ms` is -1 before the first. A step
     ahead by LEAP_MS and more counts once the next batch confirms it (`leapt_ms` is the stamp that waits): one
     batch that is stamped years ahead does not move the time."""

@@ -14,9 +14,9 @@ import msgspec
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
 from metaquorum.pipeline.intervals.availability import Availability
 from metaquorum.pipeline.intervals.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
-from metaquorum.pipeline.intervals.coverage import Coverage
+from metaquorum.pipeline.intervals.coverage import CoverageRows
 from metaquorum.pipeline.intervals.failovers import Failovers, is_unclean
-from metaquorum.pipeline.intervals.moments import Clock, Moment, Row
+from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
 from metaquorum.pipeline.intervals.partitions import PartitionStates
 from metaquorum.pipeline.intervals.quorum import QuorumEpochs
 from metaquorum.pipeline.intervals.settings import Configs, Topics
@@ -32,8 +32,8 @@ class Trackers:
     """The parts."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.coverage = Coverage()
+        self.clock = BatchClock()
+        self.coverage = CoverageRows()
         self.quorum = QuorumEpochs()
         self.brokers = BrokerSessions()
         self.directories = DirectoryEvents()
@@ -188,7 +188,7 @@ class Trackers:
     def load(self, saved: dict[str, Any], image: MetadataImage) -> int:
         """Takes over what was saved beside `image`; the timestamp of the record before. Raises StateError."""
         try:
-            self.clock = msgspec.convert(saved["clock"], Clock)
+            self.clock = msgspec.convert(saved["clock"], BatchClock)
             self.coverage.load(saved["coverage"])
             self.quorum.load(saved["quorum"])
             self.brokers.load(saved["brokers"], dict(image.brokers.items()))

@@ -16,7 +16,7 @@ from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey
 SUPERSEDED, MISMATCH, SHARED_ID, UNREADABLE = "superseded", "mismatch", "shared-id", "unreadable"
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class SpineStretch(msgspec.Struct, frozen=True):
     """Offsets `start` to below `end` are read from `log`. None of them: only a snapshot tells of `end`."""
 
     log: LogSurvey
@@ -33,11 +33,11 @@ class Conflict(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Run(msgspec.Struct, frozen=True):
+class SpineRun(msgspec.Struct, frozen=True):
     """Stretches that join, and the snapshots that tell the state in them: (log, end offset, epoch), oldest
     first; none where the run begins at offset 0."""
 
-    stretches: list[Stretch]
+    stretches: list[SpineStretch]
     snapshots: list[tuple[LogSurvey, int, int]]
 
     @property
@@ -53,7 +53,7 @@ class Spine(msgspec.Struct, frozen=True):
     """The history of one cluster, in order and without overlap."""
 
     cluster: str
-    stretches: list[Stretch]
+    stretches: list[SpineStretch]
     conflicts: list[Conflict]
     logs: list[LogSurvey]
 
@@ -86,9 +86,9 @@ class Spine(msgspec.Struct, frozen=True):
         """Offsets that no log holds, between those that are there."""
         return [(a.end, b.start) for a, b in pairwise(self.stretches) if a.end < b.start]
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[SpineRun]:
         """The history between its holes."""
-        joined: list[Stretch] = []
+        joined: list[SpineStretch] = []
         for stretch in self.stretches:
             if joined and joined[-1].end < stretch.start:
                 yield self._run(joined)
@@ -96,14 +96,14 @@ class Spine(msgspec.Struct, frozen=True):
             joined.append(stretch)
         yield self._run(joined)
 
-    def _run(self, stretches: list[Stretch]) -> Run:
+    def _run(self, stretches: list[SpineStretch]) -> SpineRun:
         start, end = stretches[0].start, stretches[-1].end
         found: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
         for log in self.logs if start or not end else ():
             for offset, epoch in log.snapshots:
                 if start <= offset <= end and self._fits(offset, epoch, start, end):
                     found[offset, epoch, log.place.path] = (log, offset, epoch)
-        return Run(stretches, [found[key] for key in sorted(found)])
+        return SpineRun(stretches, [found[key] for key in sorted(found)])
 
     def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
         """Whether a snapshot is of this history: the record before its end is of its epoch."""
@@ -148,7 +148,7 @@ def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
         ),
     )
     best = ordered[0]
-    stretches = [Stretch(best, best.start_offset, best.end_offset)]
+    stretches = [SpineStretch(best, best.start_offset, best.end_offset)]
     while (before := _before(stretches[0], [log for log in ordered if log.has_records])) is not None:
         stretches.insert(0, before)
     newest = _newest_snapshot(ordered)
@@ -159,22 +159,22 @@ def choose_spine(cluster: str, logs: Iterable[LogSurvey]) -> Spine:
     return Spine(cluster, stretches, conflicts, ordered)
 
 
-def _before(first: Stretch, ordered: list[LogSurvey]) -> Stretch | None:
+def _before(first: SpineStretch, ordered: list[LogSurvey]) -> SpineStretch | None:
     """What comes before `first`: a log that joins it, else the most up to date of those that end earlier."""
     joining = [log for log in ordered if _continues(log, first)]
     if joining:
         longest = min(joining, key=lambda log: log.start_offset)
-        return Stretch(longest, longest.start_offset, first.start)
+        return SpineStretch(longest, longest.start_offset, first.start)
     epoch = first.log.epochs[0][0] if first.log.epochs else first.log.last_epoch
     for log in ordered:  # what was read once stays, also where it can no longer be compared
         reaches = log.start_offset < first.start <= log.end_offset
         if log.place.is_retained and reaches and log.last_epoch <= epoch:
-            return Stretch(log, log.start_offset, first.start)
+            return SpineStretch(log, log.start_offset, first.start)
     earlier = [log for log in ordered if log.end_offset < first.start and log.last_epoch <= epoch]
-    return Stretch(earlier[0], earlier[0].start_offset, earlier[0].end_offset) if earlier else None
+    return SpineStretch(earlier[0], earlier[0].start_offset, earlier[0].end_offset) if earlier else None
 
 
-def _continues(log: LogSurvey, first: Stretch) -> bool:
+def _continues(log: LogSurvey, first: SpineStretch) -> bool:
     """Whether `log` holds what comes before `first` and says the same where both reach."""
     if not log.start_offset < first.start <= log.end_offset:
         return False
@@ -184,7 +184,7 @@ def _continues(log: LogSurvey, first: Stretch) -> bool:
     return theirs is None or mine == theirs
 
 
-def _newest_snapshot(logs: list[LogSurvey]) -> Stretch | None:
+def _newest_snapshot(logs: list[LogSurvey]) -> SpineStretch | None:
     """The newest snapshot as the end of the history, if it is of no older epoch than the records."""
     found = [(epoch, offset, log) for log in logs for offset, epoch in log.snapshots]
     if not found:
@@ -197,10 +197,10 @@ def _newest_snapshot(logs: list[LogSurvey]) -> Stretch | None:
     bare = msgspec.structs.replace(
         log, start_offset=offset, end_offset=offset, epochs=[], segments=[], sums={}, marks={}
     )
-    return Stretch(msgspec.structs.replace(bare, snapshots=[(offset, epoch)], records=0), offset, offset)
+    return SpineStretch(msgspec.structs.replace(bare, snapshots=[(offset, epoch)], records=0), offset, offset)
 
 
-def _conflict(log: LogSurvey, stretches: list[Stretch]) -> Conflict | None:
+def _conflict(log: LogSurvey, stretches: list[SpineStretch]) -> Conflict | None:
     """What a log says otherwise than the history does."""
     if not log.has_records or any(at.log.key == log.key for at in stretches):
         return None

@@ -11,8 +11,8 @@ from html import escape
 
 import numpy as np
 
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, quantiles
-from metaquorum.pipeline.audit.findings import Finding, seconds_text
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, quantiles
+from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.report import charts, details
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.html import (
@@ -57,7 +57,7 @@ _SECTIONS = (
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def page(fleet: Fleet, found: list[Finding], *, title: str, tables: str) -> str:
+def page(fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str) -> str:
     """The whole page. The same facts give the same text."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
     parts = (
@@ -106,7 +106,7 @@ def _footer(fleet: Fleet, tables: str) -> str:
     return " ".join(words)
 
 
-def _tiles(fleet: Fleet, found: list[Finding]) -> str:
+def _tiles(fleet: Fleet, found: list[AuditFinding]) -> str:
     clusters = fleet.clusters
     sums: Counter[str] = Counter()
     for one in clusters:
@@ -147,7 +147,7 @@ def _worst_tile(clusters: list[ClusterFacts]) -> str:
 # -- findings and clusters -----------------------------------------------------------------------------
 
 
-def _findings(found: list[Finding], fleet: Fleet) -> str:
+def _findings(found: list[AuditFinding], fleet: Fleet) -> str:
     shown = _spread_over_kinds(found, MAX_FINDINGS)
     counted = Counter(one.kind for one in found)
     words = ", ".join(f"{count} {kind}" for kind, count in counted.most_common())
@@ -164,7 +164,7 @@ def _findings(found: list[Finding], fleet: Fleet) -> str:
         )
         for one in shown
     ]
-    heads = ("Severity", "Finding", "Cluster", "Subject", "When", "Count", "In all", "What")
+    heads = ("Severity", "AuditFinding", "Cluster", "Subject", "When", "Count", "In all", "What")
     intro = f'<p class="soft">{escape(words)}.</p>' if found else ""
     more = left_out(
         len(shown), len(found), "findings", "metaquorum pipeline audit --json prints all of them."
@@ -172,7 +172,7 @@ def _findings(found: list[Finding], fleet: Fleet) -> str:
     return section("findings", "Findings", intro, table("The most severe first", heads, rows, wide=7), more)
 
 
-def _spread_over_kinds(found: list[Finding], limit: int) -> list[Finding]:
+def _spread_over_kinds(found: list[AuditFinding], limit: int) -> list[AuditFinding]:
     """At most `limit` findings in their order; of a long list, every kind gets its share."""
     if len(found) <= limit:
         return found
@@ -192,7 +192,7 @@ def _badness(one: ClusterFacts) -> tuple[float, str]:
     return -(sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10), one.cluster
 
 
-def _clusters(fleet: Fleet, found: list[Finding]) -> str:
+def _clusters(fleet: Fleet, found: list[AuditFinding]) -> str:
     ordered = sorted(fleet.clusters, key=_badness)
     errors = Counter(one.cluster for one in found if one.severity == "error")
     warnings = Counter(one.cluster for one in found if one.severity == "warning")
@@ -269,7 +269,7 @@ def _broker_row(one: ClusterFacts, broker: int, fences: int) -> StateRow:
     return f"broker {broker}", told, spans
 
 
-def _down_ms(sessions: list[Session], end_ms: int) -> int:
+def _down_ms(sessions: list[BrokerPeriod], end_ms: int) -> int:
     return sum(max(0, (at.to_ms or end_ms) - at.from_ms) for at in sessions if at.state != "active")
 
 

@@ -112,7 +112,7 @@ class ParkedFetches:
 
 
 @dataclass(slots=True)
-class ReadQueue:
+class ReadRounds:
     """Linearizable reads by token, in rounds."""
 
     waiting: list[int] = field(default_factory=list)
@@ -166,7 +166,7 @@ class LeaderView:
     observers: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
     """Every other node that fetched within `observer_session_ms`."""
     parked: ParkedFetches = field(default_factory=ParkedFetches)
-    reads: ReadQueue = field(default_factory=ReadQueue)
+    reads: ReadRounds = field(default_factory=ReadRounds)
     observer_wake_offset: int = 0
     """The committed end of the last append that observers are woken for. Never falls, never above the high
     watermark."""

@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.api.errors import error_field, refusal_of
-from metaquorum.runtime.api.shapes import UNSET, Kind, Part, Shape
+from metaquorum.runtime.api.shapes import UNSET, Part, PartKind, Shape
 
 _Tree = dict[str, Any]
 """Arguments of a message by field; those of a nested message as a tree."""
@@ -98,18 +98,18 @@ class _Encoder(_Source):
         for part in shape.parts:
             whole = value + part.get
             match part.kind:
-                case Kind.NOWHERE:
+                case PartKind.NOWHERE:
                     pass
-                case Kind.BY_HAND:
+                case PartKind.BY_HAND:
                     for name, encode in (part.rule.encode or {}).items():
                         tree[name] = f"{self.bind(encode)}({value})"
-                case Kind.SPREAD:
+                case PartKind.SPREAD:
                     self._parts(part.inner, self.assign("v", whole), tree, repeated)
-                case Kind.MESSAGES:
+                case PartKind.MESSAGES:
                     repeated.append((part, f"{whole} or ()" if part.optional else whole))
-                case Kind.ERROR:
+                case PartKind.ERROR:
                     _put_at(tree, part.path, self._error(value, whole))
-                case Kind.MESSAGE:
+                case PartKind.MESSAGE:
                     _put_at(tree, part.path, self._nested(part, whole))
                 case _:
                     _put_at(tree, part.path, self._plain(part, whole))
@@ -141,9 +141,9 @@ class _Encoder(_Source):
         return found
 
     def _plain(self, part: Part, whole: str) -> str:
-        if part.kind is Kind.MAP:
+        if part.kind is PartKind.MAP:
             return f"dict({whole})"
-        if part.kind is Kind.SCALARS:
+        if part.kind is PartKind.SCALARS:
             return f"{whole} or ()" if part.optional else whole
         if part.is_plain_enum and part.optional:
             name = self.assign("v", whole)
@@ -170,7 +170,7 @@ class _Decoder(_Source):
         for part in shape.parts:
             if not part.rule.local:
                 arguments.append(part.put + self._part(part, message, around))
-            if part.kind is Kind.ERROR:
+            if part.kind is PartKind.ERROR:
                 arguments.append(f"message={arguments[-1].removeprefix(part.put)}_text")
         if shape.is_single:
             return arguments[0]
@@ -181,7 +181,7 @@ class _Decoder(_Source):
             return f"{self.bind(part.rule.decode)}({message})"
         if part.rule.given:
             return part.name
-        if part.kind is Kind.SPREAD:
+        if part.kind is PartKind.SPREAD:
             return self.value(part.inner, message)
         holder = part.path[:-1]
         if holder not in around:
@@ -191,16 +191,16 @@ class _Decoder(_Source):
 
     def _field(self, part: Part, whole: str, present: str) -> str:
         match part.kind:
-            case Kind.ERROR:
+            case PartKind.ERROR:
                 return self._error(whole, present)
-            case Kind.MESSAGE:
+            case PartKind.MESSAGE:
                 return self._nested(part, whole, present)
-            case Kind.MESSAGES:
+            case PartKind.MESSAGES:
                 return self._elements(part, whole)
-            case Kind.MAP:
+            case PartKind.MAP:
                 make = "tuple" if typing.get_origin(part.type) is tuple else "dict"
                 return f"{make}(sorted({whole}.items()))"
-            case Kind.SCALARS:
+            case PartKind.SCALARS:
                 return self._scalars(part, whole)
             case _:
                 return self._scalar(part, whole, present)

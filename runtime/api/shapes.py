@@ -61,7 +61,7 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     encode: Mapping[str, Callable[[Any], Any]] | None = None
 
 
-class Kind(Enum):
+class PartKind(Enum):
     """What a part is to the generated code."""
 
     SCALAR = auto()
@@ -90,7 +90,7 @@ class Part(msgspec.Struct, kw_only=True):
     default: Any
     rule: FieldRule
     optional: bool = False
-    kind: Kind = Kind.NOWHERE
+    kind: PartKind = PartKind.NOWHERE
     path: tuple[str, ...] = ()
     has_presence: bool = False
     absent: Any = UNSET
@@ -176,10 +176,10 @@ def _placed(part: Part, descriptor: Any) -> Part:
     if rule.given or rule.local:
         return part
     if rule.encode is not None:
-        part.kind = Kind.BY_HAND
+        part.kind = PartKind.BY_HAND
         return part
     if rule.spread is not None:
-        part.kind = Kind.SPREAD
+        part.kind = PartKind.SPREAD
         part.shape = _spread(part.type, rule, descriptor)
         return part
     part.path = tuple((rule.path or part.name).split("."))
@@ -187,15 +187,15 @@ def _placed(part: Part, descriptor: Any) -> Part:
     part.has_presence = field.has_presence
     nested = field.message_type
     if nested is None:
-        part.kind = Kind.SCALARS if field.is_repeated else Kind.SCALAR
+        part.kind = PartKind.SCALARS if field.is_repeated else PartKind.SCALAR
         part.absent = rule.absent
         _settle_none(part, descriptor)
     elif nested.GetOptions().map_entry:
-        part.kind = Kind.MAP
+        part.kind = PartKind.MAP
     elif nested is _ERROR and part.type is ErrorCode:
-        part.kind = Kind.ERROR
+        part.kind = PartKind.ERROR
     else:
-        part.kind = Kind.MESSAGES if field.is_repeated else Kind.MESSAGE
+        part.kind = PartKind.MESSAGES if field.is_repeated else PartKind.MESSAGE
         element = typing.get_args(part.type)[0] if field.is_repeated else part.type
         part.shape = shape_of(element, nested, rule.nested, rule.check)
     return part
@@ -203,7 +203,7 @@ def _placed(part: Part, descriptor: Any) -> Part:
 
 def _settle_none(part: Part, descriptor: Any) -> None:
     """What an absent field is, and how None is sent."""
-    if part.kind is Kind.SCALARS:
+    if part.kind is PartKind.SCALARS:
         return
     if part.has_presence and not part.optional and part.absent is UNSET:
         part.absent = part.default

@@ -22,7 +22,7 @@ ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class KeyRefusal:
     """Why a key is refused, and for which values."""
 
     when: str
@@ -42,35 +42,39 @@ _SET = "set"
 _POLICY = "remove the line to allow what the policy would refuse"
 _INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location instead"
 
-ALWAYS: Mapping[str, Refusal] = {
-    "authorizer.class.name": Refusal(
+ALWAYS: Mapping[str, KeyRefusal] = {
+    "authorizer.class.name": KeyRefusal(
         _SET,
         ("remove the line if any client that reaches a listener may do everything"),
     ),
-    "create.topic.policy.class.name": Refusal(_SET, _POLICY),
-    "alter.config.policy.class.name": Refusal(_SET, _POLICY),
-    "config.providers": Refusal(_SET, "write the values into the file"),
-    "delete.topic.enable": Refusal("`false`", "topics can always be deleted; remove the line", _is("false")),
-    "remote.log.storage.system.enable": Refusal(
+    "create.topic.policy.class.name": KeyRefusal(_SET, _POLICY),
+    "alter.config.policy.class.name": KeyRefusal(_SET, _POLICY),
+    "config.providers": KeyRefusal(_SET, "write the values into the file"),
+    "delete.topic.enable": KeyRefusal(
+        "`false`", "topics can always be deleted; remove the line", _is("false")
+    ),
+    "remote.log.storage.system.enable": KeyRefusal(
         "`true`", "there is no tiered storage, and its records would be missing", _is("true")
     ),
-    "zookeeper.connect": Refusal(_SET, "remove the line and set controller.quorum.voters"),
-    "zookeeper.metadata.migration.enable": Refusal("`true`", "finish the migration with Kafka", _is("true")),
+    "zookeeper.connect": KeyRefusal(_SET, "remove the line and set controller.quorum.voters"),
+    "zookeeper.metadata.migration.enable": KeyRefusal(
+        "`true`", "finish the migration with Kafka", _is("true")
+    ),
 }
-WITH_TLS: Mapping[str, Refusal] = {
-    "ssl.cipher.suites": Refusal(_SET, "gRPC chooses the cipher suites; remove the line"),
-    "ssl.enabled.protocols": Refusal(
+WITH_TLS: Mapping[str, KeyRefusal] = {
+    "ssl.cipher.suites": KeyRefusal(_SET, "gRPC chooses the cipher suites; remove the line"),
+    "ssl.enabled.protocols": KeyRefusal(
         "without TLSv1.2 or TLSv1.3",
         "TLSv1.2 and TLSv1.3 are always enabled; remove the line",
         _restricts_tls,
     ),
-    "ssl.engine.factory.class": Refusal(_SET, "there are no plug-ins; remove the line"),
-    "ssl.key.password": Refusal(_SET, "decrypt the private key"),
-    "ssl.keystore.password": Refusal(_SET, "a PEM file has no password; remove the line"),
-    "ssl.truststore.password": Refusal(_SET, "a PEM file has no password; remove the line"),
-    "ssl.keystore.key": Refusal(_SET, _INLINE),
-    "ssl.keystore.certificate.chain": Refusal(_SET, _INLINE),
-    "ssl.truststore.certificates": Refusal(_SET, _INLINE),
+    "ssl.engine.factory.class": KeyRefusal(_SET, "there are no plug-ins; remove the line"),
+    "ssl.key.password": KeyRefusal(_SET, "decrypt the private key"),
+    "ssl.keystore.password": KeyRefusal(_SET, "a PEM file has no password; remove the line"),
+    "ssl.truststore.password": KeyRefusal(_SET, "a PEM file has no password; remove the line"),
+    "ssl.keystore.key": KeyRefusal(_SET, _INLINE),
+    "ssl.keystore.certificate.chain": KeyRefusal(_SET, _INLINE),
+    "ssl.truststore.certificates": KeyRefusal(_SET, _INLINE),
 }
 """Refused where a listener of this node, or the controllers', is SSL; else they do nothing in Kafka."""
 

@@ -25,7 +25,13 @@ from metaquorum.runtime.config.addresses import (
 from metaquorum.runtime.config.foreign import check_passed_over, refuse_unknown, with_new_names
 from metaquorum.runtime.config.key import BOTH, BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
-from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, Retention, check_membership, unbounded
+from metaquorum.runtime.config.node import (
+    UNKNOWN_NODE_ID,
+    NodeConfig,
+    RetentionBounds,
+    check_membership,
+    unbounded,
+)
 from metaquorum.runtime.config.tls import check_tls, tls_files
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
@@ -180,7 +186,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
             segment_bytes=cast(int, values["metadata.log.segment.bytes"]),
             segment_ms=cast(int, values["metadata.log.segment.ms"]),
         ),
-        retention=Retention(
+        retention=RetentionBounds(
             max_bytes=unbounded(values["metadata.max.retention.bytes"]),
             max_ms=unbounded(values["metadata.max.retention.ms"]),
         ),

@@ -28,7 +28,7 @@ UNKNOWN_NODE_ID = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class RetentionBounds:
     """What `metadata.max.retention.*` allow to keep; None: without a bound."""
 
     max_bytes: int | None
@@ -57,7 +57,7 @@ class NodeConfig:
     tls: TlsFiles
     raft: RaftConfig
     log: LogConfig
-    retention: Retention
+    retention: RetentionBounds
     values: Mapping[str, Value]
     passed_over: tuple[str, ...] = ()
 

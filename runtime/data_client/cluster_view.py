@@ -45,7 +45,7 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class PartitionLeader:
     """Whom to ask about a partition."""
 
     broker_id: int
@@ -93,14 +93,14 @@ class ClusterView:
     def topic(self, name: str) -> TopicView | None:
         return self._topics.get(name)
 
-    def leader(self, topic: str, partition: int) -> Leader | None:
+    def leader(self, topic: str, partition: int) -> PartitionLeader | None:
         """None: no one that is known, or no one leads. Ask for a refresh then."""
         known = self._topics.get(topic)
         found = known.partitions.get(partition) if known else None
         if found is None or found.leader == NO_LEADER:
             return None
         address = self._brokers.get(found.leader)
-        return None if address is None else Leader(found.leader, address, found.epoch)
+        return None if address is None else PartitionLeader(found.leader, address, found.epoch)
 
     def led(self, topic: str) -> list[int]:
         """The topic's partitions that have a leader."""

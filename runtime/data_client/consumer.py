@@ -24,7 +24,15 @@ from metaquorum.runtime.data_client.offsets import OffsetFinder
 from metaquorum.runtime.data_client.records import Record
 from metaquorum.storage.errors import BatchError
 
-__all__ = ["Chunk", "Consumer", "ConsumerConfig", "OutOfRange", "Start", "StartKind", "TruncatedError"]
+__all__ = [
+    "Consumer",
+    "ConsumerConfig",
+    "OutOfRange",
+    "PolledRecords",
+    "Start",
+    "StartKind",
+    "TruncatedError",
+]
 
 
 class StartKind(Enum):
@@ -78,7 +86,7 @@ class ConsumerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class PolledRecords:
     """Records of one partition, in order. `next_offset`: where the following ones begin."""
 
     topic: str
@@ -190,7 +198,7 @@ class Consumer:
         """Goes on there. What was read ahead of the partition is dropped."""
         self._begin((topic, partition), offset)
 
-    async def poll(self, timeout_ms: int | None = None) -> Chunk | None:
+    async def poll(self, timeout_ms: int | None = None) -> PolledRecords | None:
         """The next records of some partition; None: there were none in `timeout_ms` (None: wait for ever).
         Raises what stops a partition: TruncatedError when records that were given are not in the log any
         more, ApiError OFFSET_OUT_OF_RANGE, BatchError for damage or a codec that is not opened here."""
@@ -206,7 +214,7 @@ class Consumer:
             except TimeoutError:
                 return None
 
-    async def _take(self, fetched: Fetched) -> Chunk | None:
+    async def _take(self, fetched: Fetched) -> PolledRecords | None:
         self._fetcher.taken(fetched)
         name = fetched.name
         match fetched.problem:
@@ -242,7 +250,7 @@ class Consumer:
         self._positions[name] = max(position, reached)
         if not records:
             return None
-        return Chunk(
+        return PolledRecords(
             topic=name[0],
             partition=name[1],
             records=records,

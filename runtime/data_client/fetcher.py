@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
-from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader, PartitionName
+from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionLeader, PartitionName
 from metaquorum.runtime.data_client.connections import Connections, LinkError
-from metaquorum.runtime.data_client.records import Batch, split_batches
+from metaquorum.runtime.data_client.records import FetchedBatch, split_batches
 from metaquorum.storage.errors import BatchError
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
@@ -62,7 +62,7 @@ class Fetched:
     """What came of one partition: batches, or the problem that stops it."""
 
     name: PartitionName
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[FetchedBatch, ...] = ()
     next_offset: int = -1
     high_watermark: int = -1
     size_bytes: int = 0
@@ -171,13 +171,15 @@ class Fetcher:
                 self._view.want_refresh()
                 await asyncio.sleep(backoff.failed(0) / 1000)
 
-    def _choose(self, broker_id: int, now: float) -> tuple[Leader | None, list[_Assigned], float | None]:
+    def _choose(
+        self, broker_id: int, now: float
+    ) -> tuple[PartitionLeader | None, list[_Assigned], float | None]:
         """Which partitions to ask this broker for; where there is none, how long to wait for one (None: until
         something changes)."""
         if self._waiting_bytes >= self._limits.prefetch_bytes:
             return None, [], None
         chosen: list[_Assigned] = []
-        found: Leader | None = None
+        found: PartitionLeader | None = None
         wait_s: float | None = None
         for each in self._assigned.values():
             leader = None if each.stopped else self._view.leader(*each.name)
@@ -190,7 +192,7 @@ class Fetcher:
             chosen.append(each)
         return found, chosen, wait_s
 
-    async def _fetch(self, leader: Leader, chosen: list[_Assigned]) -> bool:
+    async def _fetch(self, leader: PartitionLeader, chosen: list[_Assigned]) -> bool:
         """One request and what came of it; False: the broker did not help."""
         request = api.FetchRequest(
             max_wait_ms=self._limits.max_wait_ms,
@@ -243,7 +245,7 @@ class Fetcher:
             last_fetched_epoch=each.position.epoch,
         )
 
-    def _take(self, each: _Assigned, part: api.FetchedPartition, leader: Leader) -> None:
+    def _take(self, each: _Assigned, part: api.FetchedPartition, leader: PartitionLeader) -> None:
         if part.error is not ErrorCode.NONE:
             self._refused(each, part, leader)
             return
@@ -277,7 +279,7 @@ class Fetcher:
             )
         )
 
-    def _refused(self, each: _Assigned, part: api.FetchedPartition, leader: Leader) -> None:
+    def _refused(self, each: _Assigned, part: api.FetchedPartition, leader: PartitionLeader) -> None:
         name = f"{each.name[0]}-{each.name[1]}"
         if self._view.is_gone(each.name[0]):
             text = f"topic {each.name[0]} was deleted while it was read"

@@ -10,7 +10,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.data_client.cluster_view import REFRESH, ClusterView, Leader, PartitionName
+from metaquorum.runtime.data_client.cluster_view import REFRESH, ClusterView, PartitionLeader, PartitionName
 from metaquorum.runtime.data_client.connections import Connections, LinkError
 
 ATTEMPT_MS = 5_000
@@ -33,7 +33,7 @@ class OffsetFinder:
         found: dict[PartitionName, int] = {}
         problem = ""
         while missing := [each for each in wanted if each not in found]:
-            groups: dict[int, tuple[Leader, list[PartitionName]]] = {}
+            groups: dict[int, tuple[PartitionLeader, list[PartitionName]]] = {}
             for topic, partition in missing:
                 leader = self._view.leader(topic, partition)
                 if leader is None:
@@ -55,7 +55,7 @@ class OffsetFinder:
         return found
 
     async def _ask(
-        self, leader: Leader, names: list[PartitionName], wanted: Mapping[PartitionName, int]
+        self, leader: PartitionLeader, names: list[PartitionName], wanted: Mapping[PartitionName, int]
     ) -> tuple[dict[PartitionName, int], str]:
         """What one leader said, and what it refused for now."""
         partitions = []

@@ -33,7 +33,7 @@ _STORED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProducerIdentity:
     """An idempotent producer's id and epoch."""
 
     producer_id: int
@@ -56,7 +56,7 @@ _NOT_STORED = _NEVER_FITS | {
 """With these a leader refuses a batch before it appends it; others may come after that."""
 
 
-class Step(Enum):
+class BatchOutcome(Enum):
     """What becomes of a batch after an answer."""
 
     DONE = auto()
@@ -74,7 +74,7 @@ class OutBatch:
     payload: Payload
     deadline_ms: int
     handle: Any = None
-    identity: Identity | None = None
+    identity: ProducerIdentity | None = None
     sequence: int = -1
     ordinal: int = 0
     in_flight: bool = False
@@ -93,7 +93,7 @@ class OutBatch:
 class _Numbers:
     """Of the partition's current epoch."""
 
-    identity: Identity | None = None
+    identity: ProducerIdentity | None = None
     next_sequence: int = 0
     next_ordinal: int = 0
 
@@ -121,19 +121,19 @@ class PartitionQueue:
         return len(self.waiting) + len(self.unsettled)
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> ProducerIdentity | None:
         """Under which the unsettled batches were sent."""
         return self._numbers.identity
 
     @property
-    def needs_epoch_after(self) -> Identity | None:
+    def needs_epoch_after(self) -> ProducerIdentity | None:
         """The identity that must be followed by a new epoch before anything is sent; None: it is good."""
         return self._numbers.identity if self._needs_epoch else None
 
     def add(self, batch: OutBatch) -> None:
         self.waiting.append(batch)
 
-    def next(self, identity: Identity | None, now_ms: int) -> OutBatch | None:
+    def next(self, identity: ProducerIdentity | None, now_ms: int) -> OutBatch | None:
         """The batch to send now, marked as under way; None: there is none that may be sent."""
         if now_ms < self.hold_until_ms:
             return None
@@ -160,7 +160,7 @@ class PartitionQueue:
     def _proven(self, now_ms: int) -> bool:
         return self._proven_ms is not None and now_ms - self._proven_ms <= PROVEN_MS
 
-    def _take_new(self, identity: Identity | None) -> OutBatch | None:
+    def _take_new(self, identity: ProducerIdentity | None) -> OutBatch | None:
         numbers = self._numbers
         if not self.waiting:
             return None
@@ -176,7 +176,7 @@ class PartitionQueue:
         self._number(batch)
         return batch
 
-    def _begin_epoch(self, identity: Identity) -> None:
+    def _begin_epoch(self, identity: ProducerIdentity) -> None:
         self._numbers.identity = identity
         self._numbers.next_sequence = 0
         self._proven_ms = None
@@ -192,32 +192,32 @@ class PartitionQueue:
             batch.sequence = numbers.next_sequence
             numbers.next_sequence = (numbers.next_sequence + batch.payload.count) % SEQUENCE_LIMIT
 
-    def answered(self, batch: OutBatch, code: ErrorCode, now_ms: int) -> Step:
+    def answered(self, batch: OutBatch, code: ErrorCode, now_ms: int) -> BatchOutcome:
         """A leader's answer. RETRY and NEW_EPOCH keep the batch; the others give it back."""
         batch.in_flight = False
         if code in _STORED:
             self._backoff.succeeded()
             self._proven_ms = now_ms
             self.unsettled.remove(batch)
-            return Step.DONE
+            return BatchOutcome.DONE
         batch.maybe_stored = batch.maybe_stored or code not in _NOT_STORED
         if code in _NEVER_FITS:
             return self._does_not_fit(batch, now_ms)
         if code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE:
             self._retry(now_ms)
-            return Step.RETRY
+            return BatchOutcome.RETRY
         self.unsettled.remove(batch)
         # What was sent behind it is refused as out of order now; the epoch is changed when that is sure.
         self._recovering = bool(self.unsettled)
-        return Step.FAILED
+        return BatchOutcome.FAILED
 
-    def _does_not_fit(self, batch: OutBatch, now_ms: int) -> Step:
+    def _does_not_fit(self, batch: OutBatch, now_ms: int) -> BatchOutcome:
         if not batch.sent_as_oldest:
             # Something before it failed. It is sent again behind that.
             self._recovering = True
-            return Step.RETRY
+            return BatchOutcome.RETRY
         self._needs_epoch = True
-        return Step.NEW_EPOCH
+        return BatchOutcome.NEW_EPOCH
 
     def lost(self, batch: OutBatch, now_ms: int) -> None:
         """There was no answer: the batch may be stored or not. It is sent again with the same sequence."""

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: tuple[tuple[bytes, bytes | None], ...]
 
 
-class Batch(NamedTuple):
+class FetchedBatch(NamedTuple):
     """A whole batch, checked; `data` is header and payload."""
 
     header: BatchHeader
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
         )
 
 
-def split_batches(data: bytes) -> Iterator[Batch]:
+def split_batches(data: bytes) -> Iterator[FetchedBatch]:
     """The batches of a fetched run, whole ones with the right CRC. Raises BatchError at the first other."""
     position = 0
     while position < len(data):
@@ -65,7 +65,7 @@ def split_batches(data: bytes) -> Iterator[Batch]:
             )
         header = parse_header(data, position)
         after = position + header.size_bytes
-        yield Batch(header, data if not position and after == len(data) else data[position:after])
+        yield FetchedBatch(header, data if not position and after == len(data) else data[position:after])
         position = after
 
 

@@ -17,9 +17,15 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import Address
-from metaquorum.runtime.data_client.cluster_view import ClusterView, Leader
+from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionLeader
 from metaquorum.runtime.data_client.connections import Connections, LinkError
-from metaquorum.runtime.data_client.produce_queue import RETRY, Identity, OutBatch, PartitionQueue, Step
+from metaquorum.runtime.data_client.produce_queue import (
+    RETRY,
+    BatchOutcome,
+    OutBatch,
+    PartitionQueue,
+    ProducerIdentity,
+)
 
 TICK_MS = 100
 """How often expiry and slow requests are looked after."""
@@ -81,7 +87,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class Counters:
+class SenderCounters:
     """What happened: requests sent, batches sent again, producer epochs begun."""
 
     requests: int = 0
@@ -113,12 +119,12 @@ class Sender:
         self._lanes: list[Lane] = []
         self._ready: dict[Lane, None] = {}
         self._in_flight: dict[int, dict[_Request, None]] = defaultdict(dict)
-        self._identity: Identity | None = None
+        self._identity: ProducerIdentity | None = None
         self._identity_task: asyncio.Task[None] | None = None
         self._tick_task: asyncio.Task[None] | None = None
         self._pump_due = False
         self._stopped = False
-        self.counters = Counters()
+        self.counters = SenderCounters()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -144,9 +150,8 @@ class Sender:
             if lane.wake is not None:
                 lane.wake.cancel()
             for batch in lane.queue.clear():
-                self._fail(
-                    batch, ErrorCode.REQUEST_TIMED_OUT, "the producer was closed before it was acknowledged"
-                )
+                text = "the producer was closed before it was acknowledged"
+                self._fail(batch, ErrorCode.REQUEST_TIMED_OUT, text)
 
     def ready(self, lane: Lane) -> None:
         """The lane may have something to send."""
@@ -176,7 +181,7 @@ class Sender:
             self._obtain_identity(None)
             return
         while True:
-            requests: dict[int, tuple[Leader, list[tuple[Lane, OutBatch, int]]]] = {}
+            requests: dict[int, tuple[PartitionLeader, list[tuple[Lane, OutBatch, int]]]] = {}
             sizes: dict[int, int] = defaultdict(int)
             for lane in list(self._ready):
                 leader = self._view.leader(lane.topic, lane.partition)
@@ -184,9 +189,8 @@ class Sender:
                     # Stays ready: the next change of the view comes back here.
                     self._view.want_refresh()
                     continue
-                if len(self._in_flight[leader.broker_id]) >= self._limits.max_in_flight:
-                    continue
-                if sizes[leader.broker_id] >= self._limits.max_request_bytes:
+                is_full = sizes[leader.broker_id] >= self._limits.max_request_bytes
+                if is_full or len(self._in_flight[leader.broker_id]) >= self._limits.max_in_flight:
                     continue
                 batch = self._next_of(lane)
                 if batch is None:
@@ -217,7 +221,7 @@ class Sender:
         lane.wake = None
         self.ready(lane)
 
-    def _send(self, leader: Leader, batches: list[tuple[Lane, OutBatch, int]]) -> None:
+    def _send(self, leader: PartitionLeader, batches: list[tuple[Lane, OutBatch, int]]) -> None:
         partitions = []
         for lane, batch, _ in batches:
             view = self._view.topic(lane.topic)
@@ -281,18 +285,17 @@ class Sender:
     def _result(self, lane: Lane, batch: OutBatch, epoch: int, result: api.ProduceResult) -> None:
         step = lane.queue.answered(batch, result.error, self._now_ms())
         self._ready[lane] = None
-        if step is Step.DONE:
+        if step is BatchOutcome.DONE:
             self._settled(batch, result.base_offset)
             return
         batch.problem = f"{result.error.name}: {result.message or 'refused'}"
         self.counters.refusals[result.error.name] += 1
-        if step is Step.FAILED:
+        if step is BatchOutcome.FAILED:
             self._fail(batch, result.error, result.message or "the leader refused it")
             return
         self.counters.retries += 1
         if result.error in _HOP:
-            newer = self._view.learned(lane.topic, lane.partition, result.leader, result.leader_epoch)
-            if newer:
+            if self._view.learned(lane.topic, lane.partition, result.leader, result.leader_epoch):
                 lane.queue.hurry()
             known = self._view.leader(lane.topic, lane.partition)
             if known is None or known.epoch <= epoch:
@@ -304,11 +307,11 @@ class Sender:
 
     # --- the producer's identity
 
-    def _obtain_identity(self, previous: Identity | None) -> None:
+    def _obtain_identity(self, previous: ProducerIdentity | None) -> None:
         if self._identity_task is None or self._identity_task.done():
             self._identity_task = self._loop.create_task(self._ask_identity(previous))
 
-    async def _ask_identity(self, previous: Identity | None) -> None:
+    async def _ask_identity(self, previous: ProducerIdentity | None) -> None:
         """A producer id, or the next epoch of the one that we have. Any broker can tell."""
         backoff = Backoff(RETRY, self._rng)
         request = api.InitProducerIdRequest()
@@ -333,7 +336,7 @@ class Sender:
                         # Our last question was carried out though its answer was lost: begin with a new id.
                         request = api.InitProducerIdRequest()
                     continue
-                self._identity = Identity(answer.producer_id, answer.producer_epoch)
+                self._identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
                 self.counters.epochs += 1
                 self.view_changed()
                 return

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 
 
-class Place:
+class Turn:
     """Someone's place in the line."""
 
     __slots__ = ("_called",)
@@ -35,27 +35,27 @@ class Turns:
     __slots__ = ("_line",)
 
     def __init__(self) -> None:
-        self._line: OrderedDict[Place, None] = OrderedDict()
+        self._line: OrderedDict[Turn, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._line)
 
-    def take(self) -> Place:
+    def take(self) -> Turn:
         """The last place."""
-        place = Place()
+        place = Turn()
         self._line[place] = None
         return place
 
-    async def reach(self, place: Place) -> None:
+    async def reach(self, place: Turn) -> None:
         """Returns when everyone who came before has left."""
         if self._first() is not place:
             await place.wait()
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: Turn) -> None:
         """A caller behind the first has the next turn."""
         del self._line[place]
         if self._line:
             self._first().call()
 
-    def _first(self) -> Place:
+    def _first(self) -> Turn:
         return next(iter(self._line))

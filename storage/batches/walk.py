@@ -25,7 +25,7 @@ Hop: TypeAlias = tuple[int, int, int, int]
 _CHECKED = struct.Struct(">qiibI2xi30xi")
 
 
-class Walk(NamedTuple):
+class BatchWalk(NamedTuple):
     """The batches that passed, where they end, and what is wrong with the bytes there (None at the end)."""
 
     hops: list[Hop]
@@ -41,7 +41,7 @@ def walk_batches(
     verify_crc: bool = True,
     limit: int | None = None,
     gaps: bool = False,
-) -> Walk:
+) -> BatchWalk:
     """Checks length, magic, CRC, contiguous offsets from `expected_offset` on, epochs that never fall, and
     record counts of every batch in `buf`; stops at the first that is cut off or wrong, or that would pass
     `limit` bytes (the first batch always may). With `gaps` offsets only rise, and batches may lack records:
@@ -68,14 +68,14 @@ def walk_batches(
         ):
             break
         if after > end and hops:
-            return Walk(hops, position, None)
+            return BatchWalk(hops, position, None)
         expected_offset = base + delta + 1
         epoch = batch_epoch
         hops.append((position, base, expected_offset, epoch))
         position = after
     if position == size:
-        return Walk(hops, position, None)
+        return BatchWalk(hops, position, None)
     problem = batch_problem(
         buf, position, expected_offset=expected_offset, min_epoch=epoch, verify_crc=verify_crc, gaps=gaps
     )
-    return Walk(hops, position, problem)
+    return BatchWalk(hops, position, problem)

@@ -123,7 +123,7 @@ def store_recovery_point(disk: Disk, directory: str, point: RecoveryPoint) -> No
     write_atomically(disk, join(directory, FILE_NAME), point.encode())
 
 
-class Scan(NamedTuple):
+class RecoveryScan(NamedTuple):
     """How far a file holds whole, valid batches: to byte `end`, offset `next_offset`, leader epoch `epoch`.
 
     `problem` says what follows there, or is None when the file ends there.
@@ -143,7 +143,7 @@ def scan_file(
     on_hops: Callable[[int, list[Hop]], None],
     *,
     gaps: bool = False,
-) -> Scan:
+) -> RecoveryScan:
     """Walks `file` from `position`, where offset `next_offset` must begin (with `gaps`: at the lowest), to
     its end or its first problem.
 
@@ -162,9 +162,9 @@ def scan_file(
             continue
         needed = _needed_bytes(buf, size - position)
         if needed is None or needed <= len(buf):
-            return Scan(position, next_offset, epoch, walk.problem)
+            return RecoveryScan(position, next_offset, epoch, walk.problem)
         window = needed
-    return Scan(position, next_offset, epoch, None)
+    return RecoveryScan(position, next_offset, epoch, None)
 
 
 def _needed_bytes(buf: bytes, left: int) -> int | None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
-from metaquorum.storage.batches.walk import Walk, walk_batches
+from metaquorum.storage.batches.walk import BatchWalk, walk_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.log.reader import Damage, LogReader
 
@@ -77,7 +77,7 @@ def numbers_at(data: bytes, places: npt.NDArray[np.int64], dtype: str) -> npt.ND
     return raw[places].view(dtype).astype(np.int64)
 
 
-def split_runs(buf: bytes, walk: Walk, position: int, file: str) -> Iterator[RecordBatch | BatchRun]:
+def split_runs(buf: bytes, walk: BatchWalk, position: int, file: str) -> Iterator[RecordBatch | BatchRun]:
     """The batches that a walk found in `buf`, runs of `MIN_BATCHES` and more as one value each."""
     if not walk.hops:
         return

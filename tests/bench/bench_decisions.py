@@ -22,7 +22,7 @@ from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.columns.scan import Scan, naming
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partitions import election_slice, removal_slice
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.codec import encode
@@ -194,7 +194,7 @@ def decide(
         image,
         request,
         config,
-        candidates=[Candidate(broker_id, None) for broker_id in image.brokers],
+        candidates=[UsableBroker(broker_id, None) for broker_id in image.brokers],
         new_topic_id=partial(rng.randbytes, 16),
         rng=rng,
     )

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.controller.encoding import encode_records_batch
-from metaquorum.metadata.columnar.bulk import Bulk, NewPartitions, in_pieces
+from metaquorum.metadata.columnar.bulk import Bulk, NewPartitionRows, in_pieces
 from metaquorum.metadata.columnar.rows import NewRows, topic_words
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
@@ -120,7 +120,7 @@ def log_batches(shape: Shape) -> Iterator[tuple[int, bytes]]:
             replicas = _replicas(shape, rng, number * size, size)
             places = rng.integers(shape.directories, size=replicas.shape)
             pieces.append(
-                NewPartitions(
+                NewPartitionRows(
                     NewRows(
                         topic=topic_words([uuid])[0],
                         indexes=np.arange(size, dtype=np.int32),

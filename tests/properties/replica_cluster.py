@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.partition.values import ReadPlan, Role
+from metaquorum.broker.replica.partition.values import ReadPlan, ReplicaRole
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
@@ -425,7 +425,7 @@ class Cluster:
         partition = process.replica.partition
         assert partition.start_offset <= partition.high_watermark <= partition.end_offset
         assert partition.synced_end <= partition.written_end <= partition.end_offset
-        if partition.role is not Role.LEADER:
+        if partition.role is not ReplicaRole.LEADER:
             process.led = None
             return
         if process.led is not None:
@@ -439,7 +439,7 @@ class Cluster:
             header = parse_header(each)
             if header.next_offset > partition.high_watermark:
                 break
-            if partition.role is Role.LEADER:
+            if partition.role is ReplicaRole.LEADER:
                 assert self.committed.setdefault(header.base_offset, each) == each, "committed twice"
             known = self.committed.get(header.base_offset)
             assert known is None or known == each, f"{header.base_offset} differs below a high watermark"

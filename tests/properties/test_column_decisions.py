@@ -25,7 +25,7 @@ from metaquorum.controller.partitions.partitions import (
     preferred_slice,
     removal_slice,
 )
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.result import Slice
 from metaquorum.metadata.columnar.bulk import RecordPieces, in_pieces
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED, MetadataImage
@@ -359,7 +359,7 @@ def test_new_partitions_in_columns_are_those_made_one_by_one(seed: int, count: i
     records.append(TopicRecord("t", topic))
     state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records)
     fenced = rng.choice((-1, -1, 3))
-    candidates = [Candidate(broker, None, broker == fenced) for broker in range(BROKERS)]
+    candidates = [UsableBroker(broker, None, broker == fenced) for broker in range(BROKERS)]
     new = NewPartitions(state.newest, candidates, rng)
     width = rng.randint(1, 4)
     lists = [(0, *rng.sample(range(1, BROKERS), width - 1)) for _ in range(count)]

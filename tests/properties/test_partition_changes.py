@@ -17,7 +17,7 @@ from metaquorum.controller.partitions.partitions import (
     preferred_slice,
     removal_slice,
 )
-from metaquorum.controller.partitions.placement import Candidate, place
+from metaquorum.controller.partitions.placement import UsableBroker, place
 from metaquorum.metadata.image import LOST, RECOVERING, UNASSIGNED, MetadataImage, PartitionInfo
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.offline import directory_online
@@ -232,7 +232,7 @@ def test_whatever_happens_to_a_partition_the_laws_hold(
 def test_placement_is_always_distinct_led_by_the_living_and_repeatable(
     brokers: list[tuple[str | None, bool]], factor: int, seed: int
 ) -> None:
-    candidates = [Candidate(n, rack, fenced) for n, (rack, fenced) in enumerate(brokers)]
+    candidates = [UsableBroker(n, rack, fenced) for n, (rack, fenced) in enumerate(brokers)]
     living = {each.broker_id for each in candidates if not each.fenced}
     if not living or factor > len(candidates):
         return

@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.entities.history import Span, history
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, entities_below, touched
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
-from metaquorum.metadata.inspect.walk.states import Step, state_at, steps
+from metaquorum.metadata.inspect.walk.states import WalkStep, state_at, steps
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import shared_data_path
 from tests.images import describe_difference
@@ -46,7 +46,7 @@ def log_at(name: str) -> MetadataLog:
 
 
 @cache
-def replayed(name: str) -> list[Step]:
+def replayed(name: str) -> list[WalkStep]:
     """The whole log, replayed record by record from its first one without any snapshot."""
     log = log_at(name)
     return list(steps(log, Point(offset=0), END))

@@ -16,10 +16,10 @@ from metaquorum.broker.replica.disk_work import (
     FoundReplica,
     LogAppended,
     LogsSynced,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReplicaCreated,
+    ReplicaLogTrimmed,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
@@ -272,7 +272,7 @@ class ReplicasPlayer(Player):
         self._event(event)
 
     def do_trimmed(self, directory: str, partition: str, incarnation: str, start: str, size: str) -> None:
-        event = LogTrimmed(
+        event = ReplicaLogTrimmed(
             directory_id=place_of(directory),
             key=key(partition),
             incarnation=int(incarnation),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from metaquorum.broker.replica.disk_work import ReadPartition
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import (
@@ -49,7 +49,7 @@ class DataLaws(DirectoryLaws):
         self._answered: set[tuple[PartitionKey, int, int, int]] = set()
         self._readers: dict[tuple[PartitionKey, int], int] = {}
         self._checked: dict[tuple[str, int, PartitionKey, int, int], int] = {}
-        self._roles: dict[tuple[str, int, PartitionKey], tuple[Role, int]] = {}
+        self._roles: dict[tuple[str, int, PartitionKey], tuple[ReplicaRole, int]] = {}
         self.acknowledged = 0
 
     # ---- answers ---------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class DataLaws(DirectoryLaws):
         """The replica that an answer came from: it leads, and lies in a directory that works."""
         partition = process.partitions().get(key)
         name = f"{process.host.name} {self.name_of(key)}"
-        if partition is None or partition.role is not Role.LEADER:
+        if partition is None or partition.role is not ReplicaRole.LEADER:
             raise SafetyError(f"{name} answers and leads no such partition")
         failed = self.failed.get((process.host.name, process.host.boot), set())
         if partition.directory_id in failed:
@@ -148,7 +148,7 @@ class DataLaws(DirectoryLaws):
         """Look at every replica of a broker that took a step."""
         failed = self.failed.get((process.host.name, process.host.boot), ())
         for key, partition in process.partitions().items():
-            if partition.directory_id in failed and partition.role is not Role.IDLE:
+            if partition.directory_id in failed and partition.role is not ReplicaRole.IDLE:
                 raise SafetyError(
                     f"{process.host.name} {self.name_of(key)} goes on as {partition.role.name} in the dead"
                     f" directory {short(partition.directory_id)}"
@@ -162,7 +162,7 @@ class DataLaws(DirectoryLaws):
         if self._roles.get(at) == now:
             return
         self._roles[at] = now
-        if partition.role is Role.IDLE:
+        if partition.role is ReplicaRole.IDLE:
             return
         name = f"{process.host.name} {self.name_of(key)}"
         info = None if process.image is None else process.image.topics.partition(*key)
@@ -172,7 +172,7 @@ class DataLaws(DirectoryLaws):
                 f"{name} is {partition.role.name} in {short(partition.directory_id)}, and its image places"
                 f" it in {None if placed is None else short(placed)}"
             )
-        if partition.role is Role.LEADER:
+        if partition.role is ReplicaRole.LEADER:
             who = f"{process.host.name} boot {process.host.boot}"
             other = self._leaders.setdefault((key, partition.leader_epoch), who)
             if other != who:
@@ -214,7 +214,7 @@ class DataLaws(DirectoryLaws):
             return
         name = f"{process.host.name} {self.name_of(key)}"
         truth = self.truth(key, self.generation(key, partition.leader_epoch))
-        if partition.role is Role.LEADER:
+        if partition.role is ReplicaRole.LEADER:
             self._check_isr(process, partition, name)
         for batch in self.batches_of(process, partition, checked, high_watermark):
             if batch.header.next_offset > high_watermark:
@@ -234,9 +234,9 @@ class DataLaws(DirectoryLaws):
 
     def _in_sync(self, process: DataBroker, partition: Partition) -> bool:
         info = self.image().topics.partition(*partition.key)
-        if partition.role is Role.LEADER:
+        if partition.role is ReplicaRole.LEADER:
             return True  # of its own epoch, which may be over: what it calls committed is so all the same
-        if info is None or partition.role is Role.IDLE or info.leader_epoch != partition.leader_epoch:
+        if info is None or partition.role is ReplicaRole.IDLE or info.leader_epoch != partition.leader_epoch:
             return False
         return process.node_id in info.isr
 

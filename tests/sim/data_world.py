@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import UNASSIGNED, MetadataImage, PartitionInfo
@@ -337,7 +337,7 @@ class DataWorld(World):
             return f"{name} is not in sync: {partition}"
         key = (partition.topic_id, partition.index)
         leader = brokers[partition.leader].partitions().get(key)
-        if leader is None or leader.role is not Role.LEADER:
+        if leader is None or leader.role is not ReplicaRole.LEADER:
             return f"{name}: broker {partition.leader} does not lead"
         for member in partition.replicas:
             replica = brokers[member].partitions().get(key)

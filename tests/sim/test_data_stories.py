@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.image import LOST, PartitionInfo
 from metaquorum.metadata.records.parts import NO_LEADER
 from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
@@ -262,7 +262,9 @@ def _dies_unassigned(story: DataStory, *, lost_is_heard: bool) -> DataBroker:
     story.run_for(500)
     fresh_id = _partitions_of(story, "fresh")[0].topic_id
     running = process.partitions().items()
-    assert all(each.role is Role.IDLE for key, each in running if key[0] == fresh_id), "nobody knows where"
+    assert all(each.role is ReplicaRole.IDLE for key, each in running if key[0] == fresh_id), (
+        "nobody knows where"
+    )
     world.data[0].by_id(made()[0]).die()
     return process
 

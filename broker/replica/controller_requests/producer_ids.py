@@ -21,7 +21,7 @@ EPOCH_MAX = 32_766
 """The last epoch that is given: after it comes a new id (KIP-360)."""
 
 
-class ProducerIds:
+class ProducerIdBlocks:
     """Answers InitProducerId, at once while a block is in hand."""
 
     def __init__(self, call: ControllerCall, request_timeout_ms: int, out: Outbox[DataEffect]) -> None:

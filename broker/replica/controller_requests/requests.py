@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
-from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -43,7 +43,7 @@ class ControllerTalk:
         broker_id: int,
         assignments: Assignments,
         isr: IsrChanges,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdBlocks,
         next_correlation_id: Callable[[], int],
         out: Outbox[DataEffect],
     ) -> None:

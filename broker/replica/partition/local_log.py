@@ -14,8 +14,8 @@ from metaquorum.broker.replica.disk_work import (
     CutPartition,
     LogAppended,
     LogCut,
-    LogTrimmed,
     ReplicaLog,
+    ReplicaLogTrimmed,
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEffect
@@ -180,7 +180,7 @@ class LocalLog:
         self.changes |= Changes.POSITION
         return True
 
-    def trimmed(self, event: LogTrimmed) -> None:
+    def trimmed(self, event: ReplicaLogTrimmed) -> None:
         if event.incarnation != self.incarnation:
             return
         self.start = max(self.start, event.start_offset)

@@ -17,9 +17,9 @@ from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
     LogAppended,
     LogCut,
-    LogTrimmed,
     OffsetFound,
     ReplicaLog,
+    ReplicaLogTrimmed,
 )
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.follower import Following
@@ -34,7 +34,7 @@ from metaquorum.broker.replica.partition.values import (
     FollowerStep,
     ProduceTicket,
     ReadPlan,
-    Role,
+    ReplicaRole,
 )
 from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.broker.replica.topic_settings import TopicSettings
@@ -91,7 +91,7 @@ class Partition(ReplicaView):
         self.topic = topic
         self.directory_id = directory_id
         self.settings = settings
-        self.role = Role.IDLE
+        self.role = ReplicaRole.IDLE
         self.leader: int | None = None
         self.leader_epoch = -1
         self.partition_epoch = -1
@@ -121,10 +121,10 @@ class Partition(ReplicaView):
             self._stand_aside(info, ErrorCode.KAFKA_STORAGE_ERROR, text)
             self._out.append(Warn(message=f"{self._log}: {text}"))
             return
-        if self.role is not Role.LEADER or info.leader_epoch != self.leader_epoch:
+        if self.role is not ReplicaRole.LEADER or info.leader_epoch != self.leader_epoch:
             self._log.changes |= Changes.ROLE | Changes.POSITION
         self._note(info)
-        self.role = Role.LEADER
+        self.role = ReplicaRole.LEADER
         self._following = None
         if self._leading is None:
             self._leading = Leading(self._config, self._log, self.settings, self._brokers, self._out)
@@ -137,14 +137,14 @@ class Partition(ReplicaView):
             return
         self._lead_after_cut = None
         same = (self.role, self.leader_epoch, self.leader) == (
-            Role.FOLLOWER,
+            ReplicaRole.FOLLOWER,
             info.leader_epoch,
             _leader_of(info),
         )
         self._note(info)
         if same:
             return
-        self.role = Role.FOLLOWER
+        self.role = ReplicaRole.FOLLOWER
         leader = self.leader
         text = "this broker is not the leader: " + (
             "there is no leader; try again later" if leader is None else f"use broker {leader}"
@@ -160,7 +160,7 @@ class Partition(ReplicaView):
         """Neither leads nor follows any more: every waiting request is answered with `error`, and so is every
         later one until it leads again."""
         self._lead_after_cut = None
-        self.role = Role.IDLE
+        self.role = ReplicaRole.IDLE
         self._following = None
         self._resign(error, message)
         self._idle = (error, message)
@@ -265,7 +265,7 @@ class Partition(ReplicaView):
 
     def _leader_in(self, asked_epoch: int) -> Leading | Refusal:
         """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
-        if self.role is Role.IDLE or asked_epoch in {-1, self.leader_epoch}:
+        if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
             return Refusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
             text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
@@ -362,7 +362,7 @@ class Partition(ReplicaView):
         if info is not None:
             self.lead(info, now_ms=now_ms)
 
-    def trimmed(self, event: LogTrimmed, *, now_ms: int) -> None:
+    def trimmed(self, event: ReplicaLogTrimmed, *, now_ms: int) -> None:
         self._log.trimmed(event)
 
     def _advance(self, now_ms: int) -> None:

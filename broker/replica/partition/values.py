@@ -13,7 +13,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import PartitionKey, ProduceResult
 
 
-class Role(Enum):
+class ReplicaRole(Enum):
     """IDLE: neither leads nor follows (not assigned yet, being removed, cut before it may lead)."""
 
     IDLE = auto()

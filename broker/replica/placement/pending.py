@@ -15,7 +15,7 @@ from metaquorum.metadata.image import MetadataImage, partition_changes
 from metaquorum.metadata.requests.data import PartitionKey
 
 
-class Pending:
+class PendingChanges:
     """`copies`, `damaged` and `offline` are the placement's: what is known here of replicas."""
 
     def __init__(

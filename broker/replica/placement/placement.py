@@ -27,7 +27,7 @@ from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
 from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, DamagedCopies
 from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.broker.replica.placement.pending import Pending
+from metaquorum.broker.replica.placement.pending import PendingChanges
 from metaquorum.broker.replica.placement.reconcile import (
     Assign,
     Create,
@@ -95,7 +95,7 @@ class Placement:
         self.damaged = DamagedCopies(found)
         self._room = Room(self.directories, self.copies)
         self._starved: dict[PartitionKey, None] = {}
-        self._pending = Pending(self._me, assignments, self.copies, self.damaged, self.offline)
+        self._pending = PendingChanges(self._me, assignments, self.copies, self.damaged, self.offline)
         self._settings = SettingsOfTopics(config)
         self._serial = 0
         for directory in found:

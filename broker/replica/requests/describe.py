@@ -5,11 +5,11 @@ Reads only. Costs time in proportion to the replicas, and is asked for by people
 
 from __future__ import annotations
 
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.replica.placement.placement import Placement
-from metaquorum.broker.replica.status import ReplicaStatus
+from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
@@ -64,7 +64,7 @@ def _describe(copy: Copy) -> ReplicaDescription:
     if partition is not None:
         lag = partition.lag
         start, end, high_watermark = partition.start_offset, partition.end_offset, partition.high_watermark
-        leads = partition.role is Role.LEADER
+        leads = partition.role is ReplicaRole.LEADER
     elif log is not None:
         start, end, high_watermark = log.start_offset, log.end_offset, log.high_watermark
     return ReplicaDescription(
@@ -107,19 +107,19 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
     )
 
 
-def replica_status(placement: Placement, **counted: int) -> ReplicaStatus:
+def replica_status(placement: Placement, **counted: int) -> LocalReplicaStatus:
     """`counted`: what other parts have counted, by the status's names."""
     leaders = followers = under_replicated = under_min = at_min = max_lag = 0
     for partition in placement.running.values():
-        if partition.role is Role.LEADER:
+        if partition.role is ReplicaRole.LEADER:
             leaders += 1
             under_replicated += partition.is_under_replicated
             under_min += partition.is_under_min_isr
             at_min += partition.is_at_min_isr
-        elif partition.role is Role.FOLLOWER:
+        elif partition.role is ReplicaRole.FOLLOWER:
             followers += 1
             max_lag = max(max_lag, partition.lag)
-    return ReplicaStatus(
+    return LocalReplicaStatus(
         replicas=len(placement.running.keys() | placement.offline.keys()),
         leaders=leaders,
         followers=followers,

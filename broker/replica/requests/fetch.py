@@ -6,7 +6,7 @@ Decides nothing.
 from __future__ import annotations
 
 from metaquorum.broker.replica.fetch_sessions import (
-    Session,
+    FetchSession,
 )
 from metaquorum.broker.replica.partition.values import ReadPlan
 from metaquorum.metadata.requests.data import (
@@ -39,7 +39,7 @@ class Fetch:
         self,
         key: object,
         request: FetchRequest,
-        session: Session,
+        session: FetchSession,
         now_ms: int,
         *,
         whole: bool,

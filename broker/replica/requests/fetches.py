@@ -18,7 +18,7 @@ from metaquorum.broker.replica.fetch_sessions import (
     FINAL_EPOCH,
     FIRST_EPOCH,
     NO_SESSION,
-    Session,
+    FetchSession,
     SessionCache,
 )
 from metaquorum.broker.replica.partition.partition import Partition
@@ -68,9 +68,9 @@ class Fetches:
         self._touched = touched
         self._next_token = next_token
         self.sessions = SessionCache(config.max_incremental_fetch_session_cache_slots, rng)
-        self._watchers: dict[PartitionKey, dict[Session, None]] = {}
+        self._watchers: dict[PartitionKey, dict[FetchSession, None]] = {}
         self._by_key: dict[object, Fetch] = {}
-        self._by_session: dict[Session, Fetch] = {}
+        self._by_session: dict[FetchSession, Fetch] = {}
         self._reads: dict[int, _Read] = {}
         self._deadlines: Deadlines[Fetch] = Deadlines()
         self._woken: dict[Fetch, None] = {}
@@ -188,7 +188,7 @@ class Fetches:
 
     # ---- sessions ----------------------------------------------------------------------------
 
-    def _session(self, request: FetchRequest, now_ms: int) -> Session | ApiError:
+    def _session(self, request: FetchRequest, now_ms: int) -> FetchSession | ApiError:
         if request.session_epoch > FIRST_EPOCH:
             found = self.sessions.find(request)
             if isinstance(found, ApiError):
@@ -212,18 +212,18 @@ class Fetches:
             text = f"{request.session_epoch} is not a valid fetch session epoch: send -1, 0, or the next one"
             return ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
         if session is None:
-            session = Session(NO_SESSION, request.replica_id, now_ms)
+            session = FetchSession(NO_SESSION, request.replica_id, now_ms)
         session.name(request.partitions)
         self._watch(session, request.partitions)
         return session
 
-    def _close(self, session: Session | None) -> None:
+    def _close(self, session: FetchSession | None) -> None:
         if session is not None:
             self._interrupt(session)
             for key in session.partitions:
                 self._unwatch(session, key)
 
-    def _interrupt(self, session: Session) -> None:
+    def _interrupt(self, session: FetchSession) -> None:
         """The fetcher does not wait for its last fetch any more."""
         fetch = self._by_session.get(session)
         if fetch is not None:
@@ -232,11 +232,11 @@ class Fetches:
             error = ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
             self._out.append(DataRespond(key=fetch.key, response=error))
 
-    def _watch(self, session: Session, parts: tuple[FetchPartition, ...]) -> None:
+    def _watch(self, session: FetchSession, parts: tuple[FetchPartition, ...]) -> None:
         for part in parts:
             self._watchers.setdefault(part.key, {})[session] = None
 
-    def _unwatch(self, session: Session, key: PartitionKey) -> None:
+    def _unwatch(self, session: FetchSession, key: PartitionKey) -> None:
         watchers = self._watchers.get(key)
         if watchers is not None:
             watchers.pop(session, None)

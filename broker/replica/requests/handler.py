@@ -12,7 +12,7 @@ from itertools import count
 from typing import assert_never
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIds
+from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.known_brokers import KnownBrokers
@@ -21,7 +21,7 @@ from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.broker.replica.requests.describe import describe_log_dirs
 from metaquorum.broker.replica.requests.fetches import Fetches
-from metaquorum.broker.replica.requests.lookup import Absent, Touched, absence
+from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absence
 from metaquorum.broker.replica.requests.offsets import Offsets
 from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -50,7 +50,7 @@ class RequestHandler:
         config: ReplicaConfig,
         placement: Placement,
         brokers: KnownBrokers,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdBlocks,
         *,
         touched: Touched,
         directory_failed: Callable[[bytes, str], None],
@@ -165,7 +165,7 @@ class RequestHandler:
         if not was_offline and found.directory_id is not None:
             self._directory_failed(found.directory_id, "an operator took it offline")
 
-    def _find(self, key: PartitionKey) -> Partition | Absent:
+    def _find(self, key: PartitionKey) -> Partition | NotHosted:
         return self._placement.running.get(key) or absence(self._placement, self._broker_id, key)
 
     def _answer(self, key: object, response: DataResponse | ApiError) -> None:

@@ -16,7 +16,7 @@ from metaquorum.metadata.requests.data import FetchedPartition, ListedOffset, Pa
 
 
 @dataclass(frozen=True, slots=True)
-class Absent:
+class NotHosted:
     """Why a partition cannot be asked here."""
 
     error: ErrorCode
@@ -52,34 +52,34 @@ class Absent:
         )
 
 
-Find = Callable[[PartitionKey], Partition | Absent]
+Find = Callable[[PartitionKey], Partition | NotHosted]
 """The partition, or why it cannot be asked here."""
 Touched = Callable[[Partition], None]
 """Is called after a partition took something in: whatever follows from that is done."""
 
 
-def absence(placement: Placement, broker_id: int, key: PartitionKey) -> Absent:
+def absence(placement: Placement, broker_id: int, key: PartitionKey) -> NotHosted:
     """Of a partition that is not running."""
     image = placement.image
     if image is None:
         text = f"broker {broker_id} has no metadata yet: try again"
-        return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
+        return NotHosted(ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
     if image.topics.topic(key[0]) is None:
         text = f"broker {broker_id} knows no topic with the id {key[0].hex()}: refresh the metadata"
-        return Absent(ErrorCode.UNKNOWN_TOPIC_ID, text)
+        return NotHosted(ErrorCode.UNKNOWN_TOPIC_ID, text)
     info = image.topics.partition(*key)
     if info is None:
         text = f"the topic has no partition {key[1]}: refresh the metadata"
-        return Absent(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        return NotHosted(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
     leader = None if info.leader in (NO_LEADER, broker_id) else info.leader
     why = placement.offline.get(key)
     if why is not None:
         text = f"the replica on broker {broker_id} is offline: {why}"
-        return Absent(ErrorCode.KAFKA_STORAGE_ERROR, text, leader, info.leader_epoch)
+        return NotHosted(ErrorCode.KAFKA_STORAGE_ERROR, text, leader, info.leader_epoch)
     if info.leader == broker_id:
         text = f"broker {broker_id} is about to lead this partition: try again"
     elif leader is None:
         text = "this partition has no leader now: try again later"
     else:
         text = f"broker {leader} leads this partition: send the request there"
-    return Absent(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, leader, info.leader_epoch)
+    return NotHosted(ErrorCode.NOT_LEADER_OR_FOLLOWER, text, leader, info.leader_epoch)

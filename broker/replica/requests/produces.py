@@ -22,7 +22,7 @@ from metaquorum.metadata.requests.data import (
 from metaquorum.raft.outbox import Outbox
 
 
-class Waiting:
+class PendingProduce:
     """A produce request whose partitions have not all answered."""
 
     __slots__ = ("deadline_ms", "key", "left", "results", "tickets")
@@ -40,7 +40,7 @@ class Ticket:
 
     __slots__ = ("_at", "_produces", "_waiting")
 
-    def __init__(self, produces: Produces, waiting: Waiting, at: int) -> None:
+    def __init__(self, produces: Produces, waiting: PendingProduce, at: int) -> None:
         self._produces = produces
         self._waiting = waiting
         self._at = at
@@ -64,7 +64,7 @@ class Produces:
         self._tail = tail
         self._touched = touched
         self._requests_max = requests_max
-        self._waiting: dict[object, Waiting] = {}
+        self._waiting: dict[object, PendingProduce] = {}
         self.failed = 0
         self.bytes = 0
         self.records = 0
@@ -79,7 +79,7 @@ class Produces:
             self._out.append(DataRespond(key=key, response=refusal))
             return
         parts = request.partitions
-        waiting = Waiting(key, len(parts), now_ms + max(0, request.timeout_ms))
+        waiting = PendingProduce(key, len(parts), now_ms + max(0, request.timeout_ms))
         for at, part in enumerate(parts):
             found = self._find(part.key)
             if not isinstance(found, Partition):
@@ -102,7 +102,7 @@ class Produces:
         else:
             self._waiting[key] = waiting
 
-    def completed(self, waiting: Waiting, at: int, result: ProduceResult) -> None:
+    def completed(self, waiting: PendingProduce, at: int, result: ProduceResult) -> None:
         self._settle(waiting, at, result)
         if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
             self._respond(waiting)
@@ -129,13 +129,13 @@ class Produces:
                 self._tail.note(partition.key, base_offset, partition.end_offset, effect.batches.data)
                 return
 
-    def _settle(self, waiting: Waiting, at: int, result: ProduceResult) -> None:
+    def _settle(self, waiting: PendingProduce, at: int, result: ProduceResult) -> None:
         if waiting.results[at] is None:
             waiting.results[at] = result
             waiting.left -= 1
             self.failed += result.error is not ErrorCode.NONE
 
-    def _respond(self, waiting: Waiting) -> None:
+    def _respond(self, waiting: PendingProduce) -> None:
         results = tuple([each for each in waiting.results if each is not None])
         self._out.append(DataRespond(key=waiting.key, response=ProduceResponse(results=results)))
 

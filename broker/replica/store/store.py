@@ -31,10 +31,10 @@ from metaquorum.broker.replica.disk_work import (
     LogCut,
     LogSettings,
     LogsSynced,
-    LogTrimmed,
     ReadPartition,
     RemoveReplica,
     ReplicaCreated,
+    ReplicaLogTrimmed,
     ReplicaRemoved,
     TrimTo,
 )
@@ -267,10 +267,10 @@ class DirectoryStore:
             replica.log.start_at(start)
         return [self._trimmed(replica) for replica, _ in starts.values()]
 
-    def _trimmed(self, replica: StoredReplica) -> LogTrimmed:
+    def _trimmed(self, replica: StoredReplica) -> ReplicaLogTrimmed:
         replica.size_bytes = replica.log.size_bytes
         self._changed[replica.key] = replica
-        return LogTrimmed(
+        return ReplicaLogTrimmed(
             directory_id=self.directory_id,
             key=replica.key,
             incarnation=replica.incarnation,

@@ -29,7 +29,7 @@ _HANG_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DirectoryFault:
     directory: str
     fault: str
     operations: frozenset[str]
@@ -45,7 +45,7 @@ class FileFaults:
     def __init__(self, path: str) -> None:
         self._path = path
         self._seen: tuple[int, int] | None = None
-        self._faults: Sequence[Fault] = ()
+        self._faults: Sequence[DirectoryFault] = ()
 
     def check(self, operation: str, path: str) -> None:
         """Raises DiskError where a call is to fail; does not return while it is to hang."""
@@ -55,7 +55,7 @@ class FileFaults:
                 raise DiskError(fault.directory, f"{operation} of {path}", f"{reason} ({VARIABLE})")
             time.sleep(_HANG_POLL_S)
 
-    def _met(self, operation: str, path: str) -> Fault | None:
+    def _met(self, operation: str, path: str) -> DirectoryFault | None:
         try:
             status = os.stat(self._path)
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class FileFaults:
         return next((each for each in self._faults if each.meets(operation, path)), None)
 
 
-def read_faults(path: str) -> list[Fault]:
+def read_faults(path: str) -> list[DirectoryFault]:
     """The faults in a control file, which is replaced in one step by its writer. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -82,13 +82,13 @@ def read_faults(path: str) -> list[Fault]:
         ) from error
 
 
-def _fault(each: Mapping[str, object]) -> Fault:
+def _fault(each: Mapping[str, object]) -> DirectoryFault:
     fault, operations = str(each["fault"]), each.get("operations") or ()
     if fault != HANG and fault not in _CODES:
         raise ValueError(f"fault {fault!r} is none of {', '.join([*_CODES, HANG])}")
     if not isinstance(operations, list | tuple):
         raise ValueError("operations is not a list")
-    return Fault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))
+    return DirectoryFault(str(each["directory"]).rstrip("/"), fault, frozenset(map(str, operations)))
 
 
 def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Place:
+class ConfiguredDirectory:
     """A configured directory as it was looked at. `problem` None: it said whose it is."""
 
     path: str
@@ -91,7 +91,7 @@ class OpenData:
 
 async def look_at_directories(
     config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: ObserveIn | None
-) -> list[Place]:
+) -> list[ConfiguredDirectory]:
     """Every one of `log.dirs`, in order; only read. `own`: the identity of the metadata directory.
 
     Raises StartError where the broker must not start: a directory of another broker or cluster, one that is
@@ -118,10 +118,12 @@ async def look_at_directories(
     return places
 
 
-def _place(config: NodeConfig, path: str, faults: Faults | None, observe: ObserveIn | None) -> Place:
+def _place(
+    config: NodeConfig, path: str, faults: Faults | None, observe: ObserveIn | None
+) -> ConfiguredDirectory:
     watch = DiskWatch(None if observe is None else partial(observe, path), faults)
     timeout_s = config.number("log.dir.hang.timeout.ms") / 1000
-    return Place(
+    return ConfiguredDirectory(
         path=path,
         disk=WatchedDisk(PosixDisk(), watch),
         watch=watch,
@@ -129,7 +131,7 @@ def _place(config: NodeConfig, path: str, faults: Faults | None, observe: Observ
     )
 
 
-async def _look(place: Place) -> None:
+async def _look(place: ConfiguredDirectory) -> None:
     def identity() -> MetaProperties:
         status = place.watch.run("stat", place.path, _stat, place.path)
         place.key = (status.st_dev, status.st_ino)
@@ -156,7 +158,7 @@ def _stat(path: str) -> os.stat_result:
 
 
 async def open_directories(
-    config: NodeConfig, own: MetaProperties, places: Sequence[Place]
+    config: NodeConfig, own: MetaProperties, places: Sequence[ConfiguredDirectory]
 ) -> list[LogDirectory]:
     """Opens all that can be opened, at the same time. The metadata directory is open (and locked) already.
 
@@ -172,7 +174,7 @@ async def open_directories(
 
 
 async def _open(
-    config: NodeConfig, expected: ExpectedIdentity, options: StoreOptions, place: Place
+    config: NodeConfig, expected: ExpectedIdentity, options: StoreOptions, place: ConfiguredDirectory
 ) -> LogDirectory:
     def work() -> tuple[DirectoryStore | None, FoundDirectory]:
         return DirectoryStore.open(
@@ -214,7 +216,7 @@ class _Progress:
             _log.info("opening %s: %d of %d replicas", self._path, done, of)
 
 
-async def _on_thread(place: Place, work: Callable[[], T]) -> T:
+async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
     """What `work` returns or raises. One that hangs in a call to the disk is left behind: DiskError."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from metaquorum.cli.log.input import complete as log_complete
 from metaquorum.cli.log.input.select import entity_path, record_type
-from metaquorum.cli.log.input.source import MetadataLog, Progress, ReadBatch
+from metaquorum.cli.log.input.source import MetadataLog, ReadBatch, ReadProgress
 from metaquorum.cli.text.output import json_line
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.entities.targets import parse_target
@@ -111,7 +111,7 @@ def suggestion_from(log: MetadataLog, entity: str) -> str:
 
 def clear_progress(log: MetadataLog) -> None:
     """Takes the progress line off the terminal, before anything else is printed."""
-    if isinstance(log.on_read, Progress):
+    if isinstance(log.on_read, ReadProgress):
         log.on_read.clear()
 
 

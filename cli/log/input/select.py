@@ -30,7 +30,7 @@ _KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class SelectedRecords:
     """What to show. Empty sets and None select everything."""
 
     types: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class Selection:
             )
         )
 
-    def settled(self, log: MetadataLog, *, grows: bool = False) -> tuple[Selection, list[ShownAs]]:
+    def settled(self, log: MetadataLog, *, grows: bool = False) -> tuple[SelectedRecords, list[ShownAs]]:
         """The same by offsets, where the log's clock jumps, and what to say of that. Of a log that `grows`,
         what comes later is in time by its stamp."""
         if log.is_checkpoint or (self.from_ms is None and self.to_ms is None) or clock_of(log).is_steady:
@@ -107,7 +107,7 @@ class Selection:
         return any(wanted.startswith(("topic", "config")) for wanted in self.entities)
 
 
-EVERYTHING = Selection()
+EVERYTHING = SelectedRecords()
 
 
 def record_type(text: str) -> str:

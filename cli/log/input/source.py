@@ -28,8 +28,8 @@ from metaquorum.storage.log.reader import LogReader
 __all__ = [
     "Item",
     "MetadataLog",
-    "Progress",
     "ReadBatch",
+    "ReadProgress",
     "damage_line",
     "decode_item",
     "items",
@@ -106,11 +106,11 @@ def _with_progress(log: MetadataLog) -> MetadataLog:
     if sys.stderr.isatty():
         size_bytes = log.size_bytes()
         if size_bytes >= _SHOWN_FROM_BYTES:
-            log.on_read = Progress(log.path, size_bytes)
+            log.on_read = ReadProgress(log.path, size_bytes)
     return log
 
 
-class Progress:
+class ReadProgress:
     """Called with the bytes of each batch that was read; redraws one line at most five times per second."""
 
     def __init__(self, name: str, size_bytes: int) -> None:

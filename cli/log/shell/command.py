@@ -11,7 +11,7 @@ from metaquorum.cli.log.input.options import PATH, POINT, Complaints, past_corru
 from metaquorum.cli.log.input.source import open_path
 from metaquorum.cli.log.shell import looking, moving, telling
 from metaquorum.cli.log.shell.moving import where
-from metaquorum.cli.log.shell.session import Session
+from metaquorum.cli.log.shell.session import ShellSession
 from metaquorum.cli.log.shell.terminal import is_interactive, run_interactive, run_lines
 from metaquorum.cli.text.output import secrets_option
 from metaquorum.metadata.inspect.log.points import END, Point
@@ -42,7 +42,7 @@ def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruptio
 
     Without a terminal, reads commands from standard input, one per line.
     """
-    session = Session(
+    session = ShellSession(
         open_path(path),
         COMMANDS,
         Complaints(),

@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
-    Step,
+    WalkStep,
     earliest,
     state_at,
     steps_from,
@@ -37,12 +37,12 @@ class Cursor:
     def __init__(self, log: MetadataLog, on_problem: OnProblem, *, past_corruption: bool = False) -> None:
         """Stands nowhere before the first `seek`."""
         self.log = log
-        self.last: Step | None = None
+        self.last: WalkStep | None = None
         self._on_problem = on_problem
         self._past_corruption = past_corruption
         self._found: FoundState | None = None
-        self._ahead: Iterator[Step] | None = None
-        self._behind: deque[Step] = deque()
+        self._ahead: Iterator[WalkStep] | None = None
+        self._behind: deque[WalkStep] = deque()
         self._behind_bytes = 0
 
     @property
@@ -85,7 +85,7 @@ class Cursor:
         """The first place that can be known."""
         return END if self.log.is_checkpoint else earliest(self.log)
 
-    def next(self) -> Step | None:
+    def next(self) -> WalkStep | None:
         """One batch on; None at the end, which a growing log moves."""
         if self.log.is_checkpoint:
             raise InspectError(
@@ -104,7 +104,7 @@ class Cursor:
         self.last = step
         return step
 
-    def previous(self) -> Step | None:
+    def previous(self) -> WalkStep | None:
         """One batch back; the batch that was taken back, None at the beginning."""
         if self.log.is_checkpoint:
             raise InspectError(
@@ -120,10 +120,10 @@ class Cursor:
         self._ahead, self.last = None, None
         return step
 
-    def search(self, wanted: Callable[[Step], bool]) -> Step | None:
+    def search(self, wanted: Callable[[WalkStep], bool]) -> WalkStep | None:
         """On to behind the first batch for which `wanted` is true; None, and no move, if there is none."""
         origin = (self._found, self.last, tuple(self._behind), self._behind_bytes)
-        found: Step | None = None
+        found: WalkStep | None = None
         try:
             while found is None and (step := self.next()) is not None:
                 found = step if wanted(step) else None
@@ -139,7 +139,7 @@ class Cursor:
         if not self.log.is_checkpoint:
             with_quorum(self.log, found)
 
-    def _keep(self, step: Step) -> None:
+    def _keep(self, step: WalkStep) -> None:
         self._behind.append(step)
         self._behind_bytes += len(step.batch.data)
         while len(self._behind) > KEPT_STEPS or (self._behind_bytes > KEPT_BYTES and len(self._behind) > 1):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 
-from metaquorum.cli.log.shell.session import Session, ShellCommand, ShellError
+from metaquorum.cli.log.shell.session import ShellCommand, ShellError, ShellSession
 from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, entities_of
 
 
-def ls(session: Session, arguments: list[str]) -> Iterator[str]:
+def ls(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Names below a path, those that have something below them with a slash."""
     path = session.path(_one(arguments, "ls [PATH]"))
     places = session.places
@@ -19,7 +19,7 @@ def ls(session: Session, arguments: list[str]) -> Iterator[str]:
         yield f"{name}/" if places.children(inner) else name
 
 
-def cd(session: Session, arguments: list[str]) -> Iterator[str]:
+def cd(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Goes to a path; to the root without one."""
     text = _one(arguments, "cd [PATH]")
     path = "" if text is None else session.path(text)
@@ -29,12 +29,12 @@ def cd(session: Session, arguments: list[str]) -> Iterator[str]:
     return iter(())
 
 
-def pwd(session: Session, arguments: list[str]) -> Iterator[str]:
+def pwd(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """The current path."""
     yield f"/{session.here}"
 
 
-def cat(session: Session, arguments: list[str]) -> Iterator[str]:
+def cat(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """One entity field by field, or one field's value."""
     text = _one(arguments, "cat PATH")
     places = session.places
@@ -59,14 +59,14 @@ def cat(session: Session, arguments: list[str]) -> Iterator[str]:
             yield f"{name}: {fields_text(inner)}"
 
 
-def tree(session: Session, arguments: list[str]) -> Iterator[str]:
+def tree(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Every entity at and below a path, one per line."""
     path = session.path(_one(arguments, "tree [PATH]"))
     for entity, fields in _below(session, path):
         yield f"{entity}: {fields_text(fields)}"
 
 
-def find(session: Session, arguments: list[str]) -> Iterator[str]:
+def find(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Entities by name, and by the values of their fields."""
     if not arguments:
         raise ShellError("find needs a pattern, such as: find orders, find 'topic/*/0', find topic leader=-1")
@@ -93,7 +93,7 @@ def _matches(entity: str, pattern: str) -> bool:
     return pattern in entity
 
 
-def _below(session: Session, path: str) -> Iterator[tuple[str, Fields]]:
+def _below(session: ShellSession, path: str) -> Iterator[tuple[str, Fields]]:
     image, quorum = session.cursor.image, session.cursor.quorum
     wanted = Wanted(path) if path else EVERYTHING
     for entity, fields in entities_below(image, wanted, quorum):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from metaquorum.cli.log.shell.session import Session, ShellCommand, ShellError
+from metaquorum.cli.log.shell.session import ShellCommand, ShellError, ShellSession
 from metaquorum.cli.log.shell.text import bounded, change_line, limit_lines, record_line, step_head
 from metaquorum.cli.text.output import utc_text
 from metaquorum.metadata.inspect.checks.predicate import PredicateError, Verdict, compile_predicate
-from metaquorum.metadata.inspect.checks.predicate_names import Place
+from metaquorum.metadata.inspect.checks.predicate_names import Subject
 from metaquorum.metadata.inspect.entities.diff import all_touched, changes_between
 from metaquorum.metadata.inspect.entities.views import aliases
 from metaquorum.metadata.inspect.log.entities import is_below
 from metaquorum.metadata.inspect.timeline.event_groups import count
-from metaquorum.metadata.inspect.walk.states import Step
+from metaquorum.metadata.inspect.walk.states import WalkStep
 from metaquorum.metadata.records.types import NoOpRecord
 
-Wanted = Callable[[Step], bool]
+Wanted = Callable[[WalkStep], bool]
 
 
-def at(session: Session, arguments: list[str]) -> Iterator[str]:
+def at(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Says where the session is, or goes elsewhere."""
     if len(arguments) > 1:
         raise ShellError("at needs one place; write at 4321, at 2026-11-21T03:07:57Z, at start, or at end")
@@ -30,7 +30,7 @@ def at(session: Session, arguments: list[str]) -> Iterator[str]:
     yield where(session)
 
 
-def refresh(session: Session, arguments: list[str]) -> Iterator[str]:
+def refresh(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Fetches what a running quorum committed since; the session stands where it stood."""
     if arguments:
         raise ShellError("refresh takes no arguments")
@@ -41,7 +41,7 @@ def refresh(session: Session, arguments: list[str]) -> Iterator[str]:
     yield session.refresh()
 
 
-def where(session: Session) -> str:
+def where(session: ShellSession) -> str:
     """The place and the state there in one line."""
     cursor = session.cursor
     image, quorum = cursor.image, cursor.quorum
@@ -58,7 +58,7 @@ def where(session: Session) -> str:
     return f"offset {cursor.offset}  {time}  {leader}  {'  '.join(holds)}{transaction}"
 
 
-def forward(session: Session, arguments: list[str]) -> Iterator[str]:
+def forward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """On to behind the next batch that says something, or that is about an entity."""
     count, wanted, what = _asked(session, arguments)
     for _ in range(count):
@@ -73,7 +73,7 @@ def forward(session: Session, arguments: list[str]) -> Iterator[str]:
         yield from step_lines(step)
 
 
-def single(session: Session, arguments: list[str]) -> Iterator[str]:
+def single(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """One batch on, whatever it says."""
     for _ in range(_count(arguments)):
         step = session.cursor.next()
@@ -83,7 +83,7 @@ def single(session: Session, arguments: list[str]) -> Iterator[str]:
         yield from step_lines(step)
 
 
-def backward(session: Session, arguments: list[str]) -> Iterator[str]:
+def backward(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Back to before the last batch that says something, or that is about an entity."""
     count, wanted, what = _asked(session, arguments)
     for _ in range(count):
@@ -99,15 +99,15 @@ def backward(session: Session, arguments: list[str]) -> Iterator[str]:
         yield from lines
 
 
-def until(session: Session, arguments: list[str]) -> Iterator[str]:
+def until(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """On to behind the first batch after which an expression is true."""
     if not arguments:
         raise ShellError("until needs an expression, such as: until leaderless() > 0")
     try:
         predicate = compile_predicate(arguments[0])
 
-        def holds(step: Step) -> bool:
-            place = Place(image=step.after, quorum=step.quorum_after)
+        def holds(step: WalkStep) -> bool:
+            place = Subject(image=step.after, quorum=step.quorum_after)
             return predicate.verdict(place) is Verdict.TRUE
 
         step = session.cursor.search(holds)
@@ -121,7 +121,7 @@ def until(session: Session, arguments: list[str]) -> Iterator[str]:
     yield from step_lines(step)
 
 
-def step_lines(step: Step) -> Iterator[str]:
+def step_lines(step: WalkStep) -> Iterator[str]:
     """A batch: its head, its records, what they changed, what was wrong with them."""
     yield step_head(step)
     yield from bounded((record_line(one) for one in step.records), "records (records shows them)")
@@ -130,7 +130,7 @@ def step_lines(step: Step) -> Iterator[str]:
     yield from (f"  ! {problem}" for problem in step.problems)
 
 
-def says_something(step: Step) -> bool:
+def says_something(step: WalkStep) -> bool:
     """False for a batch of NoOpRecords, of which an idle controller writes two a second."""
     return not all(isinstance(one.record, NoOpRecord) for one in step.records)
 
@@ -138,13 +138,13 @@ def says_something(step: Step) -> bool:
 def about(entity: str) -> Wanted:
     """Whether a batch has a record about an entity or a part of it."""
 
-    def wanted(step: Step) -> bool:
+    def wanted(step: WalkStep) -> bool:
         return any(is_below(name, entity) for path, _ in all_touched(step) for name in aliases(path))
 
     return wanted
 
 
-def _asked(session: Session, arguments: list[str]) -> tuple[int, Wanted, str]:
+def _asked(session: ShellSession, arguments: list[str]) -> tuple[int, Wanted, str]:
     """How often, to which batches, and what the others are called."""
     entities = [one for one in arguments if not _is_count(one)]
     if len(entities) > 1:

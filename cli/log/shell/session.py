@@ -27,7 +27,7 @@ class ShellError(Exception):
     """A command that cannot be done; the text is one line that says why and what to type instead."""
 
 
-Handler = Callable[["Session", list[str]], Iterable[str]]
+Handler = Callable[["ShellSession", list[str]], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ShellCommand:
     paths: bool = False
 
 
-class Session:
+class ShellSession:
     """One log, one place in it, one path in the state there."""
 
     def __init__(

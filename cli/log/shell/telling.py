@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from metaquorum.cli.log.shell.moving import about
-from metaquorum.cli.log.shell.session import Session, ShellCommand, ShellError
+from metaquorum.cli.log.shell.session import ShellCommand, ShellError, ShellSession
 from metaquorum.cli.log.shell.text import change_line, limit_lines, record_line, step_head
 from metaquorum.cli.log.time_text import fields_text
 from metaquorum.cli.log.why import explanation_lines
 from metaquorum.cli.text.output import utc_text
-from metaquorum.metadata.inspect.entities.diff import Cause, diff_points
+from metaquorum.metadata.inspect.entities.diff import ChangeCause, diff_points
 from metaquorum.metadata.inspect.entities.history import Span, history
-from metaquorum.metadata.inspect.entities.targets import Target, parse_target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Wanted
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, at_least
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.story import Seen, events
-from metaquorum.metadata.inspect.walk.states import FoundState, Step, settle, state_at, steps
+from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep, settle, state_at, steps
 from metaquorum.metadata.inspect.why.explain import explain
 
 
-def diff(session: Session, arguments: list[str]) -> Iterator[str]:
+def diff(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """What differs between two places: those given, one and here, or before and after the last batch."""
     points, entity = _points_and_entity(session, arguments, "diff [A [B]] [ENTITY]")
     cursor = session.cursor
@@ -45,16 +45,16 @@ def diff(session: Session, arguments: list[str]) -> Iterator[str]:
     yield from (change_line(change) for change in changes)
 
 
-def _state(session: Session, point: Point) -> FoundState:
+def _state(session: ShellSession, point: Point) -> FoundState:
     return state_at(session.log, point, past_corruption=session.past_corruption)
 
 
-def _shown_as(session: Session, points: list[Point]) -> Iterator[str]:
+def _shown_as(session: ShellSession, points: list[Point]) -> Iterator[str]:
     """Places that are shown as others."""
     yield from (shown.text for point in points if (shown := settle(session.log, point)[1]) is not None)
 
 
-def show_history(session: Session, arguments: list[str]) -> Iterator[str]:
+def show_history(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """What an entity, or one field of it, was, and from where to where in the log, up to here."""
     if len(arguments) != 1:
         raise ShellError("history needs one entity or field, such as: history topic/orders/7.leader")
@@ -76,11 +76,11 @@ def _span_line(span: Span) -> str:
     return f"{span.from_offset:>8} .. {until:<8}  {since}  {span.entity}  {fields_text(span.fields)}{cause}"
 
 
-def _caused(cause: Cause) -> str:
+def _caused(cause: ChangeCause) -> str:
     return f"  (by {cause.offset} {cause.type_name})"
 
 
-def why(session: Session, arguments: list[str]) -> Iterator[str]:
+def why(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """The records that made an entity, or one field of it, what it is here, with their causes."""
     if len(arguments) != 1:
         raise ShellError("why needs one entity or field, such as: why topic/orders/7.leader")
@@ -90,7 +90,7 @@ def why(session: Session, arguments: list[str]) -> Iterator[str]:
     yield from explanation_lines(found, found.links)
 
 
-def _target(session: Session, text: str) -> Target:
+def _target(session: ShellSession, text: str) -> EntityTarget:
     """An entity that is named from here, and its field. Raises ShellError."""
     path = session.named(text)
     entity, dot, name = text.rpartition(".")
@@ -104,7 +104,7 @@ def _target(session: Session, text: str) -> Target:
         raise ShellError(str(error)) from None
 
 
-def records(session: Session, arguments: list[str]) -> Iterator[str]:
+def records(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """The records of the last batch, or those from one place up to another."""
     points, entity = _points_and_entity(session, arguments, "records [A [B]] [ENTITY]")
     if not points and entity is None:
@@ -119,14 +119,14 @@ def records(session: Session, arguments: list[str]) -> Iterator[str]:
         yield from _step_records(step, entity)
 
 
-def _step_records(step: Step, entity: str | None) -> Iterator[str]:
+def _step_records(step: WalkStep, entity: str | None) -> Iterator[str]:
     if entity is None or about(entity)(step):
         yield step_head(step)
         yield from (record_line(decoded) for decoded in step.records)
         yield from (f"  ! {problem}" for problem in step.problems)
 
 
-def timeline(session: Session, arguments: list[str]) -> Iterator[str]:
+def timeline(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """What happened from one place (the beginning) up to another (here), as events."""
     severity = next((one for one in arguments if one in SEVERITIES), "info")
     rest = [one for one in arguments if one not in SEVERITIES]
@@ -143,7 +143,7 @@ def timeline(session: Session, arguments: list[str]) -> Iterator[str]:
     yield from (f"not covered: {one.line}" for one in seen.limits.coverage)
 
 
-def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
+def show_help(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """All commands, or one."""
     for name in arguments:
         if name not in session.commands:
@@ -160,13 +160,15 @@ def show_help(session: Session, arguments: list[str]) -> Iterator[str]:
         yield "inside a batch is shown as of its start. Commands may be shortened to any prefix."
 
 
-def leave(session: Session, arguments: list[str]) -> Iterator[str]:
+def leave(session: ShellSession, arguments: list[str]) -> Iterator[str]:
     """Ends the session."""
     session.ended = True
     return iter(())
 
 
-def _points_and_entity(session: Session, arguments: list[str], usage: str) -> tuple[list[Point], str | None]:
+def _points_and_entity(
+    session: ShellSession, arguments: list[str], usage: str
+) -> tuple[list[Point], str | None]:
     """Up to two places, then at most one entity."""
     points: list[Point] = []
     rest = list(arguments)

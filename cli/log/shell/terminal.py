@@ -12,13 +12,13 @@ from collections.abc import Iterable
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, as_failure
-from metaquorum.cli.log.shell.session import Session, ShellError
+from metaquorum.cli.log.shell.session import ShellError, ShellSession
 
 HISTORY_MAX = 1000
 """Lines that the editor remembers, in memory: nothing is written anywhere."""
 
 
-def run_lines(session: Session, lines: Iterable[str]) -> int:
+def run_lines(session: ShellSession, lines: Iterable[str]) -> int:
     """Commands one after the other, without a prompt; 1 if any of them failed."""
     code = 0
     for line in lines:
@@ -29,7 +29,7 @@ def run_lines(session: Session, lines: Iterable[str]) -> int:
     return code
 
 
-def run_interactive(session: Session) -> int:
+def run_interactive(session: ShellSession) -> int:
     """A prompt until exit or Ctrl-D. Ctrl-C ends a command, not the shell."""
     _Editor(session).install()
     while not session.ended:
@@ -48,7 +48,7 @@ def run_interactive(session: Session) -> int:
     return 0
 
 
-def _run(session: Session, line: str) -> bool:
+def _run(session: ShellSession, line: str) -> bool:
     """One command; False when it failed, after one line that says why."""
     try:
         for answer in session.execute(line):
@@ -77,7 +77,7 @@ def printable(line: str) -> str:
 class _Editor:
     """Completion in the standard line editor, where there is one."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ShellSession) -> None:
         self._session = session
         self._found: list[str] = []
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from metaquorum.cli.log.time_text import fields_text, value_text
 from metaquorum.cli.text.output import shows_secrets, utc_text
-from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, Cause, EntityChange
+from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, ChangeCause, EntityChange
 from metaquorum.metadata.inspect.timeline.event_groups import count
-from metaquorum.metadata.inspect.walk.states import FoundState, Step
+from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.text.dump import payload_json
 
@@ -38,12 +38,12 @@ def change_line(change: EntityChange) -> str:
     return f"{_SIGNS.get(change.kind, '~')} {change.entity}  {shown}".rstrip() + cause
 
 
-def cause_text(cause: Cause | None) -> str:
+def cause_text(cause: ChangeCause | None) -> str:
     """`  (4320 FENCE_BROKER_RECORD)`; nothing where no record is known."""
     return "" if cause is None else f"  ({cause.offset} {cause.type_name})"
 
 
-def step_head(step: Step) -> str:
+def step_head(step: WalkStep) -> str:
     """The batch on one line: offsets, time, leader epoch."""
     last = step.next_offset - 1
     offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from metaquorum.metadata.columnar.bulk import NewPartitions
+from metaquorum.metadata.columnar.bulk import NewPartitionRows
 from metaquorum.metadata.columnar.encode import LONGEST_LIST
 from metaquorum.metadata.columnar.rows import NewRows, topic_words
 
@@ -21,7 +21,7 @@ def new_partitions(
     active: frozenset[int],
     directory_of: Callable[[int], bytes],
     names_directories: bool,
-) -> NewPartitions | None:
+) -> NewPartitionRows | None:
     """Partitions from `first_index` on with these replicas, the first of which leads; None: too few, lists of
     different lengths, or a replica that is not active, so that not every one is in sync from the start."""
     width = len(lists[0]) if lists else 0
@@ -35,7 +35,7 @@ def new_partitions(
     if not active.issuperset(held):
         return None
     words = topic_words([directory_of(broker_id) for broker_id in held])
-    return NewPartitions(
+    return NewPartitionRows(
         NewRows(
             topic=topic_words([topic_id])[0],
             indexes=np.arange(first_index, first_index + len(lists), dtype=np.int32),

@@ -15,7 +15,7 @@ from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.inspect.checks.bisection import BINARY, HEADERS, SCAN, Bisection
 from metaquorum.metadata.inspect.checks.checks import Check
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
-from metaquorum.metadata.inspect.checks.predicate_names import Place
+from metaquorum.metadata.inspect.checks.predicate_names import Subject
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
@@ -25,7 +25,7 @@ from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
     Passed,
-    Step,
+    WalkStep,
     nothing_known,
     settle,
     state_at,
@@ -138,7 +138,7 @@ class _Search:
     def _asked(self, found: FoundState) -> Verdict:
         if self._check.image is None:
             return Verdict.TRUE
-        return self._check.image(Place(image=found.image, quorum=found.quorum))
+        return self._check.image(Subject(image=found.image, quorum=found.quorum))
 
     def _scan(self, first: FoundState, method: str, reason: str) -> Bisection:
         """Asks after every batch; the first true state ends the time in which false is no news."""
@@ -161,15 +161,15 @@ class _Search:
             never_defined=not (always or was_true),
         )
 
-    def _after(self, step: Step, was_true: bool) -> Verdict:
+    def _after(self, step: WalkStep, was_true: bool) -> Verdict:
         """A step is judged by what it changed only where the state before it was fine."""
         if was_true or self._check.image is None:
             return self._check.step(step.before, step.after, step.quorum_after)
-        return self._check.image(Place(image=step.after, quorum=step.quorum_after))
+        return self._check.image(Subject(image=step.after, quorum=step.quorum_after))
 
-    def _steps(self, first: FoundState) -> Iterator[Step | Passed]:
+    def _steps(self, first: FoundState) -> Iterator[WalkStep | Passed]:
         """The batches from `first` on; those that cannot change the answer go by together."""
-        found: Iterator[Step | Passed]
+        found: Iterator[WalkStep | Passed]
         if self._check.concern is None:
             found = steps_from(
                 self._log,
@@ -223,7 +223,7 @@ class _Search:
         result = self._between(good, positions[high] if high < len(positions) else None, reason)
         return msgspec.structs.replace(result, snapshots=total, loaded=loaded)
 
-    def _is_false_after(self, step: Step) -> bool:
+    def _is_false_after(self, step: WalkStep) -> bool:
         return self._check.step(step.before, step.after, step.quorum_after) is Verdict.FALSE
 
     def _is_before_end(self, position: LogPosition) -> bool:
@@ -245,7 +245,7 @@ class _Search:
         end_offset = good.end_offset
         for step in self._steps(good):
             end_offset = step.next_offset
-            if isinstance(step, Step) and self._is_false_after(step):
+            if isinstance(step, WalkStep) and self._is_false_after(step):
                 return self._turned(self._result(BINARY, reason, end_offset), step)
             if bad is not None and end_offset >= bad.offset:
                 raise InspectError(
@@ -344,7 +344,7 @@ class _Search:
                 low = middle
         return start if low < 0 else bases[low]
 
-    def _step_at(self, base_offset: int) -> Step:
+    def _step_at(self, base_offset: int) -> WalkStep:
         """The batch at an offset with the states around it, from the nearest snapshot."""
         known = known_from(self._log)
         if known is None or base_offset < known:
@@ -354,10 +354,10 @@ class _Search:
         found = with_quorum(self._log, found)
         return next(steps_from(self._log, found, past_corruption=self._past_corruption))
 
-    def _turned(self, result: Bisection, step: Step) -> Bisection:
+    def _turned(self, result: Bisection, step: WalkStep) -> Bisection:
         return msgspec.structs.replace(result, step=step, record=self._record(step))
 
-    def _record(self, step: Step) -> DecodedRecord | None:
+    def _record(self, step: WalkStep) -> DecodedRecord | None:
         """The record from which on the check is false to the end of its batch."""
         if len(step.records) == 1:
             return step.records[0]

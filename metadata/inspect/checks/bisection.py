@@ -6,7 +6,7 @@ import msgspec
 
 from metaquorum.metadata.inspect.entities.diff import EntityChange, changes_between
 from metaquorum.metadata.inspect.log.places import Limits
-from metaquorum.metadata.inspect.walk.states import Step
+from metaquorum.metadata.inspect.walk.states import WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord
 
 BINARY, SCAN, HEADERS = "binary search", "scan", "scan of batch headers"
@@ -29,7 +29,7 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     from_offset: int
     end_offset: int
-    step: Step | None = None
+    step: WalkStep | None = None
     record: DecodedRecord | None = None
     always_false: bool = False
     never_defined: bool = False

@@ -25,8 +25,15 @@ from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.inspect.walk.leaps import Leap, Place
-from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Passed, Step, state_at, steps_about
+from metaquorum.metadata.inspect.walk.leaps import BatchPlace, Leap
+from metaquorum.metadata.inspect.walk.states import (
+    FoundState,
+    OnProblem,
+    Passed,
+    WalkStep,
+    state_at,
+    steps_about,
+)
 from metaquorum.metadata.invariants import ERROR, Violation, check_image
 from metaquorum.metadata.invariants_changes import check_batch
 from metaquorum.metadata.records.control import UnknownControlRecord, VotersRecord
@@ -135,12 +142,12 @@ def _check_one_state(log: MetadataLog, report: LogReport, problem: OnProblem) ->
 
 def _judge(report: LogReport, violations: Sequence[Violation], image: MetadataImage) -> None:
     at = image.provenance
-    place = Place(at.offset, at.epoch, at.timestamp_ms)
+    place = BatchPlace(at.offset, at.epoch, at.timestamp_ms)
     for one in violations:
         report.add(_finding(place, one.rule, one.severity, one.where, one.found))
 
 
-def _finding(at: Place | Step | Leap, rule: str, severity: str, where: str, text: str) -> Finding:
+def _finding(at: BatchPlace | WalkStep | Leap, rule: str, severity: str, where: str, text: str) -> Finding:
     return Finding(
         rule=rule,
         severity=severity,
@@ -176,7 +183,7 @@ class _Checker:
 
     def run(self) -> None:
         report = self._report
-        last: Step | Leap | None = None
+        last: WalkStep | Leap | None = None
         known = known_from(self._log)
         self._without_state(known)
         if known is None:
@@ -269,7 +276,7 @@ class _Checker:
             self._open[finding.rule, finding.where] = None
         self._snapshots = [pair for pair in self._snapshots if pair[0].offset > start.end_offset]
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: WalkStep) -> None:
         report = self._report
         report.batches += 1
         report.records += step.batch.header.records_count
@@ -312,7 +319,7 @@ class _Checker:
                     self._open[one.rule, one.where] = None
             self._report.add(_of_fault(one, epoch, time_ms))
 
-    def _refused(self, step: Step) -> list[int]:
+    def _refused(self, step: WalkStep) -> list[int]:
         """A record that cannot be applied is wrong in any log: every node would have stopped on it."""
         offsets = []
         for match in filter(None, map(_REFUSED.match, step.problems)):
@@ -320,11 +327,11 @@ class _Checker:
             offsets.append(offset)
             record = next((one.record for one in step.records if one.offset == offset), None)
             paths = touched(record, step.before, step.after) or ("log",)
-            place = Place(offset, step.epoch, step.time_ms)
+            place = BatchPlace(offset, step.epoch, step.time_ms)
             self._report.add(_finding(place, "record-applies", ERROR, paths[0], match[2]))
         return offsets
 
-    def _found(self, violations: Sequence[Violation], step: Step | Place | Leap) -> None:
+    def _found(self, violations: Sequence[Violation], step: WalkStep | BatchPlace | Leap) -> None:
         for one in violations:
             key = (one.rule, one.where)
             if key in self._open:
@@ -336,7 +343,7 @@ class _Checker:
                 continue
             self._report.add(_finding(step, one.rule, one.severity, one.where, one.found))
 
-    def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: Step) -> None:
+    def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: WalkStep) -> None:
         """A snapshot must hold what the log up to its end makes."""
         if position.offset != step.next_offset or step.state_after.transaction is not None:
             text = f"it ends at offset {position.offset}, inside a batch or a transaction"
@@ -368,11 +375,13 @@ def _voters_text(records: Sequence[QuorumRecord]) -> str:
 
 
 def _of_fault(one: Fault, epoch: int, time_ms: int) -> Finding:
-    return _finding(Place(one.offset, epoch, time_ms), one.rule, one.severity, one.where, one.text)
+    return _finding(BatchPlace(one.offset, epoch, time_ms), one.rule, one.severity, one.where, one.text)
 
 
 def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str) -> Finding:
-    return _finding(Place(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text)
+    return _finding(
+        BatchPlace(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text
+    )
 
 
 def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:

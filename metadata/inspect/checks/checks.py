@@ -14,7 +14,7 @@ from metaquorum.metadata.image.chunk import Chunk
 from metaquorum.metadata.inspect.causes.causes import was_unclean
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless, under_replicated
 from metaquorum.metadata.inspect.checks.predicate import Predicate, Verdict
-from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Place
+from metaquorum.metadata.inspect.checks.predicate_names import IMAGE_RULES, Subject
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.walk.concern import Concern
@@ -46,7 +46,7 @@ class Check:
     None: all."""
 
     name: str
-    image: Callable[[Place], Verdict] | None
+    image: Callable[[Subject], Verdict] | None
     step: Callable[[MetadataImage, MetadataImage, QuorumView], Verdict]
     is_monotone: bool = False
     is_vouched: bool = False
@@ -107,7 +107,7 @@ def predicate_check(predicate: Predicate, *, vouched: bool = False) -> Check:
     return Check(
         name=predicate.source,
         image=predicate.verdict,
-        step=lambda before, after, quorum: predicate.verdict(Place(image=after, quorum=quorum)),
+        step=lambda before, after, quorum: predicate.verdict(Subject(image=after, quorum=quorum)),
         is_monotone=(vouched or predicate.is_monotone) and "quorum" not in predicate.used,
         is_vouched=vouched,
         headers=predicate if predicate.headers_only else None,

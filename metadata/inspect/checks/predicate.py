@@ -23,9 +23,9 @@ from metaquorum.metadata.inspect.checks.predicate_names import (
     HELPERS,
     RESOLVERS,
     SAFE_BUILTINS,
-    Absent,
+    AbsentEntity,
     NameMistake,
-    Place,
+    Subject,
 )
 from metaquorum.metadata.inspect.walk.concern import Concern
 
@@ -92,7 +92,7 @@ class Predicate:
         default_factory=lambda: ChunkCounts(leaderless), compare=False, repr=False
     )
 
-    def verdict(self, place: Place) -> Verdict:
+    def verdict(self, place: Subject) -> Verdict:
         """Raises PredicateError for a mistake that shows only when it runs."""
         provenance = place.image.provenance
         return self._run(
@@ -115,7 +115,7 @@ class Predicate:
         names |= self._budget.names
         try:
             value = eval(self.code, names)
-        except Absent:
+        except AbsentEntity:
             return Verdict.UNDEFINED
         except PredicateError:
             raise

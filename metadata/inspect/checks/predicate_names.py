@@ -62,12 +62,12 @@ HELPERS: dict[str, str] = {
 """The names that an expression may use, with a line for the help."""
 
 
-class Absent(Exception):
+class AbsentEntity(Exception):
     """An expression asked for an entity that does not exist at this offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Subject:
     """What an expression is asked about."""
 
     image: MetadataImage
@@ -83,7 +83,7 @@ T = TypeVar("T")
 
 def _there(found: T | None) -> T:
     if found is None:
-        raise Absent
+        raise AbsentEntity
     return found
 
 
@@ -143,7 +143,7 @@ class _Brokers(dict[int, BrokerRegistration]):
     """All registrations; one that is not there makes the expression undefined, as `broker(3)` does."""
 
     def __missing__(self, broker_id: object) -> BrokerRegistration:
-        raise Absent
+        raise AbsentEntity
 
 
 class _TopicNames:
@@ -162,7 +162,7 @@ class _TopicNames:
         return iter([topic.name for topic in self._topics.all()])
 
 
-RESOLVERS: dict[str, Callable[[Place], Any]] = {
+RESOLVERS: dict[str, Callable[[Subject], Any]] = {
     "image": lambda place: place.image,
     "quorum": lambda place: place.quorum,
     "metadata_version": lambda place: place.image.features.metadata_version,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from metaquorum.metadata.inspect.checks.record_checks import Fault
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import ids_text, voter_ids
-from metaquorum.metadata.inspect.walk.steps import Step
+from metaquorum.metadata.inspect.walk.steps import WalkStep
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.metadata.records import control
 from metaquorum.storage.uuids import ZERO_UUID
@@ -20,7 +20,7 @@ from metaquorum.storage.uuids import ZERO_UUID
 _WHERE = "quorum"
 
 
-def quorum_faults(step: Step) -> Iterator[Fault]:
+def quorum_faults(step: WalkStep) -> Iterator[Fault]:
     """Broken rules of a control batch."""
     if not step.batch.header.is_control:
         return

@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.timeline.event_groups import duration
-from metaquorum.metadata.inspect.walk.steps import Step
+from metaquorum.metadata.inspect.walk.steps import WalkStep
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
@@ -65,7 +65,7 @@ class Fault(NamedTuple):
     text: str
 
 
-def record_faults(step: Step, refused: Collection[int], written: int) -> Iterator[Fault]:
+def record_faults(step: WalkStep, refused: Collection[int], written: int) -> Iterator[Fault]:
     """Broken rules of a batch's records; `refused` are offsets of records that were not applied, `written` is
     the offset after the last batch before that is no control batch."""
     header = step.batch.header
@@ -84,7 +84,7 @@ def record_faults(step: Step, refused: Collection[int], written: int) -> Iterato
         yield from _idle(records, step)
 
 
-def _registration(record: r.BrokerRecord, offset: int, step: Step, written: int) -> Iterator[Fault]:
+def _registration(record: r.BrokerRecord, offset: int, step: WalkStep, written: int) -> Iterator[Fault]:
     """Kafka takes the offset of the registration, or that of the first record of the decision (3.9 writes ISR
     changes before it); up to 3.3 it did not count a leader change just before. An amended registration of the
     same incarnation keeps its epoch."""
@@ -128,7 +128,7 @@ def falls_inside(records: Iterable[DecodedRecord]) -> Iterator[Fault]:
         last = one.timestamp_ms
 
 
-def _idle(records: list[DecodedRecord], step: Step) -> Iterator[Fault]:
+def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
     keys = [_key(one.record) for one in records]
     often = Counter(key for key in keys if key is not None)
     before: ImageBuilder | None = None

@@ -25,7 +25,7 @@ from metaquorum.metadata.inspect.entities.views import (
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
-from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, Step, steps, with_quorum
+from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, WalkStep, steps, with_quorum
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -34,7 +34,7 @@ ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class ChangeCause:
     """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
     type, and the log's file that holds it."""
 
@@ -46,7 +46,7 @@ class Cause:
     file: str = ""
 
     @classmethod
-    def of(cls, step: Step, decoded: DecodedRecord) -> Cause:
+    def of(cls, step: WalkStep, decoded: DecodedRecord) -> ChangeCause:
         """The cause that a record of a step is."""
         return cls(
             offset=decoded.offset,
@@ -66,8 +66,8 @@ class FieldChange:
     name: str
     old: Any
     new: Any
-    cause: Cause | None = None
-    old_cause: Cause | None = None
+    cause: ChangeCause | None = None
+    old_cause: ChangeCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,8 @@ class EntityChange:
     entity: str
     kind: str
     fields: tuple[FieldChange, ...]
-    cause: Cause | None = None
-    old_cause: Cause | None = None
+    cause: ChangeCause | None = None
+    old_cause: ChangeCause | None = None
 
 
 def changes_between(
@@ -232,7 +232,9 @@ def _with_causes(change: EntityChange, new: CauseTracker, old: CauseTracker | No
     )
 
 
-def _entity_cause(change: EntityChange, fields: tuple[FieldChange, ...], new: CauseTracker) -> Cause | None:
+def _entity_cause(
+    change: EntityChange, fields: tuple[FieldChange, ...], new: CauseTracker
+) -> ChangeCause | None:
     if change.kind == CHANGED:
         causes = [one.cause for one in fields if one.cause is not None]
         return max(causes, key=lambda cause: cause.offset, default=None)
@@ -244,8 +246,8 @@ class _Origin:
     """One entity: its fields now, the record of each, and the record by which it exists or does not."""
 
     now: Fields | None
-    existence: Cause | None = None
-    fields: dict[str, Cause] = field(default_factory=dict)
+    existence: ChangeCause | None = None
+    fields: dict[str, ChangeCause] = field(default_factory=dict)
 
     def copy(self) -> _Origin:
         return _Origin(self.now, self.existence, dict(self.fields))
@@ -265,22 +267,22 @@ class CauseTracker:
         }
         self._saved: dict[str, _Origin] | None = {} if start.state.transaction is not None else None
 
-    def of_field(self, entity: str, name: str) -> Cause | None:
+    def of_field(self, entity: str, name: str) -> ChangeCause | None:
         """The record that made the field what it is (or took it away)."""
         origin = self._origins[entity]
         return origin.fields.get(name) or origin.existence
 
-    def of_existence(self, entity: str) -> Cause | None:
+    def of_existence(self, entity: str) -> ChangeCause | None:
         """The record that added the entity, or removed it, whichever was last."""
         return self._origins[entity].existence
 
-    def newest(self, entity: str) -> Cause | None:
+    def newest(self, entity: str) -> ChangeCause | None:
         """The last record that changed the entity in any way."""
         origin = self._origins[entity]
         causes = [*origin.fields.values(), *([origin.existence] if origin.existence else [])]
         return max(causes, key=lambda cause: cause.offset, default=None)
 
-    def step(self, step: Step) -> None:
+    def step(self, step: WalkStep) -> None:
         """Takes one batch in."""
         before, after = step.state_before.newest, step.state_after.newest
         touches: dict[str, list[DecodedRecord]] = {}
@@ -292,7 +294,7 @@ class CauseTracker:
                         touches.setdefault(one, []).append(decoded)
         single = {path: records[0] for path, records in touches.items() if len(records) == 1}
         for path, decoded in single.items():
-            self._note(path, fields_of(after, path, step.quorum_after), Cause.of(step, decoded))
+            self._note(path, fields_of(after, path, step.quorum_after), ChangeCause.of(step, decoded))
         several = [path for path in touches if path not in single]
         if several:
             self._one_by_one(step, several)
@@ -307,7 +309,7 @@ class CauseTracker:
                 self._origins.update(self._saved or {})
                 self._saved = None
 
-    def _note(self, path: str, fields: Fields | None, cause: Cause) -> None:
+    def _note(self, path: str, fields: Fields | None, cause: ChangeCause) -> None:
         origin = self._origins[path]
         if fields == origin.now:
             return
@@ -322,7 +324,7 @@ class CauseTracker:
             origin.fields.update({name: cause for name in changed if old.get(name) != new.get(name)})
         origin.now = fields
 
-    def _one_by_one(self, step: Step, paths: list[str]) -> None:
+    def _one_by_one(self, step: WalkStep, paths: list[str]) -> None:
         """For entities that several records of one batch touch: which of them changed what."""
         engine = Replayer(step.state_before, on_error=lambda error: None)
         quorum = step.quorum_before
@@ -334,10 +336,10 @@ class CauseTracker:
                 engine.apply(decoded.record, decoded.offset, step.epoch, step.time_ms)
             image = engine.state().newest
             for path in paths:
-                self._note(path, fields_of(image, path, quorum), Cause.of(step, decoded))
+                self._note(path, fields_of(image, path, quorum), ChangeCause.of(step, decoded))
 
 
-def all_touched(step: Step) -> Iterator[tuple[str, DecodedRecord]]:
+def all_touched(step: WalkStep) -> Iterator[tuple[str, DecodedRecord]]:
     """(canonical path, record) of everything that a batch may have changed."""
     before, after = step.state_before.newest, step.state_after.newest
     for decoded in step.records:

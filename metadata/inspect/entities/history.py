@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
 
-from metaquorum.metadata.inspect.entities.diff import Cause, all_touched
+from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock, clock_of
@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.walk.states import (
     FoundState,
     OnProblem,
     Passed,
-    Step,
+    WalkStep,
     inside_transaction,
     settle,
     state_at,
@@ -50,10 +50,10 @@ class Span:
     fields: Fields
     from_offset: int
     from_ms: int
-    cause: Cause | None
+    cause: ChangeCause | None
     to_offset: int | None = None
     to_ms: int | None = None
-    ended_by: Cause | None = None
+    ended_by: ChangeCause | None = None
 
 
 def history(
@@ -92,7 +92,7 @@ def history(
     follower = _Follower(wanted, found, partial(clock_of, log))
     if before is not None:
         follower.take_over(before)
-    last: Step | None = None
+    last: WalkStep | None = None
     for step in steps_about(log, found, concern_of(wanted), end, on_problem, **options):
         if isinstance(step, Passed):
             follower.clock.time_ms(step.next_offset - 1, step.time_ms)
@@ -171,7 +171,7 @@ class _Follower:
         self._wanted = wanted
         self._is_alone = is_alone
         self.is_over = False
-        self._waiting: dict[str, Cause] = {}
+        self._waiting: dict[str, ChangeCause] = {}
         provenance = found.image.provenance
         self.open: dict[str, Span] = {
             path: Span(
@@ -201,12 +201,12 @@ class _Follower:
             if old is not None and old.fields == row.fields:
                 self.open[path] = old
 
-    def step(self, step: Step) -> Iterator[Span]:
+    def step(self, step: WalkStep) -> Iterator[Span]:
         """Rows that the batch ended."""
         self._now_ms = self.clock.time_ms(step.offset, step.time_ms)
         for path, decoded in all_touched(step):
             if self._wanted.has(path) and not self._is_partial(path) and not self._is_other(path, decoded):
-                self._waiting[path] = Cause.of(step, decoded)
+                self._waiting[path] = ChangeCause.of(step, decoded)
         if step.state_after.transaction is not None or not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
@@ -215,7 +215,7 @@ class _Follower:
             if ended is not None:
                 yield ended
 
-    def _turn(self, step: Step, path: str, cause: Cause) -> Span | None:
+    def _turn(self, step: WalkStep, path: str, cause: ChangeCause) -> Span | None:
         now = self._wanted.cut(path, fields_of(step.after, path, step.quorum_after))
         old = self.open.get(path)
         if now == (None if old is None else old.fields):

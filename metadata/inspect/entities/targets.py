@@ -24,7 +24,7 @@ QUORUM_FIELDS = ("leader", "voters", "voterSet", "epoch", "kraftVersion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class EntityTarget:
     """What is asked about: an entity path, and one field of it or None."""
 
     entity: str
@@ -42,7 +42,7 @@ class Target:
         return None
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> EntityTarget:
     """`topic/orders/7.leader`, `broker/3`, `config/topic/orders/retention.ms`... Raises ValueError, which
     says what to write instead."""
     text = text.removesuffix("/") if text.count("/") > 1 else text
@@ -52,7 +52,7 @@ def parse_target(text: str) -> Target:
     if problem is not None and entity.partition("/")[0] not in _ALSO:
         raise ValueError(problem)
     if name is None:
-        return Target(entity=entity)
+        return EntityTarget(entity=entity)
     first, *rest = name.split("_")
     wanted = first + "".join(word.capitalize() for word in rest)
     known = fields_of_target(entity)
@@ -60,7 +60,7 @@ def parse_target(text: str) -> Target:
         close = difflib.get_close_matches(wanted, known, n=1)
         hint = f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
         raise ValueError(f"{entity} has no field {name!r}; {hint}")
-    return Target(entity=entity, field=wanted)
+    return EntityTarget(entity=entity, field=wanted)
 
 
 def fields_of_target(entity: str) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ _CRC_COVERS = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class MergedRange:
     """Offsets `start` up to, not including, `end` are read from log number `source`."""
 
     source: int
@@ -88,7 +88,7 @@ class NodesReport:
     have."""
 
     nodes: list[NodeView]
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[MergedRange] = field(default_factory=list)
     holes: list[tuple[int, int]] = field(default_factory=list)
     losses: list[LostCommitted] = field(default_factory=list)
     compared: int = 0
@@ -127,7 +127,7 @@ class _Comparison:
         self._streams = [NodeStream(log, at) for at, log in enumerate(logs)]
         self._departures: dict[int, Departure] = {}
         self._holes: list[tuple[int, int]] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[MergedRange] = []
         self._compared = 0
         self._at: int | None = None
 
@@ -228,9 +228,9 @@ class _Comparison:
         sound = [stream for stream in right or group if not stream.was_put_right] or group
         last = self._pieces[-1] if self._pieces else None
         if last is not None and last.end == start and any(one.number == last.source for one in sound):
-            self._pieces[-1] = Piece(source=last.source, start=last.start, end=end)
+            self._pieces[-1] = MergedRange(source=last.source, start=last.start, end=end)
         else:
-            self._pieces.append(Piece(source=sound[0].number, start=start, end=end))
+            self._pieces.append(MergedRange(source=sound[0].number, start=start, end=end))
         for stream in group:
             stream.advance()
         self._at = end

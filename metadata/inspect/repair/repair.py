@@ -12,14 +12,14 @@ from __future__ import annotations
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metaquorum.metadata.inspect.repair.repair_pass import RepairPass
-from metaquorum.metadata.inspect.repair.repair_plan import Change, RepairReport, RepairRequest
+from metaquorum.metadata.inspect.repair.repair_plan import RepairedRange, RepairReport, RepairRequest
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
-__all__ = ["Change", "RepairReport", "RepairRequest", "plan_repair", "write_repair"]
+__all__ = ["RepairReport", "RepairRequest", "RepairedRange", "plan_repair", "write_repair"]
 
 VOTER_FILES = (QUORUM_STATE, "configured-voters")
 """What a voter must not forget; a repaired directory is the same voter's."""

@@ -14,7 +14,7 @@ from metaquorum.metadata.inspect.log.log import damage_line
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.foreign import refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
-from metaquorum.metadata.inspect.repair.repair_plan import Change, RepairReport, RepairRequest
+from metaquorum.metadata.inspect.repair.repair_plan import RepairedRange, RepairReport, RepairRequest
 from metaquorum.metadata.inspect.walk.rewrite import (
     NO_OP_LEVEL,
     filling,
@@ -114,7 +114,7 @@ class RepairPass:
             text = (
                 f"begins at the snapshot at offset {base.offset}, which includes the effect of the lost bytes"
             )
-            self._note(Change(kind="begins", offset=start, end_offset=base.offset, text=text))
+            self._note(RepairedRange(kind="begins", offset=start, end_offset=base.offset, text=text))
             self._first_change = None  # the state is unharmed: later snapshots stay right
         if base is not None and image is not None:
             self._engine = self._replayer(ReplayState(image))
@@ -173,7 +173,7 @@ class RepairPass:
                 f"the batch at offset {header.base_offset} of {batch.file} is damaged ({reason}); add "
                 f"--past-corruption to correct it, or --end-at {self._expected} to end before it"
             )
-        change = Change(
+        change = RepairedRange(
             kind="adjusted", offset=header.base_offset, end_offset=header.next_offset, text=reason
         )
         if harmless:
@@ -197,7 +197,7 @@ class RepairPass:
             )
         self._fork()
         text = f"lost, replaced by NoOpRecords ({reason})"
-        self._note(Change(kind="filled", offset=start, end_offset=end, text=text))
+        self._note(RepairedRange(kind="filled", offset=start, end_offset=end, text=text))
         while start < end:
             known = self._table.epoch_at(start) or self._epoch
             epoch = min(max(known, self._epoch), next_epoch)
@@ -217,7 +217,9 @@ class RepairPass:
         self._fork()
         for offset in sorted(offsets):
             what = _record_text(batch, offset)
-            self._note(Change(kind="dropped", offset=offset, end_offset=offset + 1, text=f"{what} ({why})"))
+            self._note(
+                RepairedRange(kind="dropped", offset=offset, end_offset=offset + 1, text=f"{what} ({why})")
+            )
         self._dropped |= offsets & self._request.drop
         return without_records(batch, offsets)
 
@@ -292,10 +294,12 @@ class RepairPass:
 
     def _cut(self, offset: int, text: str) -> None:
         self._note(
-            Change(kind="cut", offset=self._expected, end_offset=max(offset, self._expected), text=text)
+            RepairedRange(
+                kind="cut", offset=self._expected, end_offset=max(offset, self._expected), text=text
+            )
         )
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: RepairedRange) -> None:
         self._report.add(change)
         if self._first_change is None:
             self._first_change = change.offset
@@ -346,7 +350,7 @@ class RepairPass:
             else:
                 name = name_of(self._log.snapshot(position).path)
                 report.add(
-                    Change(
+                    RepairedRange(
                         kind="snapshot",
                         offset=position.offset,
                         end_offset=position.offset,

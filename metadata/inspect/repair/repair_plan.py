@@ -26,7 +26,7 @@ class RepairRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class RepairedRange:
     """One difference between the old directory and the new one, from `offset` up to `end_offset`."""
 
     kind: Kind
@@ -42,7 +42,7 @@ class RepairReport:
     is the state at the new log's end."""
 
     base: LogPosition | None = None
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RepairedRange] = field(default_factory=list)
     changed: int = 0
     kept_snapshots: list[LogPosition] = field(default_factory=list)
     remaining: list[str] = field(default_factory=list)
@@ -52,7 +52,7 @@ class RepairReport:
     end: LogPosition = field(default_factory=lambda: LogPosition(0, 0))
     after: MetadataImage = field(default_factory=MetadataImage)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: RepairedRange) -> None:
         """Counts a change, and keeps it while there is room."""
         self.changed += 1
         if len(self.changes) < SHOWN_CHANGES:

@@ -18,7 +18,7 @@ KEPT = 10_000
 """So many stretches are kept, the longest; sums count all."""
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):
     """What some partitions had in common from `begun` on; `ended` None: until the end of what was read."""
 
     begun: Place
@@ -28,11 +28,11 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     span_ms: int
 
 
-class Stretches:
+class OpenSpans:
     """Opens and closes by partition path; gives the closed ones as stretches."""
 
     def __init__(self) -> None:
-        self.found: list[Stretch] = []
+        self.found: list[PartitionSpan] = []
         self.touched: set[str] = set()
         self.total_ms = 0
         self.open: dict[str, Place] = {}
@@ -55,7 +55,7 @@ class Stretches:
             self.total_ms += span_ms * len(closed)
             self.touched.update(closed)
             self.found.append(
-                Stretch(
+                PartitionSpan(
                     begun=begun,
                     ended=place if ended else None,
                     first=closed[0],
@@ -72,7 +72,7 @@ class Stretches:
             below = tuple(one for one in self.open if one.startswith(path + "/"))
             self.end(below, place, since)
 
-    def worst(self, number: int) -> list[Stretch]:
+    def worst(self, number: int) -> list[PartitionSpan]:
         """The longest ones, then those of the most partitions."""
         return sorted(self.found, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
 

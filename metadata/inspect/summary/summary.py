@@ -10,7 +10,7 @@ from collections import Counter
 
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.summary.sections import Row, Section
-from metaquorum.metadata.inspect.summary.spans import BrokerSum, Place, Stretches
+from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 
@@ -59,7 +59,7 @@ class Summary:
         self.counts: Counter[str] = Counter()
         self._rows: dict[str, list[Row]] = {}
         self._brokers: dict[int, BrokerSum] = {}
-        self._leaderless, self._under = Stretches(), Stretches()
+        self._leaderless, self._under = OpenSpans(), OpenSpans()
         self._moving: dict[str, int] = {}
         self._moved: Counter[str] = Counter()
         self._leader: str | None = None
@@ -290,7 +290,7 @@ class Summary:
             name="brokers", text=text, rows=_worst(rows), figures={"fences": fences, "fencedMs": total}
         )
 
-    def _stretch_section(self, name: str, found: Stretches, severity: str) -> Section | None:
+    def _stretch_section(self, name: str, found: OpenSpans, severity: str) -> Section | None:
         if not found.found:
             return None
         longest = found.worst(1)[0]

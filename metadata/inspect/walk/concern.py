@@ -35,7 +35,7 @@ _NONE: Places = np.empty(0, dtype=np.int64)
 Bools = npt.NDArray[np.bool_]
 
 
-class Engine(Protocol):
+class PassableReplay(Protocol):
     """What passing over needs of `metadata.replay.Replayer`."""
 
     builder: ImageBuilder
@@ -148,7 +148,7 @@ def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], by
     return not any(one in batch.data for one in named)
 
 
-def pass_over(engine: Engine, stretch: Stretch) -> None:
+def pass_over(engine: PassableReplay, stretch: Stretch) -> None:
     """Applies a stretch that follows what `engine` has."""
     if stretch.is_idle:
         builder = engine.builder

@@ -36,7 +36,7 @@ RULES = len(_RULES) + 1
 """Rules of `Broken`: those about columns, and that of an ISR without members."""
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where a batch is."""
 
     offset: int
@@ -77,12 +77,12 @@ class Leap(Passed, frozen=True, kw_only=True):
         order = np.argsort(batches, kind="stable")
         return Broken(batches[order], numbers[order], versions.rows[places][order])
 
-    def violations(self, batch: int, rule: int, row: int) -> tuple[Place, Iterable[Violation]]:
+    def violations(self, batch: int, rule: int, row: int) -> tuple[BatchPlace, Iterable[Violation]]:
         """One of `broken` in words, and where its batch stands."""
         image, stretch = self.after, self.stretch
         run, at = stretch.run, stretch.low + batch
         header = parse_header(run.data, int(run.places[at]))
-        place = Place(header.base_offset, header.leader_epoch, header.max_timestamp_ms)
+        place = BatchPlace(header.base_offset, header.leader_epoch, header.max_timestamp_ms)
         if rule == len(COLUMN_RULES):
             return place, rare_row_violations(image, row, NO_RARE_FIELDS, True)
         name, (severity, text, _) = _RULES[rule]

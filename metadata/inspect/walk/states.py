@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.log.places import TRANSACTION, ShownAs, behind_
 from metaquorum.metadata.inspect.log.points import END, Point, parse_point, utc_text
 from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.walk.concern import Concern
-from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
+from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.inspect.walk.walk import Notes, OnProblem, Walk
 from metaquorum.metadata.replay import ReplayState
 
@@ -28,7 +28,7 @@ __all__ = [
     "OnProblem",
     "Passed",
     "Point",
-    "Step",
+    "WalkStep",
     "earliest",
     "inside_transaction",
     "nothing_known",
@@ -161,7 +161,7 @@ def steps(
     *,
     past_corruption: bool = False,
     coverage: Coverage | None = None,
-) -> Iterator[Step]:
+) -> Iterator[WalkStep]:
     """Every batch from `start` to `end` with the images before and after it.
 
     `start` None is as early as the log and its snapshots reach. A batch that contains `start` is the first
@@ -171,14 +171,14 @@ def steps(
     notes = Notes(on_problem, coverage)
     if log.is_checkpoint:
         walk = Walk(log, FoundState(state=ReplayState()), notes, past_corruption)
-        yield from (step for step in walk.steps(end) if isinstance(step, Step))
+        yield from (step for step in walk.steps(end) if isinstance(step, WalkStep))
         return
     start = earliest(log) if start is None else settle(log, start)[0]
     end = settle(log, end)[0]
     walk = _begin(log, start, notes, past_corruption)
     walk.run_to(start)
     walk.finish(start)
-    yield from (step for step in walk.steps(end) if isinstance(step, Step))
+    yield from (step for step in walk.steps(end) if isinstance(step, WalkStep))
 
 
 def steps_about(
@@ -190,7 +190,7 @@ def steps_about(
     *,
     past_corruption: bool = False,
     coverage: Coverage | None = None,
-) -> Iterator[Step | Passed]:
+) -> Iterator[WalkStep | Passed]:
     """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
     step after that has the state after them before it."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
@@ -205,11 +205,11 @@ def steps_from(
     *,
     past_corruption: bool = False,
     coverage: Coverage | None = None,
-) -> Iterator[Step]:
+) -> Iterator[WalkStep]:
     """As `steps`, from a state of the same log that is known already; `found` is not changed."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
     for step in Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
-        if isinstance(step, Step):
+        if isinstance(step, WalkStep):
             yield step
 
 
@@ -221,7 +221,7 @@ def nothing_known(offset: int) -> FoundState:
 
 def steps_alone(
     log: MetadataLog, start: Point | None, end: Point, on_problem: OnProblem | None, coverage: Coverage
-) -> tuple[FoundState, Iterator[Step]]:
+) -> tuple[FoundState, Iterator[WalkStep]]:
     """What records alone make, from the log's first one on, of which no snapshot says what was before: the
     state at `start` (None: at the first record) with nothing in it but what came in the log, and the steps
     from there to `end`."""
@@ -231,7 +231,7 @@ def steps_alone(
     if start is not None:
         walk.run_to(start)
     found = FoundState(state=walk.engine.state(), quorum=walk.found.quorum)
-    return found, (step for step in walk.steps(end) if isinstance(step, Step))
+    return found, (step for step in walk.steps(end) if isinstance(step, WalkStep))
 
 
 def earliest(log: MetadataLog) -> Point:

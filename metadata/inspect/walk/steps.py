@@ -52,7 +52,7 @@ class FoundState:
         return self.state.end_offset
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
     """One batch and what it did. Images are immutable and share what did not change.
 
     `problems` are lines about records of this batch that could not be read or applied; `unknown` of them are

@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
 from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
 from metaquorum.metadata.inspect.walk.rewrite import with_header
-from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, Step
+from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
 from metaquorum.metadata.records.control import (
     SnapshotFooterRecord,
@@ -64,7 +64,7 @@ class Walk:
             if isinstance(batch, RecordBatch):
                 self._apply(batch)
 
-    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[Step | Passed]:
+    def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[WalkStep | Passed]:
         """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
         need go by together."""
         self._concern = concern
@@ -88,7 +88,7 @@ class Walk:
             unknown = self._notes.unknown
             self._apply(batch)
             after = self.engine.state()
-            yield Step(
+            yield WalkStep(
                 batch=batch,
                 unknown=self._notes.unknown - unknown,
                 state_before=before,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import (
@@ -39,7 +39,7 @@ ALONE = "from the records alone: earlier state and causes are unknown there"
 
 def explain(
     log: MetadataLog,
-    target: Target,
+    target: EntityTarget,
     point: Point = END,
     on_problem: OnProblem | None = None,
     *,
@@ -105,7 +105,7 @@ def _tell_all(on_problem: OnProblem | None, lines: list[str]) -> None:
 
 
 def _starts(
-    log: MetadataLog, target: Target, point: Point, last: int | None, known: int | None
+    log: MetadataLog, target: EntityTarget, point: Point, last: int | None, known: int | None
 ) -> Iterator[int]:
     """Ends of snapshots at which the chain may begin, newest first, each twice as far back."""
     kind, _, name = target.entity.partition("/")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from metaquorum.metadata.inspect.causes.cause_types import Cause
-from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.places import Limits
 
 MAX_LINKS = 100_000
@@ -44,7 +44,7 @@ class Explanation:
     `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
     the chain does not cover. `read_from`: the log was read from there on, and may have earlier links."""
 
-    target: Target
+    target: EntityTarget
     end_offset: int
     exists: bool | None
     value: Any

@@ -22,7 +22,7 @@ from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.entities.targets import Target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.entities.views import Wanted, entities_below
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LogClock, RunningClock
@@ -51,7 +51,7 @@ class Chain:
 
     def __init__(
         self,
-        target: Target,
+        target: EntityTarget,
         image: MetadataImage | None = None,
         *,
         is_known: bool = True,

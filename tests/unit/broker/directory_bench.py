@@ -17,12 +17,12 @@ from metaquorum.broker.replica.disk_work import (
     LogAppended,
     LogCut,
     LogSettings,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReadPartition,
     RemoveReplica,
     ReplicaCreated,
+    ReplicaLogTrimmed,
     ReplicaRemoved,
     TrimTo,
 )
@@ -313,7 +313,7 @@ class Bench:
         model = self.models[key]
         if events:
             (event,) = events
-            assert isinstance(event, LogTrimmed) and model.lowest < event.start_offset <= model.start
+            assert isinstance(event, ReplicaLogTrimmed) and model.lowest < event.start_offset <= model.start
             model.lowest = event.start_offset
             size = sum(len(data) for base, data in model.batches.items() if base >= event.start_offset)
             assert event.size_bytes >= size  # the segment that holds the start is still there

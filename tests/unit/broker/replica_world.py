@@ -15,8 +15,8 @@ from metaquorum.broker.replica.disk_work import (
     CutPartition,
     LogAppended,
     LogCut,
-    LogTrimmed,
     ReplicaLog,
+    ReplicaLogTrimmed,
     TrimTo,
 )
 from metaquorum.broker.replica.events import DataEffect
@@ -263,7 +263,7 @@ class Replica:
         while disk.batches and parse_header(disk.batches[0]).next_offset <= start:
             disk.start = parse_header(disk.batches.pop(0)).next_offset
             disk.synced = max(0, disk.synced - 1)
-        event = LogTrimmed(
+        event = ReplicaLogTrimmed(
             directory_id=DIRECTORY,
             key=KEY,
             incarnation=self.partition.incarnation if incarnation is None else incarnation,

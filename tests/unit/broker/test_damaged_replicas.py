@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.broker.replica.disk_work import AbandonDirectory, CreateReplica, RemoveReplica
 from metaquorum.broker.replica.events import AskController, OfflineDirectoriesChanged
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import NO_LEADER
@@ -56,7 +56,7 @@ def test_the_controller_is_told_and_the_rest_of_the_directory_serves() -> None:
     assert of_kind(effects, AbandonDirectory) == of_kind(effects, OfflineDirectoriesChanged) == []
     assert of_kind(effects, CreateReplica) == of_kind(effects, RemoveReplica) == []
     assert only(effects, Warn).message == "/data/a/hurt-0 cannot be served: hurt.log is damaged"
-    assert host.manager.partitions[key_of("sound")].role is Role.LEADER
+    assert host.manager.partitions[key_of("sound")].role is ReplicaRole.LEADER
     assert produce_error(host, HURT) is ErrorCode.KAFKA_STORAGE_ERROR
     assert produce_error(host, key_of("sound")) is ErrorCode.NONE
 
@@ -89,7 +89,7 @@ def test_where_another_broker_leads_it_is_given_up_and_begins_anew_in_its_direct
     assert HURT not in host.manager.partitions
     cluster.change(HURT, place=A)
     host.publish()
-    assert host.manager.partitions[HURT].role is Role.FOLLOWER
+    assert host.manager.partitions[HURT].role is ReplicaRole.FOLLOWER
     assert host.manager.partitions[HURT].end_offset == 0
 
 
@@ -123,7 +123,7 @@ def test_one_that_came_back_whole_is_what_it_was() -> None:
     assert told(effects) == {HURT: A} and HURT not in host.manager.partitions
     cluster.change(HURT, place=A, leader=ME)
     host.publish()
-    assert host.manager.partitions[HURT].role is Role.LEADER
+    assert host.manager.partitions[HURT].role is ReplicaRole.LEADER
     assert host.manager.partitions[HURT].end_offset == 7
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_copy_beside_the_replica_is_left_over() -> None:
     host = Host(cluster, found(A, damaged=["hurt"]), found(B, [("hurt", 0)]))
     removed = only(host.publish(), RemoveReplica)
     assert (removed.directory_id, removed.key) == (A, HURT)
-    assert host.manager.partitions[HURT].role is Role.LEADER
+    assert host.manager.partitions[HURT].role is ReplicaRole.LEADER
 
 
 def test_its_directory_may_fail_too() -> None:

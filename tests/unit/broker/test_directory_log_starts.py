@@ -14,11 +14,11 @@ from metaquorum.broker.replica.disk_work import (
     EnforceRetention,
     FindOffset,
     LogSettings,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReadPartition,
     ReplicaLog,
+    ReplicaLogTrimmed,
     TrimTo,
 )
 from metaquorum.metadata.requests.data import PartitionKey
@@ -52,7 +52,7 @@ def filled(bench: Bench, *, records: int = 1, settings: LogSettings = LARGE) -> 
 
 def trim(bench: Bench, key: PartitionKey, start: int) -> list[int]:
     events = bench.do(TrimTo, key, start_offset=start)
-    return [event.start_offset for event in events if isinstance(event, LogTrimmed)]
+    return [event.start_offset for event in events if isinstance(event, ReplicaLogTrimmed)]
 
 
 def log_of(bench: Bench, key: PartitionKey) -> ReplicaLog:
@@ -167,7 +167,7 @@ def test_trims_in_a_row_share_a_write() -> None:
         for n, key in enumerate(keys)
     ]
     events = bench.opened().execute_all(works)
-    assert [event.start_offset for event in events if isinstance(event, LogTrimmed)] == [2, 3, 4, 5, 6]
+    assert [event.start_offset for event in events if isinstance(event, ReplicaLogTrimmed)] == [2, 3, 4, 5, 6]
     assert read_file(bench.disk, STARTS).count(b"\n") == 7
     assert bench.disk.operations - before < 2 * 6
 
@@ -222,7 +222,7 @@ def test_segments_below_the_start_go_whatever_the_policy() -> None:
     size = replica.log.size_bytes
     replica.log.start_at(18)
     (event,) = bench.do(EnforceRetention, key, below_offset=COUNT, wall_ms=0)
-    assert isinstance(event, LogTrimmed) and event.start_offset == 18 and event.size_bytes < size
+    assert isinstance(event, ReplicaLogTrimmed) and event.start_offset == 18 and event.size_bytes < size
 
 
 @pytest.mark.parametrize(

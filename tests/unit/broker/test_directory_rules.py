@@ -16,7 +16,7 @@ from metaquorum.broker.replica.disk_work import (
     RemoveReplica,
 )
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, OfflineDirectoriesChanged
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.broker.replica.placement.reconcile import (
     Assign,
@@ -192,7 +192,7 @@ def test_s3_6_it_neither_leads_nor_follows_before_its_directory_is_committed() -
     assert _produce_error(host, key) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     cluster.change(key, place=A)
     host.publish()
-    assert host.manager.partitions[key].role is Role.LEADER
+    assert host.manager.partitions[key].role is ReplicaRole.LEADER
 
 
 def test_assignments_are_batched_and_one_request_is_in_flight() -> None:
@@ -250,7 +250,7 @@ def test_s3_5_what_the_log_begins_to_place_here_is_new_even_with_a_bad_directory
     key = cluster.topic("t", place=A)
     assert only(host.publish(), CreateReplica).directory_id == A
     host.work()
-    assert host.manager.partitions[key].role is Role.LEADER
+    assert host.manager.partitions[key].role is ReplicaRole.LEADER
 
 
 def test_s3_16_at_the_start_with_a_bad_directory_the_others_serve() -> None:
@@ -305,7 +305,7 @@ def test_s3_1_s3_35_a_failure_touches_the_replicas_of_its_directory_only() -> No
     assert effects[0] == AbandonDirectory(directory_id=A)
     assert only(effects, OfflineDirectoriesChanged).directories == (A,)
     assert "disk on fire" in only(effects, Warn).message
-    assert host.manager.partitions == {kept: before} and before.role is Role.LEADER
+    assert host.manager.partitions == {kept: before} and before.role is ReplicaRole.LEADER
     assert _produce_error(host, lost) is ErrorCode.KAFKA_STORAGE_ERROR
     assert host.fail(A) == [], "it fails once"
 
@@ -460,7 +460,7 @@ def test_s3_29_a_directory_taken_out_of_the_configuration_is_made_up_for() -> No
     assert key not in host.manager.partitions
     cluster.change(key, place=A)
     host.publish()
-    assert host.manager.partitions[key].role is Role.FOLLOWER
+    assert host.manager.partitions[key].role is ReplicaRole.FOLLOWER
 
 
 def test_s3_29_nothing_is_made_up_for_without_room_until_there_is_some() -> None:
@@ -543,7 +543,7 @@ def test_before_directories_had_names_replicas_run_where_they_are() -> None:
     key = cluster.topic("t", place=MIGRATING)
     host = Host(cluster, found(A, [("t", 0)]), found(B))
     assert of_kind(host.publish(), AskController) == []
-    assert host.manager.partitions[key].role is Role.LEADER
+    assert host.manager.partitions[key].role is ReplicaRole.LEADER
 
 
 def test_after_an_upgrade_they_go_on_serving_while_the_log_learns_where_they_are() -> None:
@@ -552,7 +552,7 @@ def test_after_an_upgrade_they_go_on_serving_while_the_log_learns_where_they_are
     host = Host(cluster, found(A, [("t", 0)]), found(B))
     asked = only(host.publish(), AskController)
     assert asked.request.assignments[0].directory_id == A  # type: ignore[union-attr]
-    assert host.manager.partitions[key].role is Role.LEADER
+    assert host.manager.partitions[key].role is ReplicaRole.LEADER
 
 
 def test_describe_shows_good_and_bad_directories_and_what_lies_there() -> None:

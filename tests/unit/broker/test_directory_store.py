@@ -22,11 +22,11 @@ from metaquorum.broker.replica.disk_work import (
     LogAppended,
     LogCut,
     LogSettings,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReadPartition,
     RemoveReplica,
+    ReplicaLogTrimmed,
     ReplicaRemoved,
     TrimTo,
 )
@@ -448,7 +448,7 @@ def test_start_over_forgets_epochs_and_stays_so(bench: Bench) -> None:
 def test_retention_by_bytes(bench: Bench) -> None:
     key = filled(bench, 20)  # 500 bytes a segment, 1200 bytes are kept
     (event,) = bench.do(EnforceRetention, key, below_offset=20, wall_ms=0)
-    assert isinstance(event, LogTrimmed)
+    assert isinstance(event, ReplicaLogTrimmed)
     assert 1200 <= event.size_bytes < 1200 + 500
     assert read(bench, key, event.start_offset - 1, 20).data is None
     assert bases(read(bench, key, event.start_offset, 20).data)[0] == event.start_offset
@@ -466,7 +466,7 @@ def test_retention_by_time_takes_the_newest_record_of_a_segment(bench: Bench) ->
     assert bench.do(EnforceRetention, key, below_offset=9, wall_ms=5_900) == []
     (event,) = bench.do(EnforceRetention, key, below_offset=9, wall_ms=6_001)
     # All of it is old, the segment that is written to included: it makes room for an empty one.
-    assert isinstance(event, LogTrimmed) and (event.start_offset, event.size_bytes) == (9, 0)
+    assert isinstance(event, ReplicaLogTrimmed) and (event.start_offset, event.size_bytes) == (9, 0)
     bench.do(AppendPartition, key, batches=walked(batch(9, epoch=3)), sync=True)
     assert bases(read(bench, key, 9, 10).data) == [9]
 
@@ -475,7 +475,7 @@ def test_retention_stays_below_the_high_watermark_and_leaves_compacted_topics(be
     key = filled(bench, 20, TIMED)
     assert bench.do(EnforceRetention, key, below_offset=0, wall_ms=10**9) == []
     (event,) = bench.do(EnforceRetention, key, below_offset=7, wall_ms=10**9)
-    assert isinstance(event, LogTrimmed) and 0 < event.start_offset <= 7
+    assert isinstance(event, ReplicaLogTrimmed) and 0 < event.start_offset <= 7
     compacted = LogSettings(segment_bytes=300, retention_ms=1_000, deletes=False)
     bench.do(ChangeLogSettings, key, settings=compacted)
     assert bench.do(EnforceRetention, key, below_offset=20, wall_ms=10**9) == []
@@ -484,7 +484,7 @@ def test_retention_stays_below_the_high_watermark_and_leaves_compacted_topics(be
 def test_a_follower_trims_to_its_leaders_start(bench: Bench) -> None:
     key = filled(bench, 20)
     (event,) = bench.do(TrimTo, key, start_offset=12)
-    assert isinstance(event, LogTrimmed) and 6 < event.start_offset <= 12
+    assert isinstance(event, ReplicaLogTrimmed) and 6 < event.start_offset <= 12
     assert bench.do(TrimTo, key, start_offset=12) == []
 
 

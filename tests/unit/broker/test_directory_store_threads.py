@@ -15,11 +15,11 @@ from metaquorum.broker.replica.disk_work import (
     EnforceRetention,
     FindOffset,
     LogSettings,
-    LogTrimmed,
     OffsetFound,
     PartitionRead,
     ReadPartition,
     RemoveReplica,
+    ReplicaLogTrimmed,
 )
 from metaquorum.broker.replica.store.parts import StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
@@ -105,7 +105,7 @@ class Threads:
                 EnforceRetention(**where, below_offset=self.ends[key], wall_ms=0)  # type: ignore[arg-type]
             )
             for event in events:
-                assert isinstance(event, LogTrimmed)
+                assert isinstance(event, ReplicaLogTrimmed)
                 self.starts[key] = event.start_offset
         else:
             self.store.execute(RemoveReplica(**where, reason=""))  # type: ignore[arg-type]

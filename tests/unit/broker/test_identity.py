@@ -8,7 +8,7 @@ import pytest
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import SendToController
-from metaquorum.broker.identity import FoundDirectory, IdentityConflict, known_identity
+from metaquorum.broker.identity import IdentityConflict, IdentityFile, known_identity
 from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.parts import BrokerEndpoint
@@ -19,11 +19,11 @@ from metaquorum.storage.files.meta_properties import MetaProperties
 CLUSTER = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 
 
-def found(name: str, node_id: int | None = None, cluster_id: str | None = CLUSTER) -> FoundDirectory:
+def found(name: str, node_id: int | None = None, cluster_id: str | None = CLUSTER) -> IdentityFile:
     properties = None
     if node_id is not None:
         properties = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=b"d" * 16)
-    return FoundDirectory(path=name, file=f"{name}/meta.properties", properties=properties)
+    return IdentityFile(path=name, file=f"{name}/meta.properties", properties=properties)
 
 
 def test_s0_1_an_explicit_id_comes_first() -> None:
@@ -75,7 +75,7 @@ def test_s0_27_directories_of_two_clusters() -> None:
 
 
 def test_an_old_file_without_an_id_keeps_the_broker_from_taking_over_another() -> None:
-    old = FoundDirectory(
+    old = IdentityFile(
         path="a",
         file="a/meta.properties",
         properties=MetaProperties(cluster_id=CLUSTER, node_id=None, directory_id=None, version=0),

@@ -22,7 +22,7 @@ from metaquorum.broker.replica.events import (
     PeerFetchFailed,
     SendFetch,
 )
-from metaquorum.broker.replica.partition.values import Role
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.data import (
@@ -623,6 +623,6 @@ def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> 
     host = Host(cluster, found(A, [("leads", 0), ("follows", 0)]), found(B))
     host.publish()
     roles = {key: partition.role for key, partition in host.manager.partitions.items()}
-    assert roles == {leads: Role.LEADER, follows: Role.FOLLOWER}
+    assert roles == {leads: ReplicaRole.LEADER, follows: ReplicaRole.FOLLOWER}
     status = host.manager.status()
     assert (status.replicas, status.leaders, status.followers) == (2, 1, 1)

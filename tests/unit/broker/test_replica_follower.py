@@ -9,7 +9,7 @@ import pytest
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, LogAppended, TrimTo
 from metaquorum.broker.replica.partition.follower import cut_offset
-from metaquorum.broker.replica.partition.values import Changes, FollowerStep, Role
+from metaquorum.broker.replica.partition.values import Changes, FollowerStep, ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import NO_LEADER
 from metaquorum.metadata.requests.data import ACKS_LEADER, FetchedPartition, FetchPartition
@@ -318,7 +318,7 @@ def test_it_trims_to_the_leaders_start_and_asks_once() -> None:
 def test_without_a_leader_nobody_is_asked() -> None:
     replica = follower()
     replica.follow(info(leader=NO_LEADER, epoch=10, partition_epoch=2))
-    assert (replica.partition.role, replica.partition.leader) == (Role.FOLLOWER, None)
+    assert (replica.partition.role, replica.partition.leader) == (ReplicaRole.FOLLOWER, None)
     assert replica.partition.fetch_position() is None
     assert "try again later" in str(replica.send(batch()).result.message)
 
@@ -327,10 +327,10 @@ def test_elected_during_a_cut_it_leads_when_the_cut_is_done() -> None:
     replica = follower(disk_of([(1, 0), (3, 3)], 6))
     replica.take_answer(part(diverging=LogPosition(1, 4)), position(replica))
     replica.lead(info(leader=2, epoch=10, partition_epoch=2, isr=[2]))
-    assert replica.partition.role is Role.IDLE
+    assert replica.partition.role is ReplicaRole.IDLE
     assert replica.send(batch()).result.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     replica.settle()
-    assert replica.partition.role is Role.LEADER
+    assert replica.partition.role is ReplicaRole.LEADER
     ticket = replica.send(batch())
     replica.settle()
     assert ticket.result.base_offset == 3
@@ -342,7 +342,7 @@ def test_elected_during_a_cut_and_voted_out_again_it_follows() -> None:
     replica.lead(info(leader=2, epoch=10, partition_epoch=2, isr=[2]))
     replica.follow(info(leader=1, epoch=11, partition_epoch=3))
     replica.settle()
-    assert replica.partition.role is Role.FOLLOWER and position(replica).current_leader_epoch == 11
+    assert replica.partition.role is ReplicaRole.FOLLOWER and position(replica).current_leader_epoch == 11
 
 
 def test_a_leader_that_follows_fetches_when_its_own_appends_are_safe() -> None:

@@ -7,7 +7,7 @@ import pytest
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import AppendPartition, ChangeLogSettings, LogSettings
 from metaquorum.broker.replica.partition.leader import UNWRITTEN_LIMIT_BYTES
-from metaquorum.broker.replica.partition.values import Changes, Role
+from metaquorum.broker.replica.partition.values import Changes, ReplicaRole
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import ACKS_LEADER, ACKS_NONE
@@ -316,7 +316,7 @@ def test_whoever_waits_is_told_that_the_directory_failed() -> None:
     replica.partition.idle(ErrorCode.KAFKA_STORAGE_ERROR, "the directory failed: ask again")
     assert ticket.result.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert replica.send(batch()).result.error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert replica.partition.role is Role.IDLE and replica.partition.isr == ()
+    assert replica.partition.role is ReplicaRole.IDLE and replica.partition.isr == ()
 
 
 def test_a_leader_of_a_newer_epoch_goes_on_with_what_waits() -> None:
@@ -337,7 +337,7 @@ def test_older_metadata_changes_nothing() -> None:
     replica.partition.take_changes()
     replica.lead(info(epoch=3, partition_epoch=8, isr=[1, 2, 3]))
     replica.follow(info(leader=2, epoch=2, partition_epoch=7))
-    assert replica.partition.role is Role.LEADER and replica.partition.isr == (1, 2)
+    assert replica.partition.role is ReplicaRole.LEADER and replica.partition.isr == (1, 2)
     assert replica.take() == [] and replica.partition.take_changes() is Changes.NONE
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from metaquorum.broker.replica.events import DataEffect, DataRespond
-from metaquorum.broker.replica.fetch_sessions import EVICTION_MS, Session, SessionCache
+from metaquorum.broker.replica.fetch_sessions import EVICTION_MS, FetchSession, SessionCache
 from metaquorum.broker.replica.requests import offsets
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, ListOffsetsRequest
@@ -18,7 +18,7 @@ FOLLOWER = 7
 NOW_MS = 10 * EVICTION_MS
 
 
-def begin(cache: SessionCache, who: int, size: int, now_ms: int) -> tuple[Session | None, Session | None]:
+def begin(cache: SessionCache, who: int, size: int, now_ms: int) -> tuple[FetchSession | None, FetchSession | None]:
     parts = tuple(
         FetchPartition(key=(bytes(16), index), fetch_offset=0, max_bytes=1) for index in range(size)
     )

@@ -22,7 +22,7 @@ from metaquorum.broker.replica.events import (
     DataRespond,
     SendFetch,
 )
-from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, Session
+from metaquorum.broker.replica.fetch_sessions import LAST_EPOCH, FetchSession
 from metaquorum.broker.replica.partition import leader
 from metaquorum.broker.replica.topic_settings import SettingsOfTopics
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -66,7 +66,7 @@ def test_nothing_is_remembered_of_fetches_and_sessions_that_are_over() -> None:
 @pytest.mark.parametrize(("epoch", "following"), [(1, 2), (LAST_EPOCH - 1, LAST_EPOCH), (LAST_EPOCH, 1)])
 def test_epochs_of_a_session_come_round_to_one(epoch: int, following: int) -> None:
     assert LAST_EPOCH == 2**31 - 1
-    session = Session(5, 2, 0)
+    session = FetchSession(5, 2, 0)
     session.next_epoch = epoch
     session.advance()
     assert session.next_epoch == following

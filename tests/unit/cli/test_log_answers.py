@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from metaquorum.cli.log.input.source import Progress, open_path
+from metaquorum.cli.log.input.source import ReadProgress, open_path
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.walk.states import state_at
@@ -240,7 +240,7 @@ def test_a_log_that_takes_seconds_shows_progress_on_a_terminal(
     assert open_path(str(tmp_path)).on_read is None
     with (tmp_path / f"{0:020}.log").open("ab") as file:
         file.truncate(4 << 20)
-    assert isinstance(open_path(str(tmp_path)).on_read, Progress)
+    assert isinstance(open_path(str(tmp_path)).on_read, ReadProgress)
     assert open_path(str(tmp_path), progress=False).on_read is None
 
 

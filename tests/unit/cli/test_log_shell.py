@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.log.shell.command import COMMANDS
 from metaquorum.cli.log.shell.cursor import KEPT_STEPS
-from metaquorum.cli.log.shell.session import Session, ShellError
+from metaquorum.cli.log.shell.session import ShellError, ShellSession
 from metaquorum.cli.log.shell.terminal import printable
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.diff import changes_between
@@ -44,12 +44,12 @@ CHECKPOINTS = sorted(path for path in ROOT.rglob("*.checkpoint"))[:3]
 needs_data = pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent")
 
 
-def session(batches: list[Batch] | None = None, at: Point = END) -> Session:
+def session(batches: list[Batch] | None = None, at: Point = END) -> ShellSession:
     node = make_node(memory_disk(), STORY if batches is None else batches)
-    return Session(node.log, COMMANDS, [].append, at=at)
+    return ShellSession(node.log, COMMANDS, [].append, at=at)
 
 
-def lines(made: Session, command: str) -> list[str]:
+def lines(made: ShellSession, command: str) -> list[str]:
     return list(made.execute(command))
 
 
@@ -220,7 +220,7 @@ def test_refresh_fetches_what_is_new_and_moves_nothing() -> None:
         write(disk, path, b"".join(encoded(STORY)))
         return "read offsets 0 to 14"
 
-    made = Session(node.log, COMMANDS, [].append, refresh=refresh)
+    made = ShellSession(node.log, COMMANDS, [].append, refresh=refresh)
     stood = made.cursor.offset
     assert lines(made, "step") == [f"the log ends at offset {stood}"]
     assert lines(made, "refresh") == ["read offsets 0 to 14"]
@@ -352,7 +352,7 @@ def test_every_recorded_log_can_be_walked(path: Path) -> None:
     kept = all_files(path)
     log = open_log(PosixDisk(), str(path))
     told: list[str] = []
-    made = Session(log, COMMANDS, told.append, past_corruption=True)
+    made = ShellSession(log, COMMANDS, told.append, past_corruption=True)
     end = made.cursor.offset
     for command in (
         "at",

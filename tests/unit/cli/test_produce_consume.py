@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.cli.data.produce import Account, _Interruptions
+from metaquorum.cli.data.produce import ProduceTotals, _Interruptions
 from metaquorum.cli.data.rates import Latencies, rate_text
 from metaquorum.cli.interrupts import quiet_interrupts
 from metaquorum.cli.main import main
@@ -307,7 +307,7 @@ def test_two_interrupts_at_once_give_up_too() -> None:
     """Both arrive before the input is left: the wait for acknowledgements does not begin."""
 
     async def main() -> tuple[Exception | None, bool]:
-        account = Account(taken=1)
+        account = ProduceTotals(taken=1)
         ended = False
 
         async def flush() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from metaquorum.cli.layout import Node, free_ports
+from metaquorum.cli.layout import LocalNode, free_ports
 from metaquorum.cli.local.watch import View, render, status_line
 from metaquorum.cli.local.watch_figures import (
-    BrokerFigures,
+    BrokerRates,
     ClusterFigures,
     FigureReader,
     Figures,
@@ -28,10 +28,10 @@ from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
 
 NODES = [
-    Node(role="controller", node_id=3000, port=1, directory_id="", metrics_port=11),
-    Node(role="broker", node_id=0, port=2, directory_id="", metrics_port=12),
-    Node(role="broker", node_id=1, port=3, directory_id="", metrics_port=13),
-    Node(role="broker", node_id=2, port=4, directory_id="", metrics_port=0),
+    LocalNode(role="controller", node_id=3000, port=1, directory_id="", metrics_port=11),
+    LocalNode(role="broker", node_id=0, port=2, directory_id="", metrics_port=12),
+    LocalNode(role="broker", node_id=1, port=3, directory_id="", metrics_port=13),
+    LocalNode(role="broker", node_id=2, port=4, directory_id="", metrics_port=0),
 ]
 CONTROLLER = parse_page(
     "# HELP kafka_controller_KafkaController_ActiveControllerCount 1 on the active one\n"
@@ -104,15 +104,15 @@ def serving(answer: bytes, status: int = 200) -> Iterator[int]:
 def test_pages_are_asked_over_http_and_a_silent_one_is_no_figures(status: int, there: bool) -> None:
     with serving(b"kafka_server_ReplicaManager_LeaderCount 7.0\n", status) as port:
         nodes = [
-            Node(role="broker", node_id=0, port=1, directory_id="", metrics_port=port),
-            Node(role="broker", node_id=1, port=2, directory_id="", metrics_port=free_ports(1)[0]),
+            LocalNode(role="broker", node_id=0, port=1, directory_id="", metrics_port=port),
+            LocalNode(role="broker", node_id=1, port=2, directory_id="", metrics_port=free_ports(1)[0]),
         ]
         found = FigureReader(nodes).read().brokers
     assert {node: each.leaders for node, each in found.items()} == ({0: 7} if there else {})
 
 
 def view() -> View:
-    bad = BrokerFigures(
+    bad = BrokerRates(
         leaders=4,
         replicas=12,
         under_replicated=3,
@@ -121,7 +121,7 @@ def view() -> View:
         bytes_in_per_s=1_234_000.0,
         bytes_out_per_s=None,
     )
-    idle = BrokerFigures(
+    idle = BrokerRates(
         leaders=1234,
         replicas=98765,
         under_replicated=0,

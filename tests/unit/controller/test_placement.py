@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from metaquorum.controller.partitions.placement import Candidate, StripedPlacer, place
+from metaquorum.controller.partitions.placement import StripedPlacer, UsableBroker, place
 
 
-def racks(*sizes: int) -> list[Candidate]:
+def racks(*sizes: int) -> list[UsableBroker]:
     """Brokers 0, 1, ... in racks r0, r1, ... of these sizes."""
     names = [f"r{rack}" for rack, size in enumerate(sizes) for _ in range(size)]
-    return [Candidate(broker_id, name) for broker_id, name in enumerate(names)]
+    return [UsableBroker(broker_id, name) for broker_id, name in enumerate(names)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -30,7 +30,7 @@ def test_every_partition_spans_as_many_racks_as_there_are(seed: int) -> None:
 
 @pytest.mark.parametrize(("count", "factor"), [(1, 1), (3, 1), (3, 3), (5, 3), (7, 2), (20, 3)])
 def test_leaders_and_replicas_are_balanced_and_distinct(count: int, factor: int) -> None:
-    candidates = [Candidate(10 * n) for n in range(count)]
+    candidates = [UsableBroker(10 * n) for n in range(count)]
     lists = place(candidates, 6 * count, factor, Random(2))
     assert all(len(set(replicas)) == factor for replicas in lists)
     assert set(Counter(replicas[0] for replicas in lists).values()) == {6}
@@ -40,12 +40,12 @@ def test_leaders_and_replicas_are_balanced_and_distinct(count: int, factor: int)
 
 
 def test_fenced_brokers_are_a_last_resort_and_never_lead() -> None:
-    candidates = [Candidate(1), Candidate(2), Candidate(3), Candidate(9, fenced=True)]
+    candidates = [UsableBroker(1), UsableBroker(2), UsableBroker(3), UsableBroker(9, fenced=True)]
     assert all(9 not in replicas for replicas in place(candidates, 50, 3, Random(1)))
     for replicas in place(candidates, 50, 4, Random(1)):
         assert set(replicas) == {1, 2, 3, 9}
         assert replicas[0] != 9
-    alone = [Candidate(1, "a"), Candidate(2, "b", fenced=True)]
+    alone = [UsableBroker(1, "a"), UsableBroker(2, "b", fenced=True)]
     assert set(place(alone, 5, 2, Random(1))) == {(1, 2)}
 
 
@@ -57,7 +57,7 @@ def test_the_same_seed_places_alike_and_the_order_of_candidates_does_not_matter(
 
 
 def test_the_same_brokers_do_not_always_go_together() -> None:
-    lists = place([Candidate(n) for n in range(5)], 50, 2, Random(3))
+    lists = place([UsableBroker(n) for n in range(5)], 50, 2, Random(3))
     assert len({frozenset(replicas) for replicas in lists}) > 5
 
 
@@ -85,6 +85,6 @@ def test_partitions_go_round_racks_and_the_brokers_of_each_until_all_is_shuffled
 @pytest.mark.parametrize("factor", [0, 3])
 def test_what_cannot_be_placed_raises(factor: int) -> None:
     with pytest.raises(ValueError, match="cannot be placed"):
-        StripedPlacer([Candidate(1), Candidate(2)], Random(1)).place(factor)
+        StripedPlacer([UsableBroker(1), UsableBroker(2)], Random(1)).place(factor)
     with pytest.raises(ValueError, match="0 of them unfenced"):
-        StripedPlacer([Candidate(1, fenced=True)], Random(1)).place(1)
+        StripedPlacer([UsableBroker(1, fenced=True)], Random(1)).place(1)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from metaquorum.controller.brokers.sessions import Session, Sessions
+from metaquorum.controller.brokers.sessions import BrokerHeartbeatState, Sessions
 
 TIMEOUT = 9_000
 LAG = 30_000
 
 
-def opened(sessions: Sessions, broker_id: int, broker_epoch: int, now_ms: int) -> Session:
+def opened(sessions: Sessions, broker_id: int, broker_epoch: int, now_ms: int) -> BrokerHeartbeatState:
     sessions.put(broker_id, sessions.fresh(broker_epoch, now_ms))
     return session_of(sessions, broker_id)
 
 
-def touched(sessions: Sessions, broker_id: int, broker_epoch: int, arrived_ms: int) -> Session:
+def touched(sessions: Sessions, broker_id: int, broker_epoch: int, arrived_ms: int) -> BrokerHeartbeatState:
     sessions.put(broker_id, sessions.touched(broker_id, broker_epoch, arrived_ms))
     return session_of(sessions, broker_id)
 
 
-def session_of(sessions: Sessions, broker_id: int) -> Session:
+def session_of(sessions: Sessions, broker_id: int) -> BrokerHeartbeatState:
     session = sessions.get(broker_id)
     assert session is not None
     return session

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topic_names import colliding_name, name_problem
 from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
@@ -43,7 +43,7 @@ def create(image: MetadataImage, *topics: NewTopic, usable: tuple[int, ...] = (1
         image,
         CreateTopicsRequest(topics=topics, **options),
         CONFIG,
-        candidates=[Candidate(broker_id) for broker_id in usable],
+        candidates=[UsableBroker(broker_id) for broker_id in usable],
         new_topic_id=lambda: next(ids),
         rng=Random(1),
     )

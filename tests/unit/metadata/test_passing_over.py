@@ -15,7 +15,7 @@ from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import CRITICAL, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
-from metaquorum.metadata.inspect.walk.states import Passed, Step, earliest, state_at, steps_from
+from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
 from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk
 from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
@@ -50,13 +50,13 @@ def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
     passed = 0
     own = check_module.steps_about
 
-    def counted(*given: Any, **more: Any) -> Iterator[Step | Passed]:
+    def counted(*given: Any, **more: Any) -> Iterator[WalkStep | Passed]:
         nonlocal passed
         for one in own(*given, **more):
             passed += one.batches if isinstance(one, Passed) else 0
             yield one
 
-    def every_batch(log: MetadataLog, found: Any, concern: object, **more: Any) -> Iterator[Step]:
+    def every_batch(log: MetadataLog, found: Any, concern: object, **more: Any) -> Iterator[WalkStep]:
         return steps_from(log, found, **more)
 
     answers: list[list[dict[str, Any]]] = []

@@ -12,7 +12,7 @@ from metaquorum.metadata.inspect.checks.predicate import (
     Verdict,
     compile_predicate,
 )
-from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, Place
+from metaquorum.metadata.inspect.checks.predicate_names import HELPERS, Subject
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.control import Voter
@@ -37,7 +37,7 @@ def image() -> MetadataImage:
     return state.image
 
 
-PLACE = Place(
+PLACE = Subject(
     image=image(), quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voter_set=(Voter(3000, ZERO_UUID),))
 )
 
@@ -181,7 +181,7 @@ def test_what_an_expression_may_cost_is_bounded(
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_STEPS", 100_000)
     with pytest.raises(PredicateError) as refused:
-        compile_predicate(source).verdict(Place(image=MetadataImage()))
+        compile_predicate(source).verdict(Subject(image=MetadataImage()))
     lines = str(refused.value).splitlines()
     assert why in lines[0] and lines[1].strip() == source and lines[2].strip() == "^"
 
@@ -240,11 +240,11 @@ def test_what_fills_memory_at_once_is_refused_before_it_runs(source: str) -> Non
     ],
 )
 def test_bounds_change_no_answer(source: str) -> None:
-    assert compile_predicate(source).verdict(Place(image=MetadataImage())) is Verdict.TRUE
+    assert compile_predicate(source).verdict(Subject(image=MetadataImage())) is Verdict.TRUE
 
 
 def test_every_question_has_all_steps_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_STEPS", 100_000)
     asked = compile_predicate("len([1 for x in range(3 * 10**4)]) > 0")
     for _ in range(2):
-        assert asked.verdict(Place(image=MetadataImage())) is Verdict.TRUE
+        assert asked.verdict(Subject(image=MetadataImage())) is Verdict.TRUE

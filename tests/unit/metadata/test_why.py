@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.inspect.causes.cause_rules import RULES
-from metaquorum.metadata.inspect.entities.targets import Target, parse_target
+from metaquorum.metadata.inspect.entities.targets import EntityTarget, parse_target
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.log.points import Point
@@ -318,16 +318,16 @@ def test_a_topic_that_was_created_anew_begins_a_new_chain() -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("topic/orders/7.leader", Target(entity="topic/orders/7", field="leader")),
-        ("topic/a.b/7.leader_epoch", Target(entity="topic/a.b/7", field="leaderEpoch")),
-        ("topic/a.leader", Target(entity="topic/a.leader")),
-        ("broker/3.in_controlled_shutdown", Target(entity="broker/3", field="inControlledShutdown")),
-        ("config/topic/orders/retention.ms", Target(entity="config/topic/orders/retention.ms")),
-        ("feature/metadata.version", Target(entity="feature/metadata.version")),
-        ("quorum.leader", Target(entity="quorum", field="leader")),
+        ("topic/orders/7.leader", EntityTarget(entity="topic/orders/7", field="leader")),
+        ("topic/a.b/7.leader_epoch", EntityTarget(entity="topic/a.b/7", field="leaderEpoch")),
+        ("topic/a.leader", EntityTarget(entity="topic/a.leader")),
+        ("broker/3.in_controlled_shutdown", EntityTarget(entity="broker/3", field="inControlledShutdown")),
+        ("config/topic/orders/retention.ms", EntityTarget(entity="config/topic/orders/retention.ms")),
+        ("feature/metadata.version", EntityTarget(entity="feature/metadata.version")),
+        ("quorum.leader", EntityTarget(entity="quorum", field="leader")),
     ],
 )
-def test_targets_are_read(text: str, target: Target) -> None:
+def test_targets_are_read(text: str, target: EntityTarget) -> None:
     assert parse_target(text) == target
 
 

@@ -181,9 +181,9 @@ class FakeCluster:
 
     def values(self, partition: FakePartition) -> list[bytes | None]:
         """Every value stored, in order."""
-        from metaquorum.runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import FetchedBatch
 
-        return [r.value for each in partition.batches for r in Batch(each.header, each.data).records()]
+        return [r.value for each in partition.batches for r in FetchedBatch(each.header, each.data).records()]
 
     def _chance(self, probability: float) -> bool:
         return probability > 0 and self.rng.random() < probability
@@ -348,10 +348,10 @@ class FakeCluster:
             return api.ListedOffset(key=each.key, offset=partition.end_offset)
         if each.timestamp_ms == api.EARLIEST_TIMESTAMP:
             return api.ListedOffset(key=each.key, offset=partition.start_offset)
-        from metaquorum.runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import FetchedBatch
 
         for stored in partition.batches:
-            for record in Batch(stored.header, stored.data).records():
+            for record in FetchedBatch(stored.header, stored.data).records():
                 if record.timestamp_ms >= each.timestamp_ms:
                     return api.ListedOffset(
                         key=each.key, offset=record.offset, timestamp_ms=record.timestamp_ms

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import Address, ClientError
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, SendError
-from metaquorum.runtime.data_client.turns import Place, Turns
+from metaquorum.runtime.data_client.turns import Turn, Turns
 from tests.unit.runtime.fake_broker import FakeCluster, Faults, run
 
 
@@ -188,7 +188,7 @@ def test_messages_of_a_partition_lie_in_the_order_of_the_sends(
 def test_the_turn_is_always_that_of_the_oldest_place(steps: list[tuple[str, int]]) -> None:
     async def main() -> None:
         turns = Turns()
-        line: list[tuple[Place, asyncio.Task[None]]] = []
+        line: list[tuple[Turn, asyncio.Task[None]]] = []
         for what, which in steps:
             if what == "take":
                 place = turns.take()

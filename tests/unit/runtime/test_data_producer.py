@@ -158,11 +158,11 @@ def test_keys_go_where_kafka_puts_them_with_headers_and_time() -> None:
         async with producing(cluster) as producer:
             for key in (b"21", b"foobar", b"abc"):
                 await producer.send("t", b"v-" + key, key=key, headers=[(b"h", None)], timestamp_ms=77)
-        from metaquorum.runtime.data_client.records import Batch
+        from metaquorum.runtime.data_client.records import FetchedBatch
 
         for key in (b"21", b"foobar", b"abc"):
             stored = partitions[partition_of(key, 5)].batches
-            found = [r for each in stored for r in Batch(each.header, each.data).records()]
+            found = [r for each in stored for r in FetchedBatch(each.header, each.data).records()]
             assert (b"v-" + key, key, ((b"h", None),), 77) in [
                 (r.value, r.key, r.headers, r.timestamp_ms) for r in found
             ]

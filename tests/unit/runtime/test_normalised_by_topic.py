@@ -8,7 +8,7 @@ from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partitions import removal_slice
-from metaquorum.controller.partitions.placement import Candidate
+from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import Record
@@ -41,7 +41,7 @@ def test_ten_thousand_partitions_name_their_topic_once() -> None:
         image,
         CreateTopicsRequest(topics=(topic,)),
         ControllerConfig(cluster_id=CLUSTER, node_id=1),
-        candidates=[Candidate(broker_id) for broker_id in (1, 2, 3)],
+        candidates=[UsableBroker(broker_id) for broker_id in (1, 2, 3)],
         new_topic_id=lambda: b"topic-id-0000001",
         rng=Random(1),
     )

@@ -13,8 +13,15 @@ import pytest
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span, histogram, quantiles
-from metaquorum.pipeline.audit.findings import Finding, Limits, findings, flapping, seconds_text, violations
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan, histogram, quantiles
+from metaquorum.pipeline.audit.findings import (
+    AuditFinding,
+    AuditLimits,
+    findings,
+    flapping,
+    seconds_text,
+    violations,
+)
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
@@ -35,9 +42,9 @@ class Tables:
         listed = [json.loads(path.read_text()) for path in (out / "fleet" / TRUTH).glob("cluster-*.json")]
         self.truths: dict[str, dict[str, Any]] = {truth["cluster_id"]: truth for truth in listed}
         self.fleet: Fleet = gather(TableSource(self.path))
-        self.found = findings(self.fleet, Limits())
+        self.found = findings(self.fleet, AuditLimits())
 
-    def of(self, cluster: str, kind: str) -> list[Finding]:
+    def of(self, cluster: str, kind: str) -> list[AuditFinding]:
         return [one for one in self.found if (one.cluster, one.kind) == (cluster, kind)]
 
 
@@ -154,8 +161,11 @@ def test_failovers_are_as_many_as_leaders_were_lost(tables: Tables) -> None:
 def test_flapping_needs_enough_fences_in_the_window(times: tuple[int, ...], bursts: int) -> None:
     one = ClusterFacts("c")
     for at in times:
-        one.sessions[1] += [Session(1, "active", at, at, at, None), Session(1, "fenced", at, at, at, None)]
-    found = list(flapping(one, Limits(flaps=3, flap_window_ms=100)))
+        one.sessions[1] += [
+            BrokerPeriod(1, "active", at, at, at, None),
+            BrokerPeriod(1, "fenced", at, at, at, None),
+        ]
+    found = list(flapping(one, AuditLimits(flaps=3, flap_window_ms=100)))
     seen = [(one.time_ms, one.end_ms, one.count) for one in found]
     assert seen == [(0, times[-1] if bursts == 1 else 3, 3 if bursts == 1 else 4), (5000, 5002, 3)][:bursts]
 
@@ -230,7 +240,7 @@ def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
         ("warning", "leader-active"): {**row, "open": 1},
         ("error", "leader-in-isr"): {**row, "open": 0},
     }
-    found = [(at.severity, at.text, at.end_ms) for at in violations(one, Limits())]
+    found = [(at.severity, at.text, at.end_ms) for at in violations(one, AuditLimits())]
     assert found == [
         ("error", "leader-in-isr: x", 7),
         ("info", "isr-active: x, no longer", 7),
@@ -238,14 +248,15 @@ def test_a_warning_that_is_no_more_is_info_and_an_error_never_is() -> None:
     ]
 
 
-def facts_of(**spans: list[Span]) -> ClusterFacts:
+def facts_of(**spans: list[TimeSpan]) -> ClusterFacts:
     one = ClusterFacts("c", start_ms=0, end_ms=100_000, **spans)
     return one
 
 
 def test_time_that_nobody_saw_and_time_switched_off_is_not_judged() -> None:
     one = facts_of(
-        silences=[Span(20_000, 30_000, 7)], offs=[Span(28_000, 50_000, 9), Span(90_000, 95_000, 11)]
+        silences=[TimeSpan(20_000, 30_000, 7)],
+        offs=[TimeSpan(28_000, 50_000, 9), TimeSpan(90_000, 95_000, 11)],
     )
     assert list(one.judged(10_000, 60_000)) == [(10_000, 20_000), (50_000, 60_000)]
     assert list(one.judged(22_000, 40_000)) == []
@@ -255,9 +266,11 @@ def test_time_that_nobody_saw_and_time_switched_off_is_not_judged() -> None:
 
 
 def test_a_silent_quorum_is_a_finding_and_less_of_one_where_the_brokers_had_been_stopped() -> None:
-    one = facts_of(silences=[Span(0, 60_000, 5), Span(70_000, 80_000, 8)], offs=[Span(65_000, 85_000, 9)])
+    one = facts_of(
+        silences=[TimeSpan(0, 60_000, 5), TimeSpan(70_000, 80_000, 8)], offs=[TimeSpan(65_000, 85_000, 9)]
+    )
     fleet = Fleet([one], 0, 100_000)
-    found = findings(fleet, Limits(), frozenset({"quorum-silent"}))
+    found = findings(fleet, AuditLimits(), frozenset({"quorum-silent"}))
     assert [(at.severity, at.time_ms, at.offset, at.seconds) for at in found] == [
         ("warning", 0, 5, 60.0),
         ("info", 70_000, 8, 10.0),

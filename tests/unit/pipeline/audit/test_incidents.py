@@ -12,8 +12,8 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.records import types as r
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
-from metaquorum.pipeline.audit.findings import Finding, Limits, findings
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan
+from metaquorum.pipeline.audit.findings import AuditFinding, AuditLimits, findings
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.incidents import INCIDENT_GAP_MS, Stretches
 from metaquorum.pipeline.audit.source import TableSource
@@ -27,8 +27,8 @@ ORDERS, LOGS = ("orders", "A", 7), ("logs", "B", 0)
 MINUTE = 60_000
 
 
-def found_in(one: ClusterFacts, *kinds: str, limits: Limits | None = None) -> list[Finding]:
-    return findings(Fleet([one], 0, 1_000_000), limits or Limits(), frozenset(kinds))
+def found_in(one: ClusterFacts, *kinds: str, limits: AuditLimits | None = None) -> list[AuditFinding]:
+    return findings(Fleet([one], 0, 1_000_000), limits or AuditLimits(), frozenset(kinds))
 
 
 def brokers_go(one: ClusterFacts, *, before: str, began_by: str = "FENCE_BROKER_RECORD") -> ClusterFacts:
@@ -36,9 +36,9 @@ def brokers_go(one: ClusterFacts, *, before: str, began_by: str = "FENCE_BROKER_
     for number in range(4):
         at = number * 10_000
         one.sessions[number] = [
-            Session(number, before, 0, at, number, "UNFENCE_BROKER_RECORD"),
-            Session(number, "fenced", at, at + 5_000, 10 + number, began_by),
-            Session(number, "active", at + 5_000, None, 20 + number, "UNFENCE_BROKER_RECORD"),
+            BrokerPeriod(number, before, 0, at, number, "UNFENCE_BROKER_RECORD"),
+            BrokerPeriod(number, "fenced", at, at + 5_000, 10 + number, began_by),
+            BrokerPeriod(number, "active", at + 5_000, None, 20 + number, "UNFENCE_BROKER_RECORD"),
         ]
     return one
 
@@ -79,7 +79,7 @@ def test_an_outage_with_slow_failovers_is_one_finding() -> None:
     )
     (asked,) = found_in(one, "slow-failover")
     assert (asked.subject, asked.time_ms, asked.end_ms, asked.count) == ("topic/logs/0", 1_000, 51_000, 2)
-    assert found_in(one, "slow-failover", limits=Limits(slow_failover_ms=50_000)) == []
+    assert found_in(one, "slow-failover", limits=AuditLimits(slow_failover_ms=50_000)) == []
 
 
 def test_two_outages_are_two_findings() -> None:
@@ -105,7 +105,7 @@ def test_orderly_stops_and_restarts_are_no_storm() -> None:
     assert found_in(brokers_go(ClusterFacts("c"), before="controlled_shutdown")) == []
     again = brokers_go(ClusterFacts("c"), before="active", began_by="REGISTER_BROKER_RECORD")
     assert found_in(again, "fence-storm") == []
-    off = brokers_go(ClusterFacts("c", offs=[Span(0, MINUTE, 30)]), before="active")
+    off = brokers_go(ClusterFacts("c", offs=[TimeSpan(0, MINUTE, 30)]), before="active")
     assert found_in(off) == []
 
 
@@ -146,7 +146,7 @@ def test_the_table_counts_no_storm_of_orderly_stops() -> None:
 
 def test_a_lost_directory_is_over_when_one_is_back_or_the_broker_gone() -> None:
     one = ClusterFacts("c")
-    one.sessions[3] = [Session(3, "active", 0, None, 40, None)]
+    one.sessions[3] = [BrokerPeriod(3, "active", 0, None, 40, None)]
     lost = {"broker_id": 3, "replicas": 2, "offset": 40, "time": 4_000}
     one.directories_lost = [{**lost, "directory_id": name} for name in ("X", "Y")]
     (found,) = found_in(one)
@@ -167,7 +167,7 @@ def test_every_finding_of_a_fleet_has_a_time_an_end_and_a_full_subject(tmp_path:
     nodes = sorted(path / "controller-3000" for path in (tmp_path / "fleet" / CLUSTERS).iterdir())
     write_tables(nodes, tmp_path / "tables")
     fleet = gather(TableSource(tmp_path / "tables"))
-    found = findings(fleet, Limits())
+    found = findings(fleet, AuditLimits())
     ends = {one.cluster: one.end_ms for one in fleet.clusters}
     assert len({one.kind for one in found}) >= 6
     for one in found:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.pipeline.intervals.moments import DAY_MS, LEAP_MS, MAX_JUMP_MS, Clock
+from metaquorum.pipeline.intervals.moments import DAY_MS, LEAP_MS, MAX_JUMP_MS, BatchClock
 
 SIX_YEARS = 6 * 365 * DAY_MS
 T0 = 1_795_000_000_000
 
 
 def times(*stamps: int) -> list[int]:
-    clock = Clock()
+    clock = BatchClock()
     return [clock.moment(at, T0 + stamp).now_ms - T0 for at, stamp in enumerate(stamps)]
 
 
@@ -33,7 +33,7 @@ def test_one_wrong_stamp_does_not_move_the_time(stamps: list[int], expected: lis
 
 
 def test_a_stamp_keeps_its_own_time_beside_it() -> None:
-    clock = Clock()
+    clock = BatchClock()
     clock.moment(0, T0)
     odd = clock.moment(1, T0 + SIX_YEARS)
     assert (odd.time_ms, odd.now_ms) == (T0 + SIX_YEARS, T0)

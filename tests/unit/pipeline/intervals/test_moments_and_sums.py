@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.pipeline.intervals.availability import quantile
-from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_JUMP_MS, MAX_TIME_MS, Clock, days
+from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_JUMP_MS, MAX_TIME_MS, BatchClock, days
 
 
 @given(st.integers(0, 10 * DAY_MS), st.integers(0, 10 * DAY_MS))
@@ -20,7 +20,7 @@ def test_days_fill_a_span_exactly(start: int, length: int) -> None:
 
 
 def test_a_clock_ignores_what_is_no_time_and_never_goes_back() -> None:
-    clock = Clock()
+    clock = BatchClock()
     assert clock.moment(0, -1) == (0, None, -1)
     assert clock.moment(1, 5000) == (1, 5000, 5000)
     assert clock.moment(2, 4000) == (2, 4000, 5000)

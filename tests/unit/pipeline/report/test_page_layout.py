@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session, Span
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, TimeSpan
 from metaquorum.pipeline.report.charts import TimeScale, ticks
 from metaquorum.pipeline.report.html import MAX_CODE, MAX_ID, MAX_WORD, code, name, path, period, text
 from tests.unit.pipeline.report.browser import Browser
@@ -30,8 +30,8 @@ def cluster(cluster_id: str, start_ms: int, end_ms: int) -> ClusterFacts:
     one = ClusterFacts(cluster_id, start_ms=start_ms, end_ms=end_ms)
     half = (start_ms + end_ms) // 2
     one.sessions[1] = [
-        Session(1, "active", start_ms, half, 1, None),
-        Session(1, "fenced", half, None, 2, None),
+        BrokerPeriod(1, "active", start_ms, half, 1, None),
+        BrokerPeriod(1, "fenced", half, None, 2, None),
     ]
     one.sums.update({"partition_seconds": 1000.0})
     one.leaderless.add((LONG, "id", 7), half, end_ms, 2)
@@ -132,7 +132,7 @@ def test_the_head_has_the_worst_cluster_by_name_and_no_average() -> None:
 
 def test_time_that_nobody_saw_is_hatched_and_time_switched_off_marked_with_a_legend() -> None:
     one, other = cluster("a", 0, DAY), cluster("b", 0, DAY)
-    one.silences, one.offs = [Span(0, DAY // 2, 5)], [Span(DAY // 2, DAY, 9, True)]
+    one.silences, one.offs = [TimeSpan(0, DAY // 2, 5)], [TimeSpan(DAY // 2, DAY, 9, True)]
     text = rendered(Fleet([one, other], 0, DAY))
     outline(text)
     for anchor in ("brokers", "availability", "quorum"):

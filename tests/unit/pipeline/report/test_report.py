@@ -15,8 +15,8 @@ from click.testing import CliRunner
 pytest.importorskip("pyarrow")
 
 from metaquorum.cli.main import main
-from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Session
-from metaquorum.pipeline.audit.findings import Limits, findings
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
+from metaquorum.pipeline.audit.findings import AuditLimits, findings
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
@@ -67,7 +67,7 @@ def outline(text: str) -> Outline:
 
 
 def rendered(fleet: Fleet) -> str:
-    return page(fleet, findings(fleet, Limits()), title="Fleet <of> tests", tables="tables")
+    return page(fleet, findings(fleet, AuditLimits()), title="Fleet <of> tests", tables="tables")
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ def many_clusters(count: int) -> Fleet:
         for broker in range(40):
             for at in range(0, 86_400_000, 8_640_000):
                 one.sessions[broker] += [
-                    Session(broker, "active", at, at + 8_000_000, at, None),
-                    Session(broker, "fenced", at + 8_000_000, at + 8_640_000, at, None),
+                    BrokerPeriod(broker, "active", at, at + 8_000_000, at, None),
+                    BrokerPeriod(broker, "fenced", at + 8_000_000, at + 8_640_000, at, None),
                 ]
         for at in range(100):
             one.trouble[f"topic-{at}", "id", 0].leaderless_ms = at

@@ -38,7 +38,8 @@ NAMES_OF_TWO_THINGS: dict[str, int] = {
     # Kafka has one Fetch for the quorum and for partitions; here each has its own fields
     "FetchRequest": 2,
     "FetchResponse": 2,
-    # KIP-853: a voter as its record has it, and as Raft works with it
+    # KIP-853: a voter and where it listens, as records have them, and as Raft works with them
+    "Endpoint": 2,
     "Voter": 2,
 }
 """Public classes of the same name in several modules, and how many there are."""

@@ -11,7 +11,7 @@ from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
-from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import BatchRefusal, check_batch, stored_batch
 from metaquorum.broker.replica.partition.values import Brokers, Changes, ProduceTicket
 from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
 from metaquorum.broker.replica.topic_settings import TopicSettings
@@ -94,7 +94,7 @@ class Leading:
         if refusal is not None:
             return self._refused(refusal)
         header = check_batch(records, self.settings, wall_ms=wall_ms)
-        if isinstance(header, Refusal):
+        if isinstance(header, BatchRefusal):
             return self._refused(header)
         match self._log.producers.check(header):
             case Fresh():
@@ -108,19 +108,19 @@ class Leading:
                 return self._refused(_fenced(header, epoch))
         return self._wait(Waiting(ticket, end, result), acks)
 
-    def _produce_refusal(self, records: bytes, acks: int) -> Refusal | None:
+    def _produce_refusal(self, records: bytes, acks: int) -> BatchRefusal | None:
         if acks not in _ACKS:
-            return Refusal(
+            return BatchRefusal(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} is not valid: send 0, 1 or -1 (all)"
             )
         if acks == ACKS_ALL and len(self.isr.committed) < self.min_isr:
-            return Refusal(
+            return BatchRefusal(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self.isr.committed)} replicas are in sync, but min.insync.replicas is "
                 f"{self.min_isr}: nothing was stored; try again when more brokers are up",
             )
         if self._log.unwritten_bytes + len(records) > UNWRITTEN_LIMIT_BYTES:
-            return Refusal(
+            return BatchRefusal(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"{self._log.unwritten_bytes} bytes are waiting for the slow log directory: nothing was "
                 "stored; send the batch again later",
@@ -162,7 +162,7 @@ class Leading:
             log_start_offset=log.start,
         )
 
-    def _refused(self, refusal: Refusal) -> ProduceResult:
+    def _refused(self, refusal: BatchRefusal) -> ProduceResult:
         return ProduceResult(
             key=self._log.key,
             error=refusal.error,
@@ -264,18 +264,18 @@ class Leading:
         if follower.acknowledged != before:
             self.advance(now_ms=now_ms)
 
-    def sender_refusal(self, replica_id: int, replica_epoch: int) -> Refusal | None:
+    def sender_refusal(self, replica_id: int, replica_epoch: int) -> BatchRefusal | None:
         """Who may fetch as a follower: a replica, and not as an earlier process of its broker (KIP-903)."""
         follower = self.isr.followers.get(replica_id)
         if follower is None:
-            return Refusal(
+            return BatchRefusal(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"this leader's metadata shows no replica on broker {replica_id}: try again",
             )
         registered = self._brokers.epoch(replica_id)
         newest = max(-1 if registered is None else registered, follower.epoch or -1)
         if -1 < replica_epoch < newest:
-            return Refusal(
+            return BatchRefusal(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {replica_id} fetched with epoch {replica_epoch}, but now has {newest}: it was "
                 "restarted, and only its newer process may fetch",
@@ -315,16 +315,16 @@ class Leading:
         self.advance(now_ms=now_ms)
 
 
-def _out_of_order(header: BatchHeader, expected: int) -> Refusal:
-    return Refusal(
+def _out_of_order(header: BatchHeader, expected: int) -> BatchRefusal:
+    return BatchRefusal(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} sent sequence {header.base_sequence}, but {expected} is next: "
         "first send the batches before it again",
     )
 
 
-def _fenced(header: BatchHeader, epoch: int) -> Refusal:
-    return Refusal(
+def _fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
+    return BatchRefusal(
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
         f"{epoch}: another process has taken over; request a new producer id",

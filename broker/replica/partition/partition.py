@@ -25,7 +25,7 @@ from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.validation import Refusal
+from metaquorum.broker.replica.partition.validation import BatchRefusal
 from metaquorum.broker.replica.partition.values import (
     Brokers,
     Changes,
@@ -246,8 +246,8 @@ class Partition(ReplicaView):
     ) -> FetchedPartition | ReadPlan:
         """The same for a parked fetch that is looked at again: nothing is noted."""
         leading = self._leader_in(request.current_leader_epoch)
-        refusal: Refusal | None
-        if isinstance(leading, Refusal):
+        refusal: BatchRefusal | None
+        if isinstance(leading, BatchRefusal):
             refusal = leading
         elif replica_id < 0:
             return leading.reading().fetch(request)
@@ -263,15 +263,15 @@ class Partition(ReplicaView):
             leader_epoch=self.leader_epoch,
         )
 
-    def _leader_in(self, asked_epoch: int) -> Leading | Refusal:
+    def _leader_in(self, asked_epoch: int) -> Leading | BatchRefusal:
         """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
         if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
-            return Refusal(*self._idle) if self._leading is None else self._leading
+            return BatchRefusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:
             text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
-            return Refusal(ErrorCode.FENCED_LEADER_EPOCH, text)
+            return BatchRefusal(ErrorCode.FENCED_LEADER_EPOCH, text)
         text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
-        return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+        return BatchRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
 
     def _other_leader(self) -> int | None:
         return None if self.leader == self._config.broker_id else self.leader
@@ -287,21 +287,21 @@ class Partition(ReplicaView):
     def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
         """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
         leading = self._leader_in(request.current_leader_epoch)
-        if isinstance(leading, Refusal):
+        if isinstance(leading, BatchRefusal):
             return self._not_listed(leading)
         return leading.reading().list_offset(request)
 
     def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
         """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
         leading = self._leader_in(plan.leader_epoch)
-        if isinstance(leading, Refusal):
+        if isinstance(leading, BatchRefusal):
             return self._not_listed(leading)
         if found.problem is not None:
             text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
-            return self._not_listed(Refusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
+            return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
         return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
 
-    def _not_listed(self, refusal: Refusal) -> ListedOffset:
+    def _not_listed(self, refusal: BatchRefusal) -> ListedOffset:
         return ListedOffset(
             key=self.key,
             error=refusal.error,

@@ -32,14 +32,14 @@ NO_TIMESTAMP = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BatchRefusal:
     """Why a batch is not stored, and what to do."""
 
     error: ErrorCode
     message: str
 
 
-def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> BatchHeader | Refusal:
+def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> BatchHeader | BatchRefusal:
     """The header of one batch that may be appended as far as the batch itself goes.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (bytes are missing or the CRC does not match: send them
@@ -47,7 +47,7 @@ def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> Bat
     INVALID_RECORD (what no retry makes right).
     """
     header = _frame(records, settings)
-    if isinstance(header, Refusal):
+    if isinstance(header, BatchRefusal):
         return header
     refusal = _kind_refusal(header) or _producer_refusal(header)
     if refusal is None and not settings.log_append_time:
@@ -72,11 +72,11 @@ def stored_batch(
     return Batches(b"".join((HEADER_STRUCT.pack(*header), payload)), (header,))
 
 
-def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | Refusal:
+def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | BatchRefusal:
     """Whether the bytes are exactly one whole batch whose CRC matches."""
     size = len(records)
     if size > settings.max_message_bytes:
-        return Refusal(
+        return BatchRefusal(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {size} bytes, but the topic's limit is {settings.max_message_bytes}: send "
             "smaller batches, or raise max.message.bytes",
@@ -93,34 +93,34 @@ def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | Refusal:
             f"{size - header.size_bytes} bytes follow the first batch: send exactly one record batch per "
             "partition"
         )
-        return Refusal(ErrorCode.INVALID_RECORD, text)
+        return BatchRefusal(ErrorCode.INVALID_RECORD, text)
     actual = crc32c(memoryview(records)[CRC_START:])
     if actual != header.crc:
         return _corrupt(f"its CRC is {actual:#010x}, but the header says {header.crc & 4294967295:#010x}")
     return header
 
 
-def _wrong_magic(magic: int) -> Refusal:
+def _wrong_magic(magic: int) -> BatchRefusal:
     if magic < MAGIC:
-        return Refusal(
+        return BatchRefusal(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"message format {magic} is not supported: send record batches of format {MAGIC}",
         )
     return _corrupt(f"its magic is {magic}, expected {MAGIC}")
 
 
-def _corrupt(text: str) -> Refusal:
-    return Refusal(
+def _corrupt(text: str) -> BatchRefusal:
+    return BatchRefusal(
         ErrorCode.CORRUPT_MESSAGE,
         f"the batch was damaged in transit ({text}): nothing was stored; send it again",
     )
 
 
-def _invalid(text: str) -> Refusal:
-    return Refusal(ErrorCode.INVALID_RECORD, text)
+def _invalid(text: str) -> BatchRefusal:
+    return BatchRefusal(ErrorCode.INVALID_RECORD, text)
 
 
-def _kind_refusal(header: BatchHeader) -> Refusal | None:
+def _kind_refusal(header: BatchHeader) -> BatchRefusal | None:
     if header.base_offset != 0:
         return _invalid(f"the batch begins at offset {header.base_offset}: number its records from 0")
     if header.last_offset_delta < 0 or header.records_count != header.last_offset_delta + 1:
@@ -138,14 +138,14 @@ def _kind_refusal(header: BatchHeader) -> Refusal | None:
             "them"
         )
     if header.compression > _LAST_COMPRESSION:
-        return Refusal(
+        return BatchRefusal(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression {header.compression} is unknown: use none, gzip, snappy, lz4 or zstd (0 to 4)",
         )
     return None
 
 
-def _producer_refusal(header: BatchHeader) -> Refusal | None:
+def _producer_refusal(header: BatchHeader) -> BatchRefusal | None:
     if header.producer_id < 0:
         return None
     if header.producer_epoch < 0 or header.base_sequence < 0:
@@ -156,7 +156,7 @@ def _producer_refusal(header: BatchHeader) -> Refusal | None:
     return None
 
 
-def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) -> Refusal | None:
+def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) -> BatchRefusal | None:
     """Judged by the header: the records' own times are not opened."""
     first, last = header.base_timestamp_ms, header.max_timestamp_ms
     text = None
@@ -177,4 +177,4 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) ->
             f"the timestamp {last} is more than {settings.timestamp_after_max_ms} ms in the future: "
             "correct the producer's clock, or raise message.timestamp.after.max.ms"
         )
-    return None if text is None else Refusal(ErrorCode.INVALID_TIMESTAMP, text)
+    return None if text is None else BatchRefusal(ErrorCode.INVALID_TIMESTAMP, text)

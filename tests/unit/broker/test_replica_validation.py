@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from metaquorum.broker.replica.disk_work import AppendPartition
-from metaquorum.broker.replica.partition.validation import Refusal, check_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import BatchRefusal, check_batch, stored_batch
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import encode_batch
@@ -106,17 +106,17 @@ def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
 
 def test_size_is_judged_before_content() -> None:
     refused = check_batch(b"\0" * 101, TopicSettings(max_message_bytes=100), wall_ms=WALL_MS)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, BatchRefusal)
     assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
     assert "101 bytes" in refused.message and "max.message.bytes" in refused.message
 
 
 def test_a_batch_of_just_the_limit_is_taken() -> None:
     assert not isinstance(
-        check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD)), wall_ms=WALL_MS), Refusal
+        check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD)), wall_ms=WALL_MS), BatchRefusal
     )
     refused = check_batch(GOOD, TopicSettings(max_message_bytes=len(GOOD) - 1), wall_ms=WALL_MS)
-    assert isinstance(refused, Refusal) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert isinstance(refused, BatchRefusal) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize(
@@ -129,18 +129,18 @@ def test_a_batch_of_just_the_limit_is_taken() -> None:
 )
 def test_times_too_far_from_the_clock(first: int, last: int, allowed: bool) -> None:
     verdict = check_batch(made(timestamp_ms=first, max_timestamp_ms=last), BOUNDED, wall_ms=WALL_MS)
-    assert isinstance(verdict, Refusal) is not allowed
-    if isinstance(verdict, Refusal):
+    assert isinstance(verdict, BatchRefusal) is not allowed
+    if isinstance(verdict, BatchRefusal):
         assert verdict.error is ErrorCode.INVALID_TIMESTAMP
 
 
 def test_a_batch_without_times_is_as_good_as_any_where_times_have_no_bound() -> None:
-    assert not isinstance(check_batch(made(timestamp_ms=-1), PLAIN, wall_ms=WALL_MS), Refusal)
+    assert not isinstance(check_batch(made(timestamp_ms=-1), PLAIN, wall_ms=WALL_MS), BatchRefusal)
 
 
 def test_append_time_topics_do_not_judge_times() -> None:
     settings = TopicSettings(log_append_time=True, timestamp_before_max_ms=1)
-    assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), Refusal)
+    assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), BatchRefusal)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -148,12 +148,12 @@ def test_compressed_payloads_are_not_opened(codec: int) -> None:
     # What follows the header is no compressed data at all: only its checksum counts.
     data = made(attributes=codec)
     header = check_batch(data, PLAIN, wall_ms=WALL_MS)
-    assert not isinstance(header, Refusal) and header.compression == codec
+    assert not isinstance(header, BatchRefusal) and header.compression == codec
 
 
 def test_placing_changes_offset_and_epoch_and_nothing_else() -> None:
     header = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
-    assert not isinstance(header, Refusal)
+    assert not isinstance(header, BatchRefusal)
     stored, (placed,) = stored_batch(GOOD, header, base_offset=41, leader_epoch=6, append_time_ms=None)
     assert parse_header(stored) == placed
     assert (placed.base_offset, placed.leader_epoch) == (41, 6)

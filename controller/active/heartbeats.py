@@ -78,7 +78,9 @@ class _Heartbeat(msgspec.Struct, frozen=True):
     request: BrokerHeartbeatRequest
     caught_up: bool
 
-    def event(self, before: BrokerControlState, session: BrokerHeartbeatState, *, none_left: bool) -> BrokerEvent:
+    def event(
+        self, before: BrokerControlState, session: BrokerHeartbeatState, *, none_left: bool
+    ) -> BrokerEvent:
         """What it means in state `before`, with the session as it makes it."""
         state, request, broker_id = self.state, self.request, self.request.broker_id
         if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):

@@ -18,7 +18,9 @@ FOLLOWER = 7
 NOW_MS = 10 * EVICTION_MS
 
 
-def begin(cache: SessionCache, who: int, size: int, now_ms: int) -> tuple[FetchSession | None, FetchSession | None]:
+def begin(
+    cache: SessionCache, who: int, size: int, now_ms: int
+) -> tuple[FetchSession | None, FetchSession | None]:
     parts = tuple(
         FetchPartition(key=(bytes(16), index), fetch_offset=0, max_bytes=1) for index in range(size)
     )

@@ -244,10 +244,7 @@ class Sender:
 
     def _answered(self, sent: _Request, done: asyncio.Future[api.ProduceResponse | ApiError]) -> None:
         self._in_flight[sent.broker_id].pop(sent, None)
-        if done.cancelled():
-            error: BaseException | None = LinkError("the request was cancelled")
-        else:
-            error = done.exception()
+        error = LinkError("the request was cancelled") if done.cancelled() else done.exception()
         if error is not None:
             self._lost(sent, error)
         else:

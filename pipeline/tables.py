@@ -146,6 +146,8 @@ QUORUM_EPOCHS = _table(
     Column("leader_id", INT, "leader; null if the log does not say (it has no LEADER_CHANGE)"),
     Column("voters", INTS, "voter ids of the LEADER_CHANGE record"),
     Column("granting_voters", INTS, "voters that elected it"),
+    Column("last_voters", INTS, "voters at its end: from kraft.version 1 on, a leader may change them"),
+    Column("kraft_version", INT, "finalized kraft.version at its end; null: unknown"),
     Column("records", LONG, "records that it wrote, the LEADER_CHANGE included"),
     Column(
         "skipped_epochs",

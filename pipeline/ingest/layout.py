@@ -20,7 +20,7 @@ import msgspec
 from metaquorum.pipeline.logs.damage import DamageRow
 from metaquorum.pipeline.tables import TABLES
 
-FORMAT = 3
+FORMAT = 4
 KEPT_VERSIONS = 2
 """So many versions stay, so that a reader that opened the one before can finish."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}

@@ -153,11 +153,11 @@ class ClusterReplay:
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
         self._told.time_passes(moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
-        elections = self._elections(records) if header.is_control else []
-        self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=bool(elections))
+        elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
+        self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
-            for election in elections:
-                self._quorum.elected(election)
+            for at in records:
+                self._quorum.control(at.record)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}
@@ -172,9 +172,6 @@ class ClusterReplay:
             self._next_resume = _next_resume(self._engine.end_offset)
             if self._next_resume > self._log_end and self._coverage.is_known:
                 self._remember(self._engine.state())
-
-    def _elections(self, records: tuple[DecodedRecord, ...]) -> list[LeaderChangeMessage]:
-        return [at.record for at in records if isinstance(at.record, LeaderChangeMessage)]
 
     def _apply_judged(
         self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment

@@ -1,4 +1,4 @@
-"""Leader epochs of the quorum, from batch headers and LEADER_CHANGE records."""
+"""Leader epochs of the quorum and its voters, from batch headers and control records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from metaquorum.pipeline.intervals.moments import Moment, Row
 
 
@@ -19,6 +19,8 @@ class _Epoch(msgspec.Struct):
     leader: int | None = None
     voters: list[int] = []
     granting: list[int] = []
+    last_voters: list[int] = []
+    kraft_version: int | None = None
     records: int = 0
 
 
@@ -47,6 +49,10 @@ class QuorumEpochs:
         now = _Epoch(epoch, moment.offset, moment.time_ms, known, skipped)
         if lost is not None and lost.epoch == epoch:  # an epoch has one leader
             now.leader, now.voters, now.granting = lost.leader, lost.voters, lost.granting
+        if self._now is not None:
+            now.kraft_version, now.last_voters = self._now.kraft_version, self._now.last_voters
+        elif not moment.offset:
+            now.kraft_version = 0
         self._now, self._lost = now, None
         return now
 
@@ -63,12 +69,21 @@ class QuorumEpochs:
         if epoch == now.epoch:
             now.records += records
 
-    def elected(self, record: LeaderChangeMessage) -> None:
-        """The LEADER_CHANGE of the epoch whose batch was just given."""
-        if self._now is not None:
-            self._now.leader = record.leader_id
-            self._now.voters = [voter.voter_id for voter in record.voters]
-            self._now.granting = [voter.voter_id for voter in record.granting_voters]
+    def control(self, record: object) -> None:
+        """A control record of the batch that was just given."""
+        now = self._now
+        if now is None:
+            return
+        match record:
+            case LeaderChangeMessage(leader_id=leader):
+                now.leader = leader
+                now.voters = [voter.voter_id for voter in record.voters]
+                now.granting = [voter.voter_id for voter in record.granting_voters]
+                now.last_voters = now.voters
+            case KRaftVersionRecord(kraft_version=version):
+                now.kraft_version = version
+            case VotersRecord(voters=voters):
+                now.last_voters = sorted(voter.voter_id for voter in voters)
 
     def take(self) -> list[Row]:
         taken, self._closed = self._closed, []
@@ -86,6 +101,7 @@ class QuorumEpochs:
 
 def _row(at: _Epoch, to_offset: int | None, to_ms: int | None, *, to_known: bool = True) -> Row:
     return (
-        *(at.epoch, at.leader, at.voters, at.granting, at.records, at.skipped),
+        *(at.epoch, at.leader, at.voters, at.granting, at.last_voters, at.kraft_version),
+        *(at.records, at.skipped),
         *(at.from_offset, at.from_ms, to_offset, to_ms, at.known, to_known),
     )

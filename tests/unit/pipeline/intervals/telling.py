@@ -9,7 +9,12 @@ from typing import Any
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import encode, encode_control
-from metaquorum.metadata.records.control import LeaderChangeMessage, LeaderVoter
+from metaquorum.metadata.records.control import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    LeaderVoter,
+    VotersRecord,
+)
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.pipeline.intervals import ClusterReplay
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
@@ -65,7 +70,7 @@ def batches(lines: Sequence[Line], epochs: Sequence[int] | None = None) -> list[
     """One batch a line, in epoch 1 or those given."""
     data, offset = [], 0
     for number, (at_ms, records) in enumerate(lines):
-        control = isinstance(records[0], LeaderChangeMessage)
+        control = isinstance(records[0], LeaderChangeMessage | KRaftVersionRecord | VotersRecord)
         pairs = [encode_control(one) for one in records] if control else []  # type: ignore[arg-type]
         values = [value for _, value in pairs] or [
             encode(one, SCHEMA_BY_CLASS[type(one)].latest_version)  # type: ignore[arg-type]

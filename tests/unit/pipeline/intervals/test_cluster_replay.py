@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.control import KRaftVersionRecord, Voter, VotersRecord
 from tests.unit.pipeline.intervals.telling import (
     DAY_MS,
     DIR_A,
@@ -281,3 +282,23 @@ def test_a_broken_invariant_begins_and_ends_at_its_batches() -> None:
     rows = told(batches(lines), "violations")
     (broken,) = [row for row in rows if row["rule"] == "leader-in-isr"]
     assert (broken["where"], broken["from_offset"], broken["to_offset"]) == ("topic/orders/0", 3007, 6008)
+
+
+def test_voters_change_inside_an_epoch_and_stay_behind_it() -> None:
+    def voters(*ids: int) -> VotersRecord:
+        return VotersRecord(tuple(Voter(one, bytes([one]) * 16) for one in ids))
+
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (10, [KRaftVersionRecord(1), voters(1, 2, 3)]),
+        (20, [voters(3, 1, 2, 4)]),
+        (500, [r.NoOpRecord()]),
+        (510, [leads(3001)]),
+        (520, [voters(1, 2)]),
+    ]
+    rows = told(batches(lines, [1, 1, 1, 2, 3, 3]), "quorum_epochs")
+    assert [(row["epoch"], row["voters"], row["last_voters"], row["kraft_version"]) for row in rows] == [
+        (1, (3000, 3001), (1, 2, 3, 4), 1),
+        (2, (), (1, 2, 3, 4), 1),
+        (3, (3000, 3001), (1, 2), 1),
+    ]

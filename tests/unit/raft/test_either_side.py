@@ -11,7 +11,7 @@ import pytest
 
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import Respond, SendRequest, Warn
+from metaquorum.raft.effects import PersistQuorumState, Respond, RespondWithSnapshotChunk, SendRequest, Warn
 from metaquorum.raft.messages import (
     FetchRequest,
     FetchSnapshotRequest,
@@ -272,3 +272,50 @@ def test_a_directory_is_made_once() -> None:
     create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(1))
     with pytest.raises(CorruptFileError, match="exists already"):
         create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(2))
+
+
+def test_what_its_own_directory_acknowledged_still_counts() -> None:
+    world, core = leading(options="pinned=no")
+    core.on_request(world.now, 500, fetch_of(2, 7, last_fetched_epoch=1))
+    assert core.describe(world.now)[1].log_end_offset == 1
+
+
+def test_what_is_durable_holds_nothing_back() -> None:
+    core = make()
+    core.start(0)
+    ask = VoteRequest(
+        cluster_id="c",
+        epoch=5,
+        candidate_id=2,
+        candidate_directory_id=directory(2),
+        voter_id=1,
+        voter_directory_id=directory(1),
+        last_position=LogPosition(0, 0),
+        pre_vote=False,
+    )
+    effects = core.on_request(1, 1, ask)
+    (write,) = [each for each in effects if isinstance(each, PersistQuorumState)]
+    assert [each.after for each in effects if isinstance(each, Respond)] == [write.token]
+    core.on_quorum_state_persisted(2, write.token)
+    assert [each.after for each in core.on_request(3, 2, ask) if isinstance(each, Respond)] == [None]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 1), (1, 1), (99, 99), (100, 100), (101, 100)])
+def test_a_chunk_is_as_large_as_both_sides_allow(asked: int, given: int) -> None:
+    world, core = leading(options="snapshot_chunk_bytes=100")
+    core.on_snapshot_written(world.now, LogPosition(1, 1))
+    request = FetchSnapshotRequest(
+        cluster_id=fetch_of(2, 0).cluster_id,
+        replica_id=2,
+        replica_directory_id=directory(2),
+        epoch=1,
+        snapshot=LogPosition(1, 1),
+        position=0,
+        max_bytes=asked,
+    )
+    (chunk,) = [
+        each
+        for each in core.on_request(world.now, 500, request)
+        if isinstance(each, RespondWithSnapshotChunk)
+    ]
+    assert chunk.max_bytes == given

@@ -37,6 +37,9 @@ def _named_directory(value: bytes) -> bytes:
 
 _DIRECTORY = FieldRule(check=_directory)
 _NAMED_DIRECTORY = FieldRule(check=_named_directory)
+_VOTER = FieldRule(
+    nested={"directory_id": _DIRECTORY, "versions": FieldRule(spread=("lowest_version", "highest_version"))}
+)
 
 REQUESTS: dict[str, MessageCodec[Any, Any]] = {
     "vote_request": MessageCodec(
@@ -54,6 +57,7 @@ REQUESTS: dict[str, MessageCodec[Any, Any]] = {
     "snapshot_request": MessageCodec(
         raft.FetchSnapshotRequest, pb.FetchSnapshotRequest, replica_directory_id=_DIRECTORY
     ),
+    "update_voter_request": MessageCodec(raft.UpdateVoterRequest, pb.UpdateVoterRequest, voter=_VOTER),
 }
 RESPONSES: dict[str, MessageCodec[Any, Any]] = {
     "vote_response": MessageCodec(raft.VoteResponse, pb.VoteResponse),
@@ -61,6 +65,7 @@ RESPONSES: dict[str, MessageCodec[Any, Any]] = {
     "end_response": MessageCodec(raft.EndQuorumEpochResponse, pb.EndQuorumEpochResponse),
     "fetch_response": MessageCodec(raft.FetchResponse, pb.FetchResponse),
     "snapshot_response": MessageCodec(raft.FetchSnapshotResponse, pb.FetchSnapshotResponse),
+    "voter_change_response": MessageCodec(raft.VoterChangeResponse, pb.VoterChangeResponse),
 }
 """The body of an envelope by its field, and how it is converted."""
 

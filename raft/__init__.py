@@ -50,7 +50,12 @@ What the driver tells the core:
 14. **Snapshots.** Report `on_snapshot_written` when the file is durable under its final name, and only then
     trim the log (`on_log_trimmed`). A fetched snapshot is checked before it is put in force
     (`FinishSnapshot`), and its state is used only if the effects of `on_snapshot_loaded` contain `ResetLog`.
-15. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law,
+15. **Voters in the log** (kraft.version 1). Put what `voters_at` says of them into every snapshot, give
+    what a loaded one says to `on_snapshot_loaded`, and what the newest one and the log behind it say to
+    `RecoveredLog`. Otherwise the node counts the majorities of a set that is in force no more. Find a node
+    by the `endpoints` of `SendRequest`, and the bootstrap servers by their ids below 0. Before an
+    `AddVoterRequest` is passed on, ask the new node for its id, directory and versions.
+16. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law,
     CommittedLostError committed records that are gone. None of them leaves a core that may go on.
 """
 
@@ -70,12 +75,14 @@ if TYPE_CHECKING:
     from metaquorum.raft.messages import RaftRequest, RaftResponse
     from metaquorum.raft.store.directory import create_directory, open_directory
     from metaquorum.raft.store.store import ReplicaStore
+    from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
     from metaquorum.storage.batches.parsed import Batches
 
 __all__ = [
     "Batches",
     "BlockingDriver",
     "EffectGate",
+    "Endpoint",
     "Identity",
     "RaftConfig",
     "RaftCore",
@@ -86,7 +93,10 @@ __all__ = [
     "RecoveredLog",
     "ReplicaStore",
     "RoleChanged",
+    "VersionRange",
     "Voter",
+    "VoterNode",
+    "VoterSet",
     "create_directory",
     "effects",
     "messages",
@@ -103,6 +113,7 @@ _HOMES = {
     "metaquorum.raft.gate": ("EffectGate",),
     "metaquorum.raft.messages": ("RaftRequest", "RaftResponse"),
     "metaquorum.raft.store.store": ("ReplicaStore",),
+    "metaquorum.raft.voters.voter_set": ("Endpoint", "VersionRange", "VoterNode", "VoterSet"),
     "metaquorum.storage.batches.parsed": ("Batches",),
 }
 

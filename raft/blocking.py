@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from random import Random, SystemRandom
 
 from metaquorum.raft.config import RaftConfig, Voter
@@ -40,6 +41,7 @@ from metaquorum.raft.gate import EffectGate
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.raft.store.stored_voters import with_voters
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.encode import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
@@ -52,6 +54,7 @@ READ_BYTES = 1 << 20
 
 class BlockingDriver:
     """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws timeouts,
+    `endpoints` are where this node listens, for the voters' record (kraft.version 1).
     `now_ms` (monotonic) and `wall_ms` (Unix time) are clocks; without them the process's own are used.
 
     Call `start` once, then the inputs as they happen, and `tick` when `wait_ms` has passed without one. A
@@ -71,13 +74,15 @@ class BlockingDriver:
         now_ms: Callable[[], int] | None = None,
         wall_ms: Callable[[], int] | None = None,
         applied_offset: int = 0,
+        endpoints: tuple[Endpoint, ...] = (),
     ) -> None:
         if applied_offset < store.log.start_offset:
             raise RaftUsageError(
                 f"the log of {store.directory} starts at offset {store.log.start_offset}: load the newest "
                 "snapshot (latest_snapshot) and give its offset as applied_offset"
             )
-        self.core = RaftCore(config, store.raft_identity, voters, store.recovered(), rng or SystemRandom())
+        identity = replace(store.raft_identity, endpoints=endpoints)
+        self.core = RaftCore(config, identity, voters, store.recovered(), rng or SystemRandom())
         self.store = store
         self.applied_offset = applied_offset
         """Everything below went through `on_committed`, or is in the snapshot that the owner began with."""

@@ -176,7 +176,7 @@ class RaftCore:
     def append(self, now_ms: int, batches: Batches, wake_observers: bool = True) -> list[RaftEffect]:
         """Leader only. `batches` begin at `log_end_offset`, and their epoch is `epoch`.
         Without `wake_observers` (a NoOp) observers get them with the next news, or when their wait ends."""
-        replication.append(self.state, batches, wake_observers=wake_observers)
+        replication.append(self.state, now_ms, batches, wake_observers=wake_observers)
         return self._done(now_ms)
 
     def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:

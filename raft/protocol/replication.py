@@ -8,7 +8,7 @@ from __future__ import annotations
 from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Warn
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
-from metaquorum.raft.protocol import answers, reads, transitions
+from metaquorum.raft.protocol import answers, membership, reads, transitions
 from metaquorum.raft.state import known, quorum
 from metaquorum.raft.state.progress import (
     ReplicaKey,
@@ -18,6 +18,7 @@ from metaquorum.raft.state.progress import (
 )
 from metaquorum.raft.state.roles import Leader
 from metaquorum.raft.state.state import RaftState
+from metaquorum.raft.voters.records import voter_changes
 from metaquorum.storage.batches.parsed import Batches
 
 # ---- fetches -------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
 # ---- the log and the high watermark --------------------------------------------------------------
 
 
-def append(state: RaftState, batches: Batches, *, wake_observers: bool) -> int:
+def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: bool) -> int:
     """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError
     when this node does not lead or the batches do not fit."""
     if not isinstance(state.role, Leader):
@@ -125,6 +126,9 @@ def append(state: RaftState, batches: Batches, *, wake_observers: bool) -> int:
         raise RaftUsageError("an append needs at least one batch")
     state.log.append(state.epoch, batches.base_offset, end)
     state.out.append(AppendLog(batches=batches))
+    # First of all: a voter that this removes must not have it before it is committed, or its vote, which may
+    # still be needed, goes to no log without it.
+    membership.note(state, now_ms, voter_changes(batches))
     if wake_observers:
         state.role.view.wakes.append(end)
     answers.wake_voters(state)

@@ -20,7 +20,7 @@ from metaquorum.raft.messages import (
     VoterChangeRequest,
     VoterChangeResponse,
 )
-from metaquorum.raft.protocol import leaders, membership, replication
+from metaquorum.raft.protocol import leaders, replication
 from metaquorum.raft.state.progress import PendingChange
 from metaquorum.raft.state.roles import Follower, Leader
 from metaquorum.raft.state.state import RaftState
@@ -28,7 +28,6 @@ from metaquorum.raft.voters.records import (
     ControlValue,
     encode_control_batch,
     kraft_version_record,
-    voter_changes,
     voters_record,
 )
 from metaquorum.raft.voters.voter_set import NEWEST_KRAFT_VERSION, VoterNode, VoterSet
@@ -72,8 +71,7 @@ def append(state: RaftState, now_ms: int, records: Sequence[ControlValue]) -> No
             records, base_offset=state.log.end_offset, epoch=state.epoch, timestamp_ms=state.wall_ms
         )
     )
-    replication.append(state, batches, wake_observers=True)
-    membership.note(state, now_ms, voter_changes(batches))
+    replication.append(state, now_ms, batches, wake_observers=True)
     replication.advance_high_watermark(state, now_ms)
 
 

@@ -16,9 +16,11 @@ from tests.planted.table_nodes import (
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
 from tests.planted.table_storage import STORAGE_BUGS
+from tests.planted.table_voters import VOTER_BUGS
 
 SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Raft", RAFT_BUGS),
+    ("Voters that come and go", VOTER_BUGS),
     ("Storage", STORAGE_BUGS),
     ("Steps of a node's driver", SCHEDULER_BUGS),
     ("Controller node", NODE_BUGS),

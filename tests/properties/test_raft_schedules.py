@@ -139,7 +139,7 @@ def heal(world: World) -> None:
         if not any(m.correlation_id == correlation_id for m in world.messages if who in (m.source, m.target)):
             world.fail(who, correlation_id, "timed out")
     goal = None
-    for _ in range(20_000):
+    for _ in range(4_000):
         if not one_due(world):
             world.now += 10
             for node in world.live:

@@ -1,0 +1,145 @@
+"""What a directory says of voters, and the laws that a replica's voters keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from metaquorum import raft
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import AppendLog, PersistQuorumState
+from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.invariants import check_core
+from metaquorum.raft.store.stored_voters import read_voters, with_voters
+from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.voters.records import VoterChange, encode_control_batch, voters_record
+from metaquorum.storage.batches.encode import encode_batch
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import CorruptFileError, CorruptLogError
+from metaquorum.storage.files.quorum_state import FILE_NAME, load_quorum_state
+from metaquorum.storage.types import LogPosition
+from tests.unit.raft.test_core import sole_leader
+from tests.unit.raft.test_voters import voters
+
+ENDPOINTS = (raft.Endpoint("CONTROLLER", "host1", 9093),)
+SAID = VotersAt(1, voters(1, 2))
+
+
+def standalone(path: Path) -> raft.ReplicaStore:
+    """An open directory whose node is formatted as the only voter."""
+    rng = random.Random(1)
+    raft.create_directory(PosixDisk(), str(path), cluster_id="c", node_id=1, rng=rng, endpoints=ENDPOINTS)
+    return raft.open_directory(PosixDisk(), str(path), ())
+
+
+def test_formatting_is_read_and_the_log_behind_it_says_more(tmp_path: Path) -> None:
+    store = standalone(tmp_path)
+    level, first = store.recovered().voter_changes
+    assert (level.offset, level.kraft_version) == (first.offset, 1) == (-1, 1)
+    assert first.voters is not None and first.voters[1].endpoints == ENDPOINTS
+    store.persist_quorum_state(
+        PersistQuorumState(
+            token=1, epoch=1, leader_id=1, voted_id=1, voted_directory_id=b"d" * 16, kraft_version=1
+        )
+    )
+    batch = encode_control_batch([voters_record(voters(1, 2))], base_offset=0, epoch=1, timestamp_ms=0)
+    store.execute(AppendLog(batches=Batches.sealed(batch)))
+    store.close()
+    again = raft.open_directory(PosixDisk(), str(tmp_path), ())
+    assert again.recovered().voter_changes == (level, first, VoterChange(offset=0, voters=voters(1, 2)))
+    assert again.recovered().voted_directory_id == b"d" * 16
+    again.close()
+
+
+def test_quorum_state_has_the_version_of_kraft_version(tmp_path: Path) -> None:
+    store = standalone(tmp_path)
+    for level in (0, 1):
+        store.persist_quorum_state(
+            PersistQuorumState(
+                token=1,
+                epoch=3,
+                leader_id=None,
+                voted_id=2,
+                voted_directory_id=b"d" * 16,
+                kraft_version=level,
+            )
+        )
+        state = load_quorum_state(PosixDisk(), store.replica_directory)
+        assert state is not None and state.voted_directory_id == (b"d" * 16 if level else bytes(16))
+    store.close()
+
+
+def test_a_voter_of_its_log_does_not_start_without_its_vote(tmp_path: Path) -> None:
+    store = standalone(tmp_path)
+    data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"v"])
+    store.execute(AppendLog(batches=Batches.sealed(data)))
+    store.close()
+    with pytest.raises(CorruptFileError, match=f"{FILE_NAME}: is absent beside the log"):
+        raft.open_directory(PosixDisk(), str(tmp_path), ())
+
+
+def test_voters_are_put_in_front_of_a_state_and_read_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    plain = [encode_batch(base_offset=at, leader_epoch=0, timestamp_ms=0, values=[b"v"]) for at in (0, 1)]
+    path.write_bytes(b"".join(with_voters(plain, SAID, timestamp_ms=4)))
+    assert read_voters(PosixDisk(), str(path)) == SAID
+    batches = Batches.parse(path.read_bytes())
+    assert [header.base_offset for header in batches.headers] == [0, 2, 3]
+    assert list(with_voters(plain, VotersAt(), timestamp_ms=4)) == plain
+    path.write_bytes(b"".join(plain))
+    assert read_voters(PosixDisk(), str(path)) == VotersAt()
+
+
+@pytest.mark.parametrize("at", [20, 70, -1])
+def test_a_damaged_front_is_refused(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "state"
+    data = bytearray(b"".join(with_voters([], SAID, timestamp_ms=4)))
+    data[at] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(CorruptLogError):
+        read_voters(PosixDisk(), str(path))
+
+
+def leading(*sets: Sequence[int]) -> RaftCore:
+    """The only configured voter leads, its first record is committed, and its log names these sets."""
+    core = sole_leader()
+    core.on_log_synced(0, 1)
+    core.state.voter_history.note_all(
+        VoterChange(offset=1 + number, voters=voters(*ids)) for number, ids in enumerate(sets)
+    )
+    return core
+
+
+def test_voters_change_one_at_a_time() -> None:
+    with pytest.raises(RaftInvariantError, match=r"voters change one at a time, not {1:.*} to {1:.*, 3:.*}"):
+        check_core(leading([1], [1, 2, 3]))
+
+
+def test_one_change_is_open_at_a_time() -> None:
+    with pytest.raises(RaftInvariantError, match="one change of voters at a time is not committed"):
+        check_core(leading([1], [1, 2]))
+
+
+def test_a_leader_counts_the_voters_in_force() -> None:
+    with pytest.raises(RaftInvariantError, match=r"a leader counts the voters in force|until its removal"):
+        check_core(leading([1, 2]))
+
+
+def test_a_leader_whose_removal_is_committed_leads_no_more() -> None:
+    core = leading([2])
+    core.state.log.end_offset = core.state.log.synced_offset = core.state.log.high_watermark = 2
+    with pytest.raises(RaftInvariantError, match="an observer never leads"):
+        check_core(core)
+
+
+def test_a_snapshot_without_the_voters_that_are_committed_is_a_mistake() -> None:
+    core = leading([1])
+    core.state.voter_history.note_all([VoterChange(offset=0, kraft_version=1)])
+    assert core.voters_at(1).kraft_version == 1 and core.kraft_version == 1
+    core.resign(0)
+    with pytest.raises(raft.RaftUsageError, match="was loaded without the voters"):
+        core.on_snapshot_loaded(0, LogPosition(1, 9))

@@ -8,11 +8,23 @@ import typing
 import pytest
 
 from metaquorum.proto import raft_pb2 as pb
-from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, RaftResponse, VoteResponse
+from metaquorum.raft.messages import (
+    AddVoterRequest,
+    FetchResponse,
+    RaftError,
+    RaftRequest,
+    RaftResponse,
+    RemoveVoterRequest,
+    UpgradeRequest,
+    VoteResponse,
+)
+from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.storage.types import LogPosition
 
-REQUESTS = typing.get_args(RaftRequest)
+OF_THE_DRIVER = {AddVoterRequest, RemoveVoterRequest, UpgradeRequest}
+"""A core gets these from its own driver; no replica sends them to another."""
+REQUESTS = [kind for kind in typing.get_args(RaftRequest) if kind not in OF_THE_DRIVER]
 RESPONSES = typing.get_args(RaftResponse)
 
 
@@ -35,6 +47,13 @@ def filled(kind: type, *, absent: bool) -> typing.Any:
             RaftError: RaftError.FENCED_LEADER_EPOCH,
             LogPosition: LogPosition(number, number * 100),
             tuple[int, ...]: (number, 0, number + 1),
+            tuple[Endpoint, ...]: (Endpoint("CONTROLLER", "a", number), Endpoint("OTHER", "b", 65_535)),
+            VoterNode: VoterNode(
+                node_id=number,
+                directory_id=None if absent else bytes([number]) * 16,
+                endpoints=(Endpoint("CONTROLLER", "c", 0),),
+                versions=VersionRange(1, number),
+            ),
         }
         values[one.name] = examples[wanted]
     return kind(**values)

@@ -24,7 +24,6 @@ from metaquorum.metadata.records.control import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
-    Voter,
     VotersRecord,
 )
 from metaquorum.metadata.records.types import (
@@ -37,7 +36,6 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.replay import ErrorHandler, Replayer
 from metaquorum.metadata.snapshot_records import records_after_topics, records_before_topics
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, encode_batch, iter_batches, seal_batch
-from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT
 from metaquorum.storage.types import LogPosition
 
 BATCH_RECORDS = 4096
@@ -86,19 +84,6 @@ def snapshot_batches(
     yield from _topic_batches(writer, image.topics, level)
     yield from writer.plain(_encoded(records_after_topics(image), level))
     yield writer.control(SnapshotFooterRecord())
-
-
-def first_checkpoint(voters: Sequence[Voter], *, timestamp_ms: int) -> bytes:
-    """The checkpoint that formatting leaves for dynamic voters: kraft.version 1 and the first voter set.
-
-    It ends at BOOTSTRAP_SNAPSHOT, before the log's first record. `timestamp_ms` is when it is written, in
-    its header, too. Source: KIP-853, Kafka's `Formatter` and `RecordsSnapshotWriter`.
-    """
-    writer = _Writer(BOOTSTRAP_SNAPSHOT.epoch, timestamp_ms)
-    quorum = (KRaftVersionRecord(kraft_version=1), VotersRecord(voters=tuple(voters)))
-    return writer.control(SnapshotHeaderRecord(timestamp_ms), *quorum) + writer.control(
-        SnapshotFooterRecord()
-    )
 
 
 def _encoded(records: Iterable[Any], level: int) -> Iterator[bytes]:

@@ -22,10 +22,10 @@ from metaquorum.metadata.features import (
     metadata_version_name,
     needed_metadata_version,
 )
+from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord, Voter
 from metaquorum.metadata.records.types import FeatureLevelRecord
-from metaquorum.metadata.snapshot import first_checkpoint
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join, parent_of, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
@@ -41,7 +41,7 @@ from metaquorum.storage.files.snapshots import (
     SnapshotWriter,
     snapshot_name,
 )
-from metaquorum.storage.log.log import METADATA_DIRECTORY
+from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_from_text
 
 # What an interrupted format may have left, and what file systems put into a fresh mount.

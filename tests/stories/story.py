@@ -19,10 +19,11 @@ from typing import Any
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
+from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all
-from metaquorum.metadata.snapshot import first_checkpoint, snapshot_batches
+from metaquorum.metadata.snapshot import snapshot_batches
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk

@@ -159,8 +159,16 @@ def check_step(before: CoreSnapshot, core: RaftCore) -> None:
         )
         if before.was_leader:
             _require(after.log_end_offset >= before.log_end_offset, "a leader only appends", core)
-        if before.was_leader and after.was_leader and after.high_watermark > before.high_watermark:
-            _check_counted(core)
+
+
+def check_input(before: CoreSnapshot, core: RaftCore) -> None:
+    """`check_step` over exactly one input. Over several, a late repeated fetch may have taken back what a
+    voter had acknowledged when the commit was counted."""
+    check_step(before, core)
+    after = CoreSnapshot.of(core)
+    leads_on = before.was_leader and after.was_leader and after.epoch == before.epoch
+    if leads_on and after.high_watermark > before.high_watermark:
+        _check_counted(core)
 
 
 def _check_counted(core: RaftCore) -> None:

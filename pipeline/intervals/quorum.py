@@ -37,6 +37,9 @@ class QuorumEpochs:
         """A snapshot says that the last record before `moment` is of `epoch`: news, if no record said so."""
         if self._now is None:
             self._begin(epoch, moment, known=False)
+        now = self._now
+        if now is not None and now.kraft_version is None:
+            now.kraft_version = 0  # a snapshot of a dynamic quorum says so in control records
 
     def lose(self, moment: Moment) -> None:
         """No one saw what came after `moment`."""

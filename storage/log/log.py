@@ -191,7 +191,10 @@ class SegmentedLog(OpenLog):
             try:
                 ticket.segment.file.sync()
                 if ticket.point is not None and ticket.point.offset > self._point.offset:
-                    self._store_point(ticket.point, ticket.epochs)
+                    # The log may have been trimmed since the ticket: its start is the newer one.
+                    start = self._point.start_offset
+                    point = replace(ticket.point, start_offset=start, start_epoch=self._point.start_epoch)
+                    self._store_point(point, ticket.epochs.truncate_start(start))
             except BaseException:
                 self._failed = True
                 raise

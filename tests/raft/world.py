@@ -17,7 +17,13 @@ from metaquorum.raft import messages as ms
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.gate import EffectGate
-from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_snapshot, check_step
+from metaquorum.raft.invariants import (
+    ClusterHistory,
+    CoreSnapshot,
+    check_cluster,
+    check_input,
+    check_snapshot,
+)
 from metaquorum.raft.state.quorum import majority
 from metaquorum.raft.store.stored_voters import changes_at
 from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
@@ -295,7 +301,7 @@ class World:
         core.wall_ms = 1_000_000 + self.now
         before = CoreSnapshot.of(core)
         emitted = call(core)
-        check_step(before, core)
+        check_input(before, core)
         self._execute(node, node.gate.push(emitted))
         self._check()
 

@@ -67,6 +67,7 @@ CALLED_BY_A_LIBRARY = (
 FOR_TESTS_AND_USERS = {
     # laws that tests and the simulator check after every input
     "check_cluster",
+    "check_input",
     "check_node",
     # the faulty disk's handles
     "inject",

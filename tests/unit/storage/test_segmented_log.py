@@ -214,6 +214,22 @@ def test_a_stale_sync_raises_no_recovery_point(bench: Bench) -> None:
     assert bench.open().end_offset == 4
 
 
+def test_a_sync_from_before_a_trim_keeps_the_new_start(bench: Bench) -> None:
+    """A point with the old start would name a segment that is gone: the node could not start again."""
+    bench.config = replace(bench.config, recovery_point_interval_bytes=10)
+    log = bench.filled()
+    log.append(Batches.parse(batch(log.end_offset, 10)))
+    ticket = log.prepare_sync()
+    assert ticket.point is not None and ticket.point.offset == log.end_offset
+    start = log.segments()[2].base_offset
+    log.delete_segments_before(start)
+    ticket.run()
+    assert (log.recovery_point.offset, log.recovery_point.start_offset) == (log.end_offset, start)
+    log.close()
+    again = bench.open()
+    assert (again.start_offset, again.epochs, again.start_epoch) == (start, log.epochs, log.start_epoch)
+
+
 @pytest.mark.parametrize("end", [0, 1, 15, 16, 17, 59, 60])
 def test_truncate(bench: Bench, end: int) -> None:
     log = bench.filled()

@@ -1,6 +1,6 @@
 """The checkpoint that formatting leaves for dynamic voters (KIP-853). Knows no image and no file.
 
-It stands beside `snapshot`, whose image takes longer to load than a directory takes to format.
+It is apart from `snapshot`, whose image takes longer to load than a directory takes to format.
 """
 
 from __future__ import annotations

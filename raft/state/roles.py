@@ -26,9 +26,9 @@ class Role(StrEnum):
 class EpochStep(StrEnum):
     """How the epoch changes on an edge."""
 
-    SAME = "same epoch"
-    HIGHER = "higher epoch"
-    ANY = "same or higher epoch"
+    SAME = "same"
+    HIGHER = "higher"
+    ANY = "same or higher"
 
 
 _U, _P, _C, _L, _F, _R = (
@@ -41,22 +41,22 @@ _U, _P, _C, _L, _F, _R = (
 )
 
 VOTER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
-    (_U, _U): (EpochStep.ANY, "a higher epoch was seen, or this node gave its vote"),
+    (_U, _U): (EpochStep.ANY, "a higher epoch was seen, or it gave its vote"),
     (_U, _P): (EpochStep.SAME, "the election timeout passed"),
     (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
     (_P, _U): (EpochStep.ANY, "a higher epoch, a vote given, or a lost pre-vote without a known leader"),
-    (_P, _C): (EpochStep.HIGHER, "a majority would vote for this node"),
+    (_P, _C): (EpochStep.HIGHER, "a majority would vote for it"),
     (_P, _F): (EpochStep.ANY, "a leader became known, or the pre-vote was lost and the last leader stays"),
     (_C, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
     (_C, _P): (EpochStep.SAME, "the election was lost or timed out"),
-    (_C, _L): (EpochStep.SAME, "a majority voted for this node"),
+    (_C, _L): (EpochStep.SAME, "a majority voted for it"),
     (_C, _F): (EpochStep.ANY, "the leader of the epoch became known"),
     (_L, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
     (_L, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
     (_L, _R): (EpochStep.SAME, "shutdown, leadership transfer, or no majority fetched in time"),
     (_F, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
     (_F, _P): (EpochStep.SAME, "the fetch timeout passed"),
-    (_F, _C): (EpochStep.HIGHER, "the leader resigned and named this node as its first successor"),
+    (_F, _C): (EpochStep.HIGHER, "the leader resigned and named it the first successor"),
     (_F, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
     (_R, _U): (EpochStep.ANY, "a higher epoch was seen, or the election timeout passed"),
     (_R, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
@@ -65,13 +65,13 @@ VOTER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
     (_U, _U): (
         EpochStep.ANY,
-        "a higher epoch was seen, or this node gave its vote to one whose log names it",
+        "a higher epoch was seen, or it voted for one whose log names it",
     ),
     (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
     (_F, _U): (EpochStep.ANY, "a higher epoch was seen, or the fetch timeout passed"),
     (_F, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
-    (_P, _U): (EpochStep.ANY, "it is a voter no more, says a snapshot that it loaded"),
-    (_C, _U): (EpochStep.ANY, "it is a voter no more, says a snapshot that it loaded"),
+    (_P, _U): (EpochStep.ANY, "a snapshot that it loaded removed it"),
+    (_C, _U): (EpochStep.ANY, "a snapshot that it loaded removed it"),
     (_L, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
     (_L, _F): (EpochStep.HIGHER, "a leader of a higher epoch became known"),
     (_L, _R): (EpochStep.SAME, "it was removed and that is committed, or no majority fetched in time"),
@@ -81,9 +81,9 @@ OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 
 
 VOTER_STARTS: dict[Role, str] = {
-    _U: "no leader of the recorded epoch is known, or this node stood in it",
+    _U: "no leader of the recorded epoch is known, or it stood in that epoch",
     _F: "another voter led the recorded epoch",
-    _R: "this node led the recorded epoch itself: it never leads an epoch twice",
+    _R: "it led the recorded epoch: it never leads an epoch twice",
 }
 OBSERVER_STARTS: dict[Role, str] = {
     _U: "no leader of the recorded epoch is known",
@@ -215,16 +215,20 @@ RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
 
 
 def render_document() -> str:
-    """The generated part of docs/raft.md: diagrams and tables of the roles, as Markdown."""
-    parts = []
-    for kind, starts, table in (
-        ("A voter", VOTER_STARTS, VOTER_TRANSITIONS),
-        ("An observer", OBSERVER_STARTS, OBSERVER_TRANSITIONS),
-    ):
-        diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in starts)]
-        diagram += [f"    {source} --> {target}" for source, target in table if source is not target]
-        rows = ["| from | to | epoch | when |", "|---|---|---|---|"]
-        rows += [f"| start | {role} | as recorded | {reason} |" for role, reason in starts.items()]
-        rows += [f"| {a} | {b} | {step} | {reason} |" for (a, b), (step, reason) in table.items()]
-        parts += [f"{kind}:", "\n".join([*diagram, "```"]), "\n".join(rows)]
-    return "\n\n".join(parts) + "\n"
+    """The generated part of docs/raft.md: the voter's diagram, and one table for both kinds, as Markdown."""
+    diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in VOTER_STARTS)]
+    diagram += [f"    {source} --> {target}" for source, target in VOTER_TRANSITIONS if source is not target]
+    rows = ["| from | to | epoch | a voter, when | an observer, when |", "|---|---|---|---|---|"]
+    rows += [
+        f"| start | {role} | as recorded | {reason} | {OBSERVER_STARTS.get(role, 'never')} |"
+        for role, reason in VOTER_STARTS.items()
+    ]
+    for edge, (step, reason) in VOTER_TRANSITIONS.items():
+        seen_by_observer = "never"
+        if edge in OBSERVER_TRANSITIONS:
+            observer_step, observer_reason = OBSERVER_TRANSITIONS[edge]
+            seen_by_observer = "the same" if observer_reason == reason else observer_reason
+            if observer_step is not step:
+                seen_by_observer += f" ({observer_step})"
+        rows.append(f"| {edge[0]} | {edge[1]} | {step} | {reason} | {seen_by_observer} |")
+    return "\n".join([*diagram, "```"]) + "\n\n" + "\n".join(rows) + "\n"

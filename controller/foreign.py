@@ -6,17 +6,16 @@ this directory that is foreign, and waiting helps no one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError
 
 
 class ForeignVoters:
     """`cluster_id` is what this node's directory was formatted for."""
 
-    def __init__(self, cluster_id: str, voters: Collection[int]) -> None:
+    def __init__(self, cluster_id: str, raft: RaftCore) -> None:
         self._cluster_id = cluster_id
-        self._voters = frozenset(voters)
+        self._raft = raft
         self._foreign: set[int] = set()
 
     def heard(self, source: int, error: RaftError) -> str | None:
@@ -25,7 +24,8 @@ class ForeignVoters:
             self._foreign.discard(source)
             return None
         self._foreign.add(source)
-        if 2 * len(self._voters - self._foreign) > len(self._voters):
+        voters = set(self._raft.voters) or self._foreign
+        if 2 * len(voters - self._foreign) > len(voters):
             return None
         others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
         return (

@@ -15,7 +15,7 @@ from metaquorum.controller.result import ControllerAnswer
 from metaquorum.metadata.errors import ApiError, InvariantViolation
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.replay import ReplayState
+from metaquorum.metadata.replay import ReplayState, replay
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests.common import ControllerResponse
 from metaquorum.storage.batches.parsed import Batches
@@ -83,6 +83,16 @@ class Ledger:
             PendingBatch(end_offset=state.end_offset, state=state, size_bytes=len(batches.data))
         )
         return batches
+
+    def follow(self, batches: Batches) -> None:
+        """Raft appended batches. Its own, which change voters, are pending from now on like those that this
+        node made, which are here already."""
+        if batches.base_offset != self.newest_state.end_offset:
+            return
+        for batch in batches.split():
+            state = replay(self.newest_state, batch)
+            size_bytes = batch.header.size_bytes
+            self.pending.append(PendingBatch(end_offset=state.end_offset, state=state, size_bytes=size_bytes))
 
     def _holds(self, answer: ControllerAnswer) -> bool:
         """Whether everything that the answer was read from is committed."""

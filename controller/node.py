@@ -35,11 +35,13 @@ from metaquorum.controller.events import (
 )
 from metaquorum.controller.foreign import ForeignVoters
 from metaquorum.controller.ledger import Ledger
+from metaquorum.controller.voter_changes import VOTER_CHANGES, answer_of, raft_request
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests.controller_status import Counters
+from metaquorum.raft import effects as raft_effects
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import HighWatermarkChanged, RaftEffect, ReadFailed, ReadReady, RoleChanged, Warn
 from metaquorum.raft.outbox import Outbox
@@ -88,7 +90,7 @@ class ControllerNode:
         self._reads = ReadQueue()
         self._armed_ms = NOT_YET
         self._stop_at_ms: int | None = None
-        self._foreign = ForeignVoters(config.cluster_id, raft.state.voters)
+        self._foreign = ForeignVoters(config.cluster_id, raft)
 
     # ---- inputs
 
@@ -120,8 +122,6 @@ class ControllerNode:
         due = min((deadline for deadline in deadlines if deadline is not None), default=None)
         self._armed_ms = NOT_YET if due is None else due
         return due if due is None else max(due, self.now_ms)
-
-    # ---- the frame around every input
 
     def _begin(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
@@ -185,8 +185,6 @@ class ControllerNode:
                 self.counters.snapshots_loaded += 1
         self._release(self.replica.handle(event, self.now_ms))
 
-    # ---- the loop
-
     def _absorb(self, effects: list[RaftEffect]) -> None:
         """What Raft wants done after an input that it was given."""
         self._release(self.replica.release(effects))
@@ -196,8 +194,12 @@ class ControllerNode:
         for effect in effects:
             if isinstance(effect, _Notice):
                 self._notices.append(effect)
+            elif type(effect) is raft_effects.Respond and effect.key < 0:
+                self._answer(-effect.key, answer_of(effect.response))
             else:
                 self._out.append(effect)
+                if type(effect) is raft_effects.AppendLog and self.active is not None:
+                    self.ledger.follow(effect.batches)
 
     def _run(self) -> None:
         """What Raft has told this node comes first, then one turn of the active controller after another."""
@@ -254,8 +256,6 @@ class ControllerNode:
         self._maybe_activate()
         self._maybe_read()
 
-    # ---- leadership
-
     def _maybe_activate(self) -> None:
         """The first record of this leadership is committed and everything up to it is applied (S4.14)."""
         if self.active is not None or self._epoch_start is None:
@@ -263,7 +263,7 @@ class ControllerNode:
         if self.ledger.committed_offset <= self._epoch_start:
             return
         if self.ledger.committed_offset != self.raft.log_end_offset:
-            raise InvariantViolation("something was appended in this leadership before it was active")
+            return  # Raft appended a change of voters since: this node decides when that is committed too
         self.sessions.clear()
         self.counters.activations += 1
         self.active = ActiveController(
@@ -271,7 +271,7 @@ class ControllerNode:
             self.ledger,
             self.sessions,
             self._rng,
-            voters=frozenset(self.raft.state.voters),
+            voters=lambda: frozenset(self.raft.voters),
             incarnation_id=self.incarnation_id,
             now_ms=self.now_ms,
             log_is_empty=not self.replica.holds_metadata,
@@ -315,6 +315,8 @@ class ControllerNode:
                 self._answer(key, target if isinstance(target, ApiError) else api.Done())
                 if not isinstance(target, ApiError):
                     self._absorb(raft.transfer_leadership(self.now_ms, target))
+            case request if isinstance(request, VOTER_CHANGES):
+                self._absorb(raft.on_request(self.now_ms, -key, raft_request(request, self.config)))
             case _:
                 self._turns.add(arrived)
 
@@ -385,8 +387,6 @@ class ControllerNode:
     def _refuse_busy(self, key: int) -> None:
         self.counters.refused_busy += 1
         self._answer(key, busy("too many requests are waiting for a commit"))
-
-    # ---- the end
 
     def _shut_down(self) -> None:
         """A leader names its successors, and stays until they have heard it or the grace is over."""

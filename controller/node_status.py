@@ -14,10 +14,14 @@ from metaquorum.metadata.requests.controller_status import BrokerControlState, B
 def node_status(node: ControllerNode) -> NodeStatus:
     """As of the node's last input; brokers as the committed image has them."""
     raft, ledger, active = node.raft, node.ledger, node.active
-    image = ledger.committed.image
+    image, identity = ledger.committed.image, raft.state.identity
     return NodeStatus(
         node_id=node.config.node_id,
+        directory_id=identity.directory_id,
         cluster_id=node.config.cluster_id,
+        kraft_version=raft.kraft_version,
+        min_kraft_version=identity.versions.lowest,
+        max_kraft_version=identity.versions.highest,
         role=raft.role,
         epoch=raft.epoch,
         leader_id=raft.leader_id,

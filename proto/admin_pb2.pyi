@@ -628,6 +628,10 @@ class DescribeNodeResponse(_message.Message):
     COUNTERS_FIELD_NUMBER: _builtins.int
     LOOP_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    KRAFT_VERSION_FIELD_NUMBER: _builtins.int
+    MIN_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     role: _builtins.str
@@ -650,6 +654,13 @@ class DescribeNodeResponse(_message.Message):
     topics: _builtins.int
     partitions: _builtins.int
     sessions: _builtins.int
+    directory_id: _builtins.bytes
+    """16 bytes"""
+    kraft_version: _builtins.int
+    """in force here"""
+    min_kraft_version: _builtins.int
+    """supported, both included"""
+    max_kraft_version: _builtins.int
     @_builtins.property
     def work(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -689,10 +700,14 @@ class DescribeNodeResponse(_message.Message):
         counters: Global___NodeCounters | None = ...,
         loop: Global___LoopStatistics | None = ...,
         losses: _abc.Iterable[Global___CommittedLoss] | None = ...,
+        directory_id: _builtins.bytes = ...,
+        kraft_version: _builtins.int = ...,
+        min_kraft_version: _builtins.int = ...,
+        max_kraft_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "counters", b"counters", "leader_id", b"leader_id", "loop", b"loop", "voted_id", b"voted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "losses", b"losses", "metadata_version", b"metadata_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "directory_id", b"directory_id", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "kraft_version", b"kraft_version", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "losses", b"losses", "max_kraft_version", b"max_kraft_version", "metadata_version", b"metadata_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
     _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015

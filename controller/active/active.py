@@ -6,6 +6,7 @@ belongs to, and when there is something to do without being asked. Appends and a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
@@ -48,7 +49,7 @@ from metaquorum.storage.errors import BatchError
 
 
 class ActiveController:
-    """See the module. `voters`: the ids of all controllers; `incarnation_id`: this process's.
+    """See the module. `voters`: the ids of those in force; `incarnation_id`: this process's.
     `log_is_empty`: no one has ever written to this cluster."""
 
     def __init__(
@@ -58,7 +59,7 @@ class ActiveController:
         sessions: Sessions,
         rng: Random,
         *,
-        voters: frozenset[int],
+        voters: Callable[[], frozenset[int]],
         incarnation_id: bytes,
         now_ms: int,
         log_is_empty: bool,

@@ -6,7 +6,7 @@ Never logged, gone with leadership.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from random import Random
 
 from msgspec.structs import replace
@@ -35,7 +35,7 @@ from metaquorum.storage.uuids import random_uuid
 
 
 class ActiveState:
-    """`voters` are the ids of all controllers; `incarnation_id` is this process's. `work` is what is being
+    """`voters` are the ids of those in force now; `incarnation_id` is this process's. `work` is what is being
     done in slices, oldest first; `appended_ms`: when this leadership wrote last."""
 
     def __init__(
@@ -45,7 +45,7 @@ class ActiveState:
         sessions: Sessions,
         rng: Random,
         *,
-        voters: frozenset[int],
+        voters: Callable[[], frozenset[int]],
         incarnation_id: bytes,
         now_ms: int,
     ) -> None:
@@ -53,7 +53,7 @@ class ActiveState:
         self.ledger = ledger
         self.sessions = sessions
         self.rng = rng
-        self.voters = voters
+        self._voters = voters
         self.incarnation_id = incarnation_id
         self.work: dict[WorkKey, Work] = {}
         self.appended_ms = now_ms
@@ -74,6 +74,11 @@ class ActiveState:
     def next_offset(self) -> int:
         """The offset that the next record will have."""
         return self.ledger.newest_state.end_offset
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """The ids of the voters, which can change while this node decides."""
+        return self._voters()
 
     def new_id(self) -> bytes:
         """A uuid that no one has."""

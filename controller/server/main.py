@@ -22,6 +22,7 @@ from metaquorum.controller.server.registration import SelfRegistration
 from metaquorum.controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
 from metaquorum.controller.server.settings_service import SettingsService
 from metaquorum.controller.server.standing import Standing
+from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
@@ -143,6 +144,7 @@ class ControllerProcess:
         self._requests = WaitingRequests(
             self.driver.submit, clock, None if self._stats is None else self._stats.requests
         )
+        self.voter_changes = VoterChanges(self._requests, replica.identity.cluster_id, tls)
         self._health = Health(server)
         addresses = [(voter.host, voter.port) for voter in config.voters]
         self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)

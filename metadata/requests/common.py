@@ -15,6 +15,7 @@ from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, Br
 from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, AlterReassignmentsResponse
 from metaquorum.metadata.requests.settings import SettingsAnswer, SettingsRequest
+from metaquorum.metadata.requests.voters import RaftVoterRequest
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ ControllerRequest = (
     | ReadImageRequest
     | DescribeQuorumRequest
     | TransferLeadershipRequest
+    | RaftVoterRequest
     | SettingsRequest
     | PartitionsRequest
     | BrokerIdRequest

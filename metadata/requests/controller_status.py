@@ -58,10 +58,15 @@ class BrokerControlStatus:
 class NodeStatus:
     """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset`
     and, on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this
-    epoch; `sessions`: brokers that it has heard of as the active controller."""
+    epoch; `sessions`: brokers that it has heard of as the active controller. `kraft_version` is the one in
+    force here, the other two bound what it supports."""
 
     node_id: int
+    directory_id: bytes
     cluster_id: str
+    kraft_version: int
+    min_kraft_version: int
+    max_kraft_version: int
     role: str
     epoch: int
     leader_id: int | None

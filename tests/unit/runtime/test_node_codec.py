@@ -30,7 +30,11 @@ UNSEEN = replace(BROKER, broker_id=2, rack=None, lease_remaining_ms=None, applie
 # Every number differs from every other, so no two fields can be mixed up unseen.
 STATUS = NodeStatus(
     node_id=3000,
+    directory_id=bytes(range(16)),
     cluster_id="Xk7gN1qkQ3uWm5dJ3v5c2A",
+    kraft_version=31,
+    min_kraft_version=32,
+    max_kraft_version=33,
     role="leader",
     epoch=5,
     leader_id=0,

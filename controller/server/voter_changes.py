@@ -1,0 +1,96 @@
+"""Changes of voters that operators and joining controllers ask for, before Raft decides (KIP-853).
+
+Owns what is asked of a new voter first: that it answers where it is said to listen, as the node, directory
+and cluster that it is said to be. Kafka asks for its versions only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from metaquorum.controller.server.services import ask
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
+from metaquorum.metadata.requests.common import Done
+from metaquorum.metadata.requests.controller_status import NodeStatus
+from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RaftVoterRequest
+from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
+from metaquorum.runtime.requests import WaitingRequests
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.storage.uuids import uuid_to_text
+
+PROBE_TIMEOUT_MS = 3_000
+"""So long a new voter may take to say who it is; less when the caller waits less."""
+
+
+class VoterChanges:
+    """`change` is what services call. `tls`: how controllers are reached; None: plain text."""
+
+    def __init__(self, requests: WaitingRequests, cluster_id: str, tls: TlsMaterial | None) -> None:
+        self._requests = requests
+        self._cluster_id = cluster_id
+        self._tls = tls
+
+    async def change(self, request: RaftVoterRequest) -> Done | ApiError:
+        """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; another
+        node answers NOT_CONTROLLER with the leader's id."""
+        if isinstance(request, AddRaftVoterRequest):
+            found = await self._probe(request)
+            if isinstance(found, ApiError):
+                return found
+            request = found
+        return await ask(self._requests, request, Done)
+
+    async def _probe(self, request: AddRaftVoterRequest) -> AddRaftVoterRequest | ApiError:
+        """The request with the versions that the new voter says it supports; or why it is refused."""
+        voter = request.voter
+        if not voter.endpoints:
+            return ApiError(
+                ErrorCode.INVALID_REQUEST, f"voter {voter.voter_id} needs an endpoint to be reached at"
+            )
+        addresses = [(each.host, each.port) for each in voter.endpoints]
+        timeout_ms = max(1, min(PROBE_TIMEOUT_MS, request.timeout_ms))
+        versions: KRaftVersionFeature | None = None
+        for answer in await describe_nodes(addresses, timeout_ms=timeout_ms, tls=self._tls):
+            if answer.report is None:
+                return _no_answer(voter, answer)
+            status = answer.report.status
+            problem = _another(voter, status, self._cluster_id)
+            if problem is not None:
+                return problem
+            versions = KRaftVersionFeature(status.min_kraft_version, status.max_kraft_version)
+        supported = versions or voter.kraft_version_feature
+        known = Voter(voter.voter_id, voter.voter_directory_id, voter.endpoints, supported)
+        return replace(request, voter=known)
+
+
+def _no_answer(voter: Voter, answer: NodeAnswer) -> ApiError:
+    host, port = answer.address
+    return ApiError(
+        ErrorCode.REQUEST_TIMED_OUT,
+        f"voter {voter.voter_id} does not answer at {host}:{port} ({answer.problem}): start it, or correct "
+        "its address",
+    )
+
+
+def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | None:
+    """Why the node that answered is not the voter that was named."""
+    where = " or ".join(f"{each.host}:{each.port}" for each in voter.endpoints)
+    if status.cluster_id != cluster_id:
+        return ApiError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"the node at {where} belongs to cluster {status.cluster_id}, not {cluster_id}: correct the "
+            "address",
+        )
+    if status.node_id != voter.voter_id:
+        return ApiError(
+            ErrorCode.INVALID_REQUEST,
+            f"node {status.node_id} answers at {where}, not node {voter.voter_id}: correct the address",
+        )
+    if status.directory_id != voter.voter_directory_id:
+        return ApiError(
+            ErrorCode.INVALID_VOTER_KEY,
+            f"node {voter.voter_id} at {where} has directory id {uuid_to_text(status.directory_id)}, not "
+            f"{uuid_to_text(voter.voter_directory_id)}: name the one that it has",
+        )
+    return None

@@ -1,0 +1,46 @@
+"""Changes of the quorum's voters as requests, as values (KIP-853). Whether one is made, Raft decides.
+
+`cluster_id` None: whichever cluster is asked. A change is answered with `Done` when it is committed, and with
+REQUEST_TIMED_OUT when it is not within `timeout_ms`: it may be committed later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.metadata.records.control import Voter
+
+DEFAULT_CHANGE_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRaftVoterRequest:
+    """Make an observing controller a voter (AddRaftVoter, key 80). `voter` says its directory, where it
+    listens and which levels of kraft.version it supports."""
+
+    voter: Voter
+    cluster_id: str | None = None
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRaftVoterRequest:
+    """Make a voter an observer, the leader included (RemoveRaftVoter, key 81)."""
+
+    voter_id: int
+    voter_directory_id: bytes
+    cluster_id: str | None = None
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeKRaftVersionRequest:
+    """Raise kraft.version to `kraft_version`: `voters` are the configured ones, each with its directory, its
+    endpoints and what it supports."""
+
+    kraft_version: int
+    voters: tuple[Voter, ...]
+    timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+
+
+RaftVoterRequest = AddRaftVoterRequest | RemoveRaftVoterRequest | UpgradeKRaftVersionRequest

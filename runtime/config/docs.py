@@ -8,27 +8,8 @@ from metaquorum.runtime.config.keys import GROUPS
 
 _HEAD = """# Configuration
 
-One file of `key=value` lines (Java properties, UTF-8) configures a node. It is read and checked once,
-when the process starts. An unknown key, a value out of range or an impossible combination ends the
-process, before it touches anything, with one line that says what to change. Names are Apache Kafka's;
-those marked * are our own.
-
-`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page from the tables in
-`runtime/config/`.
-
-A controller:
-
-```properties
-process.roles=controller
-node.id=1
-listeners=CONTROLLER://127.0.0.1:9093
-controller.quorum.voters=1@127.0.0.1:9093:4KTwDGQ6RZ2nQJ4yCqFvXQ,\\
-    2@127.0.0.1:9094:O7wy5uJ8Q0aEwAGn8i4tJg,\\
-    3@127.0.0.1:9095:b0GXkGmFTkS1Qy8W1fC2zA
-log.dirs=/var/lib/metaquorum/controller-1
-```
-
-A broker:
+One file of `key=value` lines (Java properties, UTF-8) configures a node;
+[operations.md](operations.md#deploying-a-quorum) has one of a controller. A broker's:
 
 ```properties
 process.roles=broker
@@ -37,6 +18,14 @@ listeners=PLAINTEXT://127.0.0.1:9092
 controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095
 log.dirs=/var/lib/metaquorum/broker-101
 ```
+
+The file is read once, at the start. An unknown key, a value out of range or an impossible combination ends
+the process, before it touches anything, with one line that says what to change. Names are Apache Kafka's;
+an asterisk marks our own. Times are in ms and sizes in bytes where a name ends so, numbers start at 0 or 1
+where no range is given, and switches are `true` or `false`.
+
+`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page from the tables in
+`runtime/config/`.
 """
 
 
@@ -44,11 +33,11 @@ _OLD_NAMES = " and ".join(f"`{old}` means `{new}`" for old, new in ALIASES.items
 _FOREIGN = f"""
 ## Kafka keys that are not used
 
-The file of a Kafka node may be used unchanged; `runtime/config/kafka_keys.py` has the names.
+The file of a Kafka node may be used unchanged.
 {_OLD_NAMES} where the newer name is absent.
-A key that is not used is named in one warning at the start and ignored, if the node is only slower, lacks
-a feature or keeps more data without it. If ignoring it would admit, reveal or change something that the
-key protects, it is refused with a line that says what to do:
+A key that is not used is named in one warning at the start, if the node is only slower, lacks a feature or
+keeps more data without it. If ignoring it would admit, reveal or change something that the key protects, it
+is refused with a line that says what to do:
 
 | refused | keys |
 |---|---|
@@ -71,25 +60,32 @@ def _default(key: Key) -> str:
     return f"`{value}`"
 
 
+_TRIVIAL_MINIMUM = 1
+"""The page gives only lower bounds above this, and those that are negative."""
+
+
 def _allowed(key: Key) -> str:
+    """The range or the choices of a key; empty where the head of the page gives them."""
     match key.kind:
         case "int":
             others = "".join(f", or {value}" for value in key.also)
             most = "" if key.maximum in (MAX_INT, MAX_LONG) else f" to {key.maximum}"
-            return (f"{key.unit}, " if key.unit else "") + f"from {key.minimum}{most}{others}"
+            trivial = key.minimum in (0, _TRIVIAL_MINIMUM) and not (most or others)
+            return "" if trivial else f"from {key.minimum}{most}{others}"
         case "choice":
-            return ", ".join(f"`{choice}`" for choice in key.choices)
-        case "list":
-            return "list"
-        case "text":
-            return "text"
+            return (
+                "" if set(key.choices) == {"true", "false"} else ", ".join(f"`{one}`" for one in key.choices)
+            )
+        case "list" | "text":
+            return ""
 
 
 def _row(key: Key, marked: bool) -> str:
     name = f"`{key.name}`" + (" *" if key.own else "")
     if marked and len(key.roles) == 1:
         name += f" ({key.roles[0]})"
-    return f"| {name} | {_default(key)} | {_allowed(key)} | {key.text} |\n"
+    allowed = _allowed(key)
+    return f"| {name} | {_default(key)}{'; ' + allowed if allowed else ''} | {key.text} |\n"
 
 
 def _refusals() -> dict[str, list[str]]:
@@ -105,7 +101,7 @@ def configuration_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, keys in GROUPS:
-        parts.append(f"\n## {title}\n\n| key | default | values | meaning |\n|---|---|---|---|\n")
+        parts.append(f"\n## {title}\n\n| key | default; range | meaning |\n|---|---|---|\n")
         roles = {key.roles for key in keys}
         parts += [_row(key, marked=len(roles) > 1) for key in keys]
     parts.append(_FOREIGN)

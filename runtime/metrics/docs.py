@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
+import re
+
 from metaquorum.runtime.metrics.catalogue import GROUPS
 from metaquorum.runtime.metrics.metric import Metric
 
 _HEAD = """# Metrics
 
 With `metrics.listener=http://127.0.0.1:9404` in its configuration, a process serves metrics at
-`http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus. Without that key it neither
-listens nor counts. The address has no protection: keep it on the loopback interface, or in a network that
-only the scraper reaches. `metaquorum local status` shows the addresses of a local cluster.
+`http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus. Without that key it neither listens
+nor counts. The address has no protection: keep it on the loopback interface, or in a network that only the
+scraper reaches. [operations.md](operations.md#monitoring) has alerts.
 
 ## Names
 
 A metric that Kafka has is named after its MBean: domain, type and name (or attribute) joined with `_`, and
-`_` for what Prometheus does not allow. So `kafka.controller:type=KafkaController,name=ActiveControllerCount`
-is `kafka_controller_KafkaController_ActiveControllerCount`, and the attribute `poll-idle-ratio-avg` of
-`kafka.server:type=raft-metrics` is `kafka_server_raft_metrics_poll_idle_ratio_avg`. Other keys of an
-MBean's name are labels. All others begin with `metaquorum_`.
+`_` for what Prometheus does not allow. So
+`kafka.controller:type=KafkaController,name=ActiveControllerCount` is
+`kafka_controller_KafkaController_ActiveControllerCount`. Other keys of an MBean's name are labels. All
+others begin with `metaquorum_`.
 
-- What Kafka registers as a gauge is a gauge, even if it only rises (`MetadataErrorCount`).
-- Kafka's meters (`...PerSec`) are counters named `..._total`: the reader applies `rate()`.
-- Kafka's histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
+- Kafka's gauges are gauges, even if they only rise (`MetadataErrorCount`). Its meters (`...PerSec`) are
+  counters named `..._total`, its histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
 - Unknown offsets, timestamps, epochs and node ids are -1, averages and maxima of nothing NaN. Those of
   raft-metrics, and rates, cover the last 30 to 60 s.
-
-Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
-`LastCommittedRecordOffset` are those of the last one.
+- Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
+  `LastCommittedRecordOffset` are those of the last one.
 
 ## What differs from Kafka
 
 - `TimedOutBrokerHeartbeatCount` and `EventQueueOperationsTimedOutCount` count requests that timed out at
   the caller; expired broker sessions are `metaquorum_controller_expired_sessions_total`.
-- Committed metadata that cannot be replayed ends the process instead of being counted. In a running
-  process, `MetadataErrorCount` and `metadata-load-error-count` count damaged fetched snapshots, and
-  `metadata-apply-error-count` is 0.
+- Committed metadata that cannot be replayed ends the process. In a running process, `MetadataErrorCount`
+  and `metadata-load-error-count` count damaged fetched snapshots, and `metadata-apply-error-count` is 0.
 - `commit-latency-*` are per batch; Kafka divides by the number of records.
-- Counts over all partitions are of the committed image. An error of a partition counts once per request
-  and code in `ErrorsPerSec`.
-
-[benchmarks.md](benchmarks.md#a-scrape-scrape) says what a scrape costs.
+- Counts over all partitions are of the committed image. An error of a partition counts once per request and
+  code in `ErrorsPerSec`.
 """
+
+_SAID_ABOVE = re.compile(r",? [Oo]ver the last 30 to 60 s\.?| NaN: none\.| -1: (?:none|unknown)\.")
+"""What the head of the page says once for all metrics; a scrape repeats it, since its reader has no page."""
 
 
 def _row(metric: Metric, marked: bool) -> str:
@@ -49,7 +49,8 @@ def _row(metric: Metric, marked: bool) -> str:
     name = f"`{metric.shown_name}`{' ' + labels if labels else ''}"
     if marked and len(metric.roles) == 1:
         name += f" ({metric.roles[0]})"
-    return f"| {name} | {metric.kind}, {metric.unit} | {metric.text} |\n"
+    meaning = _SAID_ABOVE.sub("", metric.text).rstrip(".") + "."
+    return f"| {name} | {metric.kind}, {metric.unit} | {meaning} |\n"
 
 
 def metrics_page() -> str:
@@ -60,10 +61,8 @@ def metrics_page() -> str:
         parts.append(f"\n## {title}\n\n| name {{labels}} | type | meaning |\n|---|---|---|\n")
         parts += [_row(metric, marked=len(roles) > 1) for metric in metrics]
     parts.append(
-        "\nAlso the metrics of the process under their usual names: `process_resident_memory_bytes`,\n"
-        "`process_virtual_memory_bytes`, `process_cpu_seconds_total`, `process_open_fds`,\n"
-        "`process_max_fds`, `process_start_time_seconds`, and those of Python's garbage\n"
-        "collector (`python_gc_...`).\n"
+        "\nAlso the usual metrics of a process (`process_...`) and of Python's garbage collector"
+        " (`python_gc_...`).\n"
     )
     return "".join(parts)
 

@@ -24,7 +24,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="bugs to plant; without names all")
     parser.add_argument(
-        "--list", action="store_true", help="list the bugs, with the source of each law and what catches it"
+        "--list",
+        action="store_true",
+        help="list the bugs, with the law that each breaks, its source, and what catches it",
     )
     parser.add_argument("--document", action="store_true", help=f"write {DOCUMENT}")
     arguments = parser.parse_args()
@@ -38,7 +40,7 @@ def main() -> int:
     chosen = [known[name] for name in arguments.names] or list(BUGS)
     if arguments.list:
         for bug in chosen:
-            print(f"{bug.name} ({bug.source}): {', '.join(bug.caught_by)}")
+            print(f"{bug.name}: {bug.breaks} ({bug.source}). Caught by: {', '.join(bug.caught_by)}")
         return 0
     return _run(chosen)
 

@@ -13,21 +13,19 @@ DOCUMENT = Path("docs/planted-bugs.md")
 INTRODUCTION = """\
 # Planted bugs
 
-Each row is a deliberate mistake of a line or two, where a correct-looking program would lose data, elect two
-leaders, or serve what it must not, and the law that it breaks. `python -m tests.planted` copies the working
-tree, runs every command of the table on the sound copy (they must pass), and then plants one bug after the
-other. Each command that is named for a bug must fail by itself. The exit code is 0 if every bug is caught.
+A planted bug is a deliberate mistake of a line or two that breaks a law: a correct-looking program would
+lose data, elect two leaders, or serve what it must not. `python -m tests.planted` copies the working tree,
+runs every command of the table on the sound copy (they must pass), and then plants one bug after the other.
+Each command that is named for a bug must fail by itself. The exit code is 0 if every bug is caught.
 
 ```
 python -m tests.planted                      # all {count}: {minutes} minutes on two busy cores
 python -m tests.planted vote-not-written     # one by name
-python -m tests.planted --list               # names, sources of the laws, and what catches each
+python -m tests.planted --list               # names, laws and their sources, and what catches each
 python -m tests.planted --document           # writes this page
 ```
 
-The simulator alone catches {simulated} of the {count}. `tests/planted/` has the table, with files and lines;
-`make test` checks that every old text is exactly once in its file, that what replaces it compiles, and that
-this page is current.
+The simulator alone catches {simulated} of the {count}. `tests/planted/` has the table.
 """
 
 MINUTES = 26
@@ -49,7 +47,5 @@ def render() -> str:
 
 
 def _table(bugs: tuple[Bug, ...]) -> str:
-    lines = (f"- `{bug.name}`: {bug.breaks}" for bug in bugs)
-    return "".join(
-        textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in lines
-    )
+    names = ", ".join(f"`{bug.name}`" for bug in bugs) + "."
+    return textwrap.fill(names, 120, break_on_hyphens=False, break_long_words=False) + "\n"

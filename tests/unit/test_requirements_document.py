@@ -1,4 +1,4 @@
-"""docs/requirements.md names tests that exist."""
+"""tests/requirements.md names tests that exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-DOCUMENT = TESTS.parent / "docs" / "requirements.md"
+DOCUMENT = TESTS / "requirements.md"
 
 
 def lines_of(text: str, prefix: str, last: int, first: int = 0) -> list[str]:

@@ -37,8 +37,9 @@ def test_a_restart_of_everything_keeps_everything(cluster: Cluster, how: str) ->
         cluster.kill_all(cluster.nodes)
     for node in cluster.controllers:
         node.start()
-    after = cluster.wait_leader(after_epoch=quorum.leader_epoch)
-    assert after.high_watermark > quorum.high_watermark
+    cluster.wait_leader(after_epoch=quorum.leader_epoch)
+    # A new leader knows only its durable lower bound until a majority has the first record of its epoch.
+    cluster.wait(lambda: cluster.quorum().high_watermark > quorum.high_watermark, "a commit of the new epoch")
     assert cluster.topics() == topics
     kept = cluster.registrations()
     assert {one.broker_id: (one.epoch, one.incarnation_id, one.directories) for one in kept.values()} == {

@@ -166,7 +166,7 @@ class BrokerNode:
         """What is still to be told, and the controller to be asked first, when this process ends because it
         cannot go on; None: nothing (`BrokerSession.farewell`)."""
         request = self._session.farewell()
-        return None if request is None else (self._session.target, request)
+        return None if request is None else (self._session.exchange.target, request)
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).
@@ -189,7 +189,7 @@ class BrokerNode:
 
     def status(self, *, now_ms: int) -> BrokerStatus:
         session = self._session
-        lease_ms = session.lease_end_ms
+        lease_ms = session.lease.end_ms
         return BrokerStatus(
             node_id=self._config.node_id,
             incarnation_id=self._incarnation_id,
@@ -201,11 +201,11 @@ class BrokerNode:
             applied_offset=self._image.provenance.offset,
             high_watermark=self._raft.high_watermark,
             log_end_offset=self._raft.log_end_offset,
-            catch_up_offset=session.catch_up_offset,
+            catch_up_offset=session.startup.catch_up_offset,
             leader_id=self._raft.leader_id,
             quorum_epoch=self._raft.epoch,
-            failures=session.failures,
-            last_problem="" if session.serves(now_ms) else session.last_problem,
+            failures=session.exchange.failures,
+            last_problem="" if session.serves(now_ms) else session.exchange.last_problem,
         )
 
     # ---- events ----------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class BrokerNode:
                 case raft_effects.RoleChanged(leader_id=leader_id):
                     self._lifecycle(self._session.leader_known(now_ms, leader_id))
                 case raft_effects.WriteSnapshotChunk():
-                    self._session.progressed(now_ms)
+                    self._session.startup.progressed(now_ms)
                     self._out.append(effect)
                 case (
                     raft_effects.PersistQuorumState()
@@ -371,7 +371,7 @@ class BrokerNode:
             self._lifecycle(self._session.applied(now_ms, self._image.provenance.offset))
         if not self._stopped:
             parts: tuple[Effect | None, ...] = (
-                self._publish() if self._session.may_publish() else None,
+                self._publish() if self._session.has_applied_registration() else None,
                 self._metadata.next_read(),
                 self._metadata.snapshot_due(now_ms),
             )

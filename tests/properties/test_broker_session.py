@@ -214,7 +214,7 @@ def heal(at: Watched) -> None:
             asked = at.open_request.request
             action = "grant" if at.state.wants_shutdown else "admit"
             step(at, *(("register", 500) if isinstance(asked, RegisterBrokerRequest) else (action, 0)))
-    raise AssertionError(f"{at.state} after 40 deadlines: {at.session.last_problem}")
+    raise AssertionError(f"{at.state} after 40 deadlines: {at.session.exchange.last_problem}")
 
 
 # ---- two processes, one id -----------------------------------------------------------------------

@@ -50,14 +50,14 @@ class SessionPlayer(Player):
             f"vouched={show(at.vouched_epoch)}",
             f"registered={show(at.registered)}",
             f"applied={at.applied_offset}",
-            f"lease={show(at.lease_end_ms)}",
+            f"lease={show(at.lease.end_ms)}",
             f"due={show(due)}",
-            f"failures={at.failures}",
-            f"target={at.target}",
+            f"failures={at.exchange.failures}",
+            f"target={at.exchange.target}",
         ]
         flags = (
-            ("caught_up", at.caught_up),
-            ("publishes", at.may_publish()),
+            ("caught_up", at.startup.is_caught_up),
+            ("publishes", at.has_applied_registration()),
             ("serves", at.serves(self.now_ms)),
         )
         self.say(" ".join([*words, *(name for name, holds in flags if holds)]))

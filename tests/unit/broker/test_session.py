@@ -399,11 +399,11 @@ def test_a_new_leader_hastens_the_next_attempt() -> None:
     for _ in range(8):
         at.until_sent()
         at.fail()
-    at.take(at.session.leader_known(at.now_ms, 2 if at.session.target != 2 else 3))
+    at.take(at.session.leader_known(at.now_ms, 2 if at.session.exchange.target != 2 else 3))
     before = at.now_ms
     request = at.until_sent()
     assert at.now_ms - before <= CONFIG.retry_backoff_ms
-    assert request.target == at.session.target
+    assert request.target == at.session.exchange.target
 
 
 def test_the_session_gives_a_request_up_by_itself() -> None:
@@ -431,7 +431,7 @@ def test_the_lease_counts_from_sending() -> None:
     at.until_sent()
     sent_ms = at.now_ms
     at.answer(beat(), after_ms=900)
-    assert at.session.lease_end_ms == sent_ms + SESSION_MS
+    assert at.session.lease.end_ms == sent_ms + SESSION_MS
     assert at.session.serves(sent_ms + SESSION_MS - 1)
     assert not at.session.serves(sent_ms + SESSION_MS)
 
@@ -441,12 +441,12 @@ def test_the_shorter_of_the_told_and_the_configured_time_is_the_lease() -> None:
     at.until_sent()
     sent_ms = at.now_ms
     at.answer(beat())
-    assert at.session.lease_end_ms == sent_ms + 5_000
+    assert at.session.lease.end_ms == sent_ms + 5_000
 
 
 def test_without_a_controller_the_broker_fences_itself_and_registers_again() -> None:
     at = running()
-    lease_end_ms = at.session.lease_end_ms
+    lease_end_ms = at.session.lease.end_ms
     assert lease_end_ms is not None
     while at.state is BrokerState.RUNNING:
         at.until_sent()
@@ -480,14 +480,14 @@ def test_without_self_fencing_a_broker_that_nobody_answers_serves_on_under_its_e
     effects = alone_for(at, 5 * SESSION_MS)
     assert at.state is BrokerState.RUNNING and at.session.serves(at.now_ms) and moves(effects) == []
     assert at.session.serves(at.now_ms + 10**9), "also after a pause, without a tick"
-    assert at.session.lease_end_ms is None
+    assert at.session.lease.end_ms is None
     assert all(isinstance(one.request, BrokerHeartbeatRequest) for one in sent(effects))
     said = [one.message for one in effects if isinstance(one, Warn) and "still serving" in one.message]
     assert len(said) == 1 and "broker.self.fencing.enable" in said[0]
     # The quorum is back: a new lease, and nothing has moved.
     at.until_sent()
     at.answer(beat())
-    assert at.session.lease_end_ms is not None and at.state is BrokerState.RUNNING
+    assert at.session.lease.end_ms is not None and at.state is BrokerState.RUNNING
 
 
 def test_without_self_fencing_what_a_controller_says_counts() -> None:
@@ -574,7 +574,7 @@ def test_a_lost_registration_fences_and_registers_again_at_once(code: ErrorCode)
     at.until_sent()
     at.answer(beat())
     assert at.state is BrokerState.FENCED
-    assert not at.session.may_publish()
+    assert not at.session.has_applied_registration()
     at.apply(EPOCH + 101)
     at.until_sent()
     at.answer(beat())
@@ -698,7 +698,7 @@ def test_a_session_lost_during_shutdown_is_asked_for_again_with_the_newer_epoch(
 def test_the_lease_ends_a_controlled_shutdown_service_too() -> None:
     at = running()
     at.take(at.session.shut_down(at.now_ms))
-    end_ms = at.session.lease_end_ms
+    end_ms = at.session.lease.end_ms
     assert end_ms is not None
     at.after(end_ms - at.now_ms)
     assert at.state is BrokerState.PENDING_SHUTDOWN_FENCED
@@ -748,7 +748,7 @@ def test_the_last_word_of_a_broker_that_served_moves_its_leaders_at_once() -> No
 
 def test_who_did_not_serve_has_nothing_to_say() -> None:
     at = running()
-    end_ms = at.session.lease_end_ms
+    end_ms = at.session.lease.end_ms
     assert end_ms is not None
     at.after(end_ms - at.now_ms)
     assert at.session.farewell() is None

@@ -168,13 +168,13 @@ def test_failures_in_a_row_end_with_the_first_answer(failures: int) -> None:
     for count in range(1, failures + 1):
         at.until_sent()
         at.fail()
-        assert at.session.failures == count
+        assert at.session.exchange.failures == count
     at.until_sent()
     at.answer(beat())
-    assert at.session.failures == 0
+    assert at.session.exchange.failures == 0
     at.until_sent()
     at.fail()
-    assert at.session.failures == 1, "an earlier row does not count"
+    assert at.session.exchange.failures == 1, "an earlier row does not count"
 
 
 def test_a_registration_that_stays_wrong_is_sent_again_ever_more_rarely() -> None:

@@ -1,0 +1,40 @@
+"""A broker's lease: until when it may serve without another answer of the active controller (S2.17-S2.19).
+
+The broker counts its lease from the time at which it *sent* the last heartbeat that was answered, the
+controller counts its session from the time at which that heartbeat *arrived*. The first is never later, so
+with clocks of equal speed a broker has stopped serving before the controller fences it. Knows no requests.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.config import BrokerConfig
+
+
+class Lease:
+    """`end_ms`: when it ends. None: there is none, because the broker is not registered, or its lease ended
+    and it does not fence itself (broker.self.fencing.enable=false)."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.end_ms: int | None = None
+
+    def renew(self, now_ms: int, *, sent_ms: int, session_timeout_ms: int) -> bool:
+        """Take the lease that the answer to a request of `sent_ms` gives. False: it is over already."""
+        end_ms = sent_ms + min(session_timeout_ms, self._config.registration_lease_timeout_ms)
+        if end_ms > now_ms:
+            self.end_ms = end_ms
+            return True
+        if self._config.self_fencing_enable:
+            return False
+        self.end_ms = None  # late, and as good as any other answer for a broker without a lease
+        return True
+
+    def drop(self) -> None:
+        self.end_ms = None
+
+    def allows_serving(self, now_ms: int) -> bool:
+        end_ms = self.end_ms
+        return not self._config.self_fencing_enable or (end_ms is not None and now_ms < end_ms)
+
+    def has_ended(self, now_ms: int) -> bool:
+        return self.end_ms is not None and now_ms >= self.end_ms

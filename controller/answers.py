@@ -6,14 +6,21 @@ Pure: from what a node has at hand to a response. Knows no node.
 from __future__ import annotations
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReadImageResponse, ReplicaStatus
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.requests.common import (
+    DescribeQuorumResponse,
+    ReadImageResponse,
+    ReplicaStatus,
+)
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.state.progress import ReplicaState
 
 
-def describe_quorum(raft: RaftCore, now_ms: int) -> DescribeQuorumResponse | ApiError:
-    """KIP-836, as the leader sees it, itself first; no other node can tell."""
+def describe_quorum(raft: RaftCore, image: MetadataImage, now_ms: int) -> DescribeQuorumResponse | ApiError:
+    """KIP-836, as the leader sees it, itself first; no other node can tell. The voters' record says where
+    voters are reached, and the committed image what controllers that observe have registered."""
     if not raft.is_leader:
         return not_controller(raft.node_id, raft.leader_id)
     replicas = raft.describe(now_ms)
@@ -22,15 +29,19 @@ def describe_quorum(raft: RaftCore, now_ms: int) -> DescribeQuorumResponse | Api
         leader_id=raft.node_id,
         leader_epoch=raft.epoch,
         high_watermark=raft.high_watermark,
-        voters=tuple([_replica(raft, replica) for replica in replicas if replica.is_voter]),
-        observers=tuple([_replica(raft, replica) for replica in replicas if not replica.is_voter]),
+        voters=tuple([_replica(raft, image, replica) for replica in replicas if replica.is_voter]),
+        observers=tuple([_replica(raft, image, replica) for replica in replicas if not replica.is_voter]),
         losses=raft.losses,
+        kraft_version=raft.kraft_version,
+        voters_offset=raft.voters_offset,
+        new_voter_lag_max=raft.state.config.new_voter_lag_max,
     )
 
 
-def _replica(raft: RaftCore, replica: ReplicaState) -> ReplicaStatus:
+def _replica(raft: RaftCore, image: MetadataImage, replica: ReplicaState) -> ReplicaStatus:
     leads = replica.node_id == raft.node_id
     known = max(replica.log_end_offset, 0)
+    endpoints, versions = _reached_at(raft, image, replica)
     return ReplicaStatus(
         node_id=replica.node_id,
         directory_id=replica.directory_id,
@@ -39,7 +50,31 @@ def _replica(raft: RaftCore, replica: ReplicaState) -> ReplicaStatus:
         last_fetch_ms=replica.last_fetch_wall_ms,
         last_caught_up_ms=replica.last_caught_up_wall_ms,
         status="Leader" if leads else "Follower" if replica.is_voter else "Observer",
+        is_alive=replica.is_alive,
+        endpoints=endpoints,
+        min_kraft_version=versions[0],
+        max_kraft_version=versions[1],
     )
+
+
+def _reached_at(
+    raft: RaftCore, image: MetadataImage, replica: ReplicaState
+) -> tuple[tuple[VoterEndpoint, ...], tuple[int, int]]:
+    """Where a replica listens, and the levels of kraft.version that it supports."""
+    voter = raft.voters.get(replica.node_id)
+    if replica.is_voter and voter is not None and voter.endpoints:
+        where = tuple([VoterEndpoint(each.name, each.host, each.port) for each in voter.endpoints])
+        return where, (voter.versions.lowest, voter.versions.highest)
+    registered = image.controllers.get(replica.node_id)
+    if registered is None:
+        return (), (0, 0)
+    levels = [
+        (each.min_supported_version, each.max_supported_version)
+        for each in registered.features
+        if each.name == KRAFT_VERSION
+    ]
+    where = tuple([VoterEndpoint(each.name, each.host, each.port) for each in registered.endpoints])
+    return where, levels[0] if levels else (0, 0)
 
 
 def not_controller(node_id: int, leader_id: int | None) -> ApiError:

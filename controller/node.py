@@ -309,7 +309,7 @@ class ControllerNode:
             case api.ReadImageRequest(linearizable=False):
                 self._answer(key, image_response(self.ledger.committed.image, raft))
             case api.DescribeQuorumRequest():
-                self._answer(key, describe_quorum(raft, self.now_ms))
+                self._answer(key, describe_quorum(raft, self.ledger.committed.image, self.now_ms))
             case api.TransferLeadershipRequest(target_id=target_id):
                 target = transfer_target(raft, target_id, self.now_ms)
                 self._answer(key, target if isinstance(target, ApiError) else api.Done())

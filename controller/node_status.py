@@ -8,6 +8,7 @@ from __future__ import annotations
 from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.image import BrokerRegistration
+from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus
 
 
@@ -44,6 +45,7 @@ def node_status(node: ControllerNode) -> NodeStatus:
         sessions=len(node.sessions),
         brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
         losses=raft.losses,
+        endpoints=tuple([VoterEndpoint(each.name, each.host, each.port) for each in node.config.endpoints]),
         counters=node.counters,
     )
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from metaquorum.proto import metadata_pb2 as _metadata_pb2
+from metaquorum.proto import raft_pb2 as _raft_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -330,6 +331,10 @@ class ReplicaStatus(_message.Message):
     LAST_FETCH_MS_FIELD_NUMBER: _builtins.int
     LAST_CAUGHT_UP_MS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    IS_ALIVE_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
+    MIN_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
+    MAX_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     directory_id: _builtins.bytes
     log_end_offset: _builtins.int
@@ -339,6 +344,14 @@ class ReplicaStatus(_message.Message):
     last_caught_up_ms: _builtins.int
     """Unix time"""
     status: _builtins.str
+    is_alive: _builtins.bool
+    """heard of lately"""
+    min_kraft_version: _builtins.int
+    max_kraft_version: _builtins.int
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_raft_pb2.VoterEndpoint]:
+        """none: unknown"""
+
     def __init__(
         self,
         *,
@@ -349,10 +362,14 @@ class ReplicaStatus(_message.Message):
         last_fetch_ms: _builtins.int | None = ...,
         last_caught_up_ms: _builtins.int | None = ...,
         status: _builtins.str = ...,
+        is_alive: _builtins.bool = ...,
+        endpoints: _abc.Iterable[_raft_pb2.VoterEndpoint] | None = ...,
+        min_kraft_version: _builtins.int = ...,
+        max_kraft_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "directory_id", b"directory_id", "lag", b"lag", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms", "log_end_offset", b"log_end_offset", "node_id", b"node_id", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "directory_id", b"directory_id", "endpoints", b"endpoints", "is_alive", b"is_alive", "lag", b"lag", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms", "log_end_offset", b"log_end_offset", "max_kraft_version", b"max_kraft_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_caught_up_ms: _TypeAlias = _typing.Literal["last_caught_up_ms"]  # noqa: Y015
     _WhichOneofArgType__last_caught_up_ms: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms"]  # noqa: Y015
@@ -377,10 +394,18 @@ class DescribeQuorumResponse(_message.Message):
     VOTERS_FIELD_NUMBER: _builtins.int
     OBSERVERS_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    KRAFT_VERSION_FIELD_NUMBER: _builtins.int
+    VOTERS_OFFSET_FIELD_NUMBER: _builtins.int
+    NEW_VOTER_LAG_MAX_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     leader_id: _builtins.int
     leader_epoch: _builtins.int
     high_watermark: _builtins.int
+    kraft_version: _builtins.int
+    voters_offset: _builtins.int
+    """of the newest voters' record; absent at kraft.version 0"""
+    new_voter_lag_max: _builtins.int
+    """records that an observer may be behind and become a voter"""
     @_builtins.property
     def error(self) -> _metadata_pb2.Error: ...
     @_builtins.property
@@ -400,12 +425,17 @@ class DescribeQuorumResponse(_message.Message):
         voters: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         observers: _abc.Iterable[Global___ReplicaStatus] | None = ...,
         losses: _abc.Iterable[Global___CommittedLoss] | None = ...,
+        kraft_version: _builtins.int = ...,
+        voters_offset: _builtins.int | None = ...,
+        new_voter_lag_max: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_voters_offset", b"_voters_offset", "error", b"error", "voters_offset", b"voters_offset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "losses", b"losses", "observers", b"observers", "voters", b"voters"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_voters_offset", b"_voters_offset", "cluster_id", b"cluster_id", "error", b"error", "high_watermark", b"high_watermark", "kraft_version", b"kraft_version", "leader_epoch", b"leader_epoch", "leader_id", b"leader_id", "losses", b"losses", "new_voter_lag_max", b"new_voter_lag_max", "observers", b"observers", "voters", b"voters", "voters_offset", b"voters_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__voters_offset: _TypeAlias = _typing.Literal["voters_offset"]  # noqa: Y015
+    _WhichOneofArgType__voters_offset: _TypeAlias = _typing.Literal["_voters_offset", b"_voters_offset"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__voters_offset) -> _WhichOneofReturnType__voters_offset | None: ...
 
 Global___DescribeQuorumResponse: _TypeAlias = DescribeQuorumResponse  # noqa: Y015
 
@@ -632,6 +662,7 @@ class DescribeNodeResponse(_message.Message):
     KRAFT_VERSION_FIELD_NUMBER: _builtins.int
     MIN_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
     MAX_KRAFT_VERSION_FIELD_NUMBER: _builtins.int
+    ENDPOINTS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.int
     cluster_id: _builtins.str
     role: _builtins.str
@@ -671,6 +702,10 @@ class DescribeNodeResponse(_message.Message):
     def loop(self) -> Global___LoopStatistics: ...
     @_builtins.property
     def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommittedLoss]: ...
+    @_builtins.property
+    def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[_raft_pb2.VoterEndpoint]:
+        """where other controllers reach it"""
+
     def __init__(
         self,
         *,
@@ -704,10 +739,11 @@ class DescribeNodeResponse(_message.Message):
         kraft_version: _builtins.int = ...,
         min_kraft_version: _builtins.int = ...,
         max_kraft_version: _builtins.int = ...,
+        endpoints: _abc.Iterable[_raft_pb2.VoterEndpoint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "counters", b"counters", "leader_id", b"leader_id", "loop", b"loop", "voted_id", b"voted_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "directory_id", b"directory_id", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "kraft_version", b"kraft_version", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "losses", b"losses", "max_kraft_version", b"max_kraft_version", "metadata_version", b"metadata_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id", "_voted_id", b"_voted_id", "answers_waiting", b"answers_waiting", "applied_offset", b"applied_offset", "brokers", b"brokers", "cluster_id", b"cluster_id", "committed_offset", b"committed_offset", "counters", b"counters", "directory_id", b"directory_id", "endpoints", b"endpoints", "epoch", b"epoch", "high_watermark", b"high_watermark", "is_active", b"is_active", "is_observer", b"is_observer", "kraft_version", b"kraft_version", "last_snapshot_offset", b"last_snapshot_offset", "leader_id", b"leader_id", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "loop", b"loop", "losses", b"losses", "max_kraft_version", b"max_kraft_version", "metadata_version", b"metadata_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "partitions", b"partitions", "pending_batches", b"pending_batches", "role", b"role", "sessions", b"sessions", "synced_offset", b"synced_offset", "topics", b"topics", "voted_id", b"voted_id", "work", b"work"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_id: _TypeAlias = _typing.Literal["leader_id"]  # noqa: Y015
     _WhichOneofArgType__leader_id: _TypeAlias = _typing.Literal["_leader_id", b"_leader_id"]  # noqa: Y015

@@ -53,6 +53,11 @@ class RaftConfig:
         return self.fetch_timeout_ms * 3 // 2
 
     @property
+    def observer_patience_ms(self) -> int:
+        """An observer that has not fetched for this long does not run, or does not reach the leader."""
+        return self.check_quorum_ms + self.observer_fetch_max_wait_ms
+
+    @property
     def begin_quorum_ms(self) -> int:
         """A voter that does not fetch hears of its leader again: several times before it stands."""
         return max(1, self.fetch_timeout_ms // 4)

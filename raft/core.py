@@ -281,6 +281,11 @@ class RaftCore:
         """1: the voters are records in the log. 0: they are configured."""
         return self.state.kraft_version
 
+    @property
+    def voters_offset(self) -> int | None:
+        """Where the record of the voters in force is; None: they are configured."""
+        return self.state.voter_history.newest_offset
+
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
         """Where a node listens, as the log or a leader says; none where it is configured."""
         return self.state.endpoints_of(node_id)

@@ -1,4 +1,4 @@
-"""`metaquorum quorum`: the leader, how far each node is, and moving the leadership."""
+"""`metaquorum quorum`: the leader, how far each node is, moving the leadership, and changing the voters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import click
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
+from metaquorum.cli.voters.commands import add_voter, remove_voter, replace_voter
 
 
 @click.group()
 def quorum() -> None:
-    """Describe the quorum and transfer its leadership."""
+    """Describe the quorum, transfer its leadership, and change its voters."""
+
+
+for _command in (add_voter, remove_voter, replace_voter):
+    quorum.add_command(_command)
 
 
 @quorum.command()

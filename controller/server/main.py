@@ -23,6 +23,7 @@ from metaquorum.controller.server.services import AdminService, BrokerLifecycleS
 from metaquorum.controller.server.settings_service import SettingsService
 from metaquorum.controller.server.standing import Standing
 from metaquorum.controller.server.voter_changes import VoterChanges
+from metaquorum.controller.server.voters_service import VotersService
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
@@ -34,6 +35,7 @@ from metaquorum.proto.settings_pb2_grpc import (
     add_SettingsServicer_to_server,
     add_SettingsViewServicer_to_server,
 )
+from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
@@ -144,7 +146,7 @@ class ControllerProcess:
         self._requests = WaitingRequests(
             self.driver.submit, clock, None if self._stats is None else self._stats.requests
         )
-        self.voter_changes = VoterChanges(self._requests, replica.identity.cluster_id, tls)
+        self.voter_changes = VoterChanges(self._requests, self._raft, replica.identity.cluster_id, tls)
         self._health = Health(server)
         addresses = [(voter.host, voter.port) for voter in config.voters]
         self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)
@@ -164,6 +166,7 @@ class ControllerProcess:
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)
         add_SettingsServicer_to_server(SettingsService(self._requests, hints), self._server)
+        add_VotersServicer_to_server(VotersService(self.voter_changes, hints), self._server)
         view = SettingsViewService(images, node_id=self._config.node_id, hints=hints)
         add_SettingsViewServicer_to_server(view, self._server)
 

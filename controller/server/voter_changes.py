@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
 from metaquorum.metadata.requests.common import Done
 from metaquorum.metadata.requests.controller_status import NodeStatus
 from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RaftVoterRequest
+from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import TlsMaterial
@@ -24,10 +26,14 @@ PROBE_TIMEOUT_MS = 3_000
 
 
 class VoterChanges:
-    """`change` is what services call. `tls`: how controllers are reached; None: plain text."""
+    """`change` is what services call. `raft` is read between two of its inputs. `tls`: how controllers are
+    reached; None: plain text."""
 
-    def __init__(self, requests: WaitingRequests, cluster_id: str, tls: TlsMaterial | None) -> None:
+    def __init__(
+        self, requests: WaitingRequests, raft: RaftCore, cluster_id: str, tls: TlsMaterial | None
+    ) -> None:
         self._requests = requests
+        self._raft = raft
         self._cluster_id = cluster_id
         self._tls = tls
 
@@ -35,11 +41,26 @@ class VoterChanges:
         """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; another
         node answers NOT_CONTROLLER with the leader's id."""
         if isinstance(request, AddRaftVoterRequest):
-            found = await self._probe(request)
+            found = self._why_not_here(request) or await self._probe(request)
             if isinstance(found, ApiError):
                 return found
+            if request.validate_only:
+                return _too_old(found.voter, self._raft.kraft_version) or Done()
             request = found
         return await ask(self._requests, request, Done)
+
+    def _why_not_here(self, request: AddRaftVoterRequest) -> ApiError | None:
+        """What Raft would say as well, before the new node is asked in vain."""
+        raft = self._raft
+        if request.cluster_id not in (None, self._cluster_id):
+            text = f"this is cluster {self._cluster_id}, not {request.cluster_id}: ask the other one"
+            return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
+        if not raft.is_leader:
+            return not_controller(raft.node_id, raft.leader_id)
+        if raft.kraft_version == 0:
+            text = "voters are configured while kraft.version is 0: upgrade kraft.version to 1 first"
+            return ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        return None
 
     async def _probe(self, request: AddRaftVoterRequest) -> AddRaftVoterRequest | ApiError:
         """The request with the versions that the new voter says it supports; or why it is refused."""
@@ -70,6 +91,19 @@ def _no_answer(voter: Voter, answer: NodeAnswer) -> ApiError:
         ErrorCode.REQUEST_TIMED_OUT,
         f"voter {voter.voter_id} does not answer at {host}:{port} ({answer.problem}): start it, or correct "
         "its address",
+    )
+
+
+def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
+    """Why the node cannot work at the quorum's level."""
+    found = voter.kraft_version_feature
+    if found.min_supported_version <= kraft_version <= found.max_supported_version:
+        return None
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"node {voter.voter_id} supports kraft.version {found.min_supported_version} to"
+        f" {found.max_supported_version} and this quorum is at {kraft_version}: install a release there that"
+        " supports it",
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.broker_ids import AllocateBrokerIdResponse, BrokerIdRequest
 from metaquorum.metadata.requests.partitions import PartitionsRequest, PartitionsResponse
@@ -141,7 +142,9 @@ class DescribeQuorumRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself."""
+    """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself. `is_alive`:
+    the leader has heard of it lately. Endpoints and levels of kraft.version are those of the voters' record,
+    of an observer those that it registered; no endpoints: unknown."""
 
     node_id: int
     directory_id: bytes
@@ -150,10 +153,18 @@ class ReplicaStatus:
     last_fetch_ms: int | None
     last_caught_up_ms: int | None
     status: str
+    is_alive: bool = False
+    endpoints: tuple[VoterEndpoint, ...] = ()
+    min_kraft_version: int = 0
+    max_kraft_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponse:
+    """`voters_offset`: of the newest voters' record; None: the voters are configured (kraft.version 0). It is
+    a change under way while it is not below the high watermark. `new_voter_lag_max`: an observer is made a
+    voter when it is at most so many records behind."""
+
     cluster_id: str
     leader_id: int
     leader_epoch: int
@@ -161,6 +172,15 @@ class DescribeQuorumResponse:
     voters: tuple[ReplicaStatus, ...]
     observers: tuple[ReplicaStatus, ...]
     losses: tuple[CommittedLoss, ...] = ()
+    kraft_version: int = 0
+    voters_offset: int | None = None
+    new_voter_lag_max: int = 0
+
+    @property
+    def open_change(self) -> int | None:
+        """The offset of a voters' record that is not committed yet; None: no change is under way."""
+        offset = self.voters_offset
+        return offset if offset is not None and offset >= self.high_watermark else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

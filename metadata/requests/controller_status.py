@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 
@@ -59,7 +60,7 @@ class NodeStatus:
     """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset`
     and, on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this
     epoch; `sessions`: brokers that it has heard of as the active controller. `kraft_version` is the one in
-    force here, the other two bound what it supports."""
+    force here, the other two bound what it supports. `endpoints`: where other controllers reach it."""
 
     node_id: int
     directory_id: bytes
@@ -89,4 +90,5 @@ class NodeStatus:
     sessions: int
     brokers: tuple[BrokerControlStatus, ...] = ()
     losses: tuple[CommittedLoss, ...] = ()
+    endpoints: tuple[VoterEndpoint, ...] = ()
     counters: Counters = field(default_factory=Counters)

@@ -16,11 +16,13 @@ DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRaftVoterRequest:
     """Make an observing controller a voter (AddRaftVoter, key 80). `voter` says its directory, where it
-    listens and which levels of kraft.version it supports."""
+    listens and which levels of kraft.version it supports. `validate_only`: the node is asked who it is, and
+    nothing is changed."""
 
     voter: Voter
     cluster_id: str | None = None
     timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

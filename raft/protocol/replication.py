@@ -318,6 +318,7 @@ def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
         log_end_offset=state.log.end_offset,
         last_fetch_wall_ms=None,
         last_caught_up_wall_ms=None,
+        is_alive=True,
     )
     oldest = now_ms - state.config.observer_session_ms
     observers = [
@@ -328,8 +329,8 @@ def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
     voters = [role.view.voters[node_id] for node_id in state.other_voters]
     return [
         own,
-        *(_replica_state(progress, is_voter=True) for progress in voters),
-        *(_replica_state(progress, is_voter=False) for progress in sorted(observers, key=_by_id)),
+        *(_replica_state(state, now_ms, progress, is_voter=True) for progress in voters),
+        *(_replica_state(state, now_ms, one, is_voter=False) for one in sorted(observers, key=_by_id)),
     ]
 
 
@@ -337,7 +338,11 @@ def _by_id(progress: ReplicaProgress) -> tuple[int, bytes]:
     return (progress.node_id, progress.directory_id)
 
 
-def _replica_state(progress: ReplicaProgress, *, is_voter: bool) -> ReplicaState:
+def _replica_state(
+    state: RaftState, now_ms: int, progress: ReplicaProgress, *, is_voter: bool
+) -> ReplicaState:
+    fetched_ms = progress.last_fetch_ms
+    patience_ms = state.config.check_quorum_ms if is_voter else state.config.observer_patience_ms
     return ReplicaState(
         node_id=progress.node_id,
         directory_id=progress.directory_id,
@@ -345,4 +350,5 @@ def _replica_state(progress: ReplicaProgress, *, is_voter: bool) -> ReplicaState
         log_end_offset=-1 if progress.acked_offset is None else progress.acked_offset,
         last_fetch_wall_ms=progress.last_fetch_wall_ms,
         last_caught_up_wall_ms=progress.last_caught_up_wall_ms,
+        is_alive=fetched_ms is not None and now_ms - fetched_ms <= patience_ms,
     )

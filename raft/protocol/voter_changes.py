@@ -196,8 +196,8 @@ def _lag(state: RaftState, now_ms: int, voter: VoterNode) -> int | None:
     progress = view.observers.get((voter.node_id, voter.directory_id or b""))
     if progress is None or progress.acked_offset is None or progress.last_fetch_ms is None:
         return None
-    patience_ms = state.config.check_quorum_ms + state.config.observer_fetch_max_wait_ms
-    if now_ms - progress.last_fetch_ms > patience_ms or newest is None or progress.acked_offset <= newest:
+    silent_ms = now_ms - progress.last_fetch_ms
+    if silent_ms > state.config.observer_patience_ms or newest is None or progress.acked_offset <= newest:
         return None
     return state.log.end_offset - progress.acked_offset
 

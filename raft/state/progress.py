@@ -41,7 +41,8 @@ class ReplicaProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaState:
-    """One line of `describe`. Times are Unix ms, None: never (or the leader itself)."""
+    """One line of `describe`. Times are Unix ms, None: never (or the leader itself). `is_alive`: it is the
+    leader, or fetched lately, in this epoch."""
 
     node_id: int
     directory_id: bytes
@@ -49,6 +50,7 @@ class ReplicaState:
     log_end_offset: int
     last_fetch_wall_ms: int | None
     last_caught_up_wall_ms: int | None
+    is_alive: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

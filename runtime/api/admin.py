@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests import voters
 from metaquorum.proto import admin_pb2 as pb
+from metaquorum.proto import voters_pb2 as voters_pb
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.errors import uuid_check
 from metaquorum.runtime.api.shapes import FieldRule
@@ -43,5 +45,30 @@ DELETE_TOPICS = MessageCodec(
 )
 TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse)
 UNREGISTER_BROKER = MessageCodec(api.UnregisterBrokerRequest, pb.UnregisterBrokerRequest)
-QUORUM = MessageCodec(api.DescribeQuorumResponse, pb.DescribeQuorumResponse)
+_LOCAL = FieldRule(local=True)
+_DIRECTORY = FieldRule(check=uuid_check("a directory id"))
+ENDPOINTS = FieldRule(nested={"unknown_tags": _LOCAL})
+"""Where a voter listens, without what only a record can carry."""
+
+_REPLICA = FieldRule(nested={"endpoints": ENDPOINTS})
+QUORUM = MessageCodec(
+    api.DescribeQuorumResponse, pb.DescribeQuorumResponse, voters=_REPLICA, observers=_REPLICA
+)
 TRANSFER_LEADERSHIP = MessageCodec(api.TransferLeadershipRequest, pb.TransferLeadershipRequest)
+ADD_VOTER = MessageCodec(
+    voters.AddRaftVoterRequest,
+    voters_pb.AddRaftVoterRequest,
+    voter=FieldRule(
+        nested={
+            "voter_directory_id": _DIRECTORY,
+            "endpoints": ENDPOINTS,
+            "kraft_version_feature": FieldRule(
+                spread=("min_kraft_version", "max_kraft_version", ""), nested={"unknown_tags": _LOCAL}
+            ),
+            "unknown_tags": _LOCAL,
+        }
+    ),
+)
+REMOVE_VOTER = MessageCodec(
+    voters.RemoveRaftVoterRequest, voters_pb.RemoveRaftVoterRequest, voter_directory_id=_DIRECTORY
+)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from metaquorum.metadata.requests.controller_status import NodeStatus
 from metaquorum.proto import admin_pb2 as pb
+from metaquorum.runtime.api.admin import ENDPOINTS
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
 from metaquorum.runtime.driver.statistics import LoopStatistics
@@ -19,5 +20,9 @@ class NodeReport:
     loop: LoopStatistics
 
 
-NODE = MessageCodec(NodeReport, pb.DescribeNodeResponse, status=FieldRule(spread=()))
+NODE = MessageCodec(
+    NodeReport,
+    pb.DescribeNodeResponse,
+    status=FieldRule(spread=(), nested={"endpoints": ENDPOINTS}),
+)
 """`from_pb` raises ValueError for a broker in a state that this program does not know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
@@ -34,7 +34,7 @@ RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 ATTEMPT_MAX_MS = 5_000
 """The longest that one address may keep a request waiting before another is asked."""
 
-_ASK_AGAIN = frozenset(
+ASK_AGAIN = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -253,8 +253,15 @@ class AdminClient:
     async def _metadata(self, method: Callable[[Any], Any], request: Any) -> Any:
         return await self.ask(lambda channel: method(MetadataStub(channel)), request)
 
-    async def ask(self, method: Callable[[grpc.aio.Channel], Any], request: Any) -> Any:
-        """One call with its retries: hints are followed at once, everything else waits a little."""
+    async def ask(
+        self,
+        method: Callable[[grpc.aio.Channel], Any],
+        request: Any,
+        *,
+        ask_again: Collection[ErrorCode] = ASK_AGAIN,
+    ) -> Any:
+        """One call with its retries after these refusals, or none at all: hints are followed at once,
+        everything else waits a little."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_ms / 1000
         backoff = Backoff(RETRY, self._rng)
@@ -280,7 +287,7 @@ class AdminClient:
                     return answer
                 refusal = error_from_pb(answer.error)
                 problem = f"{address[0]}:{address[1]}: {refusal}"
-                if refusal.code not in _ASK_AGAIN:
+                if refusal.code not in ask_again:
                     raise refusal
                 hint = leader_from_pb(answer.error)
                 if hint is not None and (hint.host, hint.port) != address and hints < len(self._bootstrap):

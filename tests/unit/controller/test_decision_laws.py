@@ -4,6 +4,7 @@ reassignments go on, the last block of producer ids, and a check of the node tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace as Fake
 from typing import Any
 from unittest import mock
@@ -23,8 +24,15 @@ from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.producer_ids import decide_allocate_producer_ids
 from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.records.parts import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+)
 from metaquorum.metadata.records.types import (
+    ControllerRecord,
     FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
@@ -34,6 +42,7 @@ from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaS
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest, ElectLeadersResponse
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.state.progress import ReplicaState
+from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
 from tests.unit.controller.node_quorum import CLUSTER, image_of, registration
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 
@@ -136,7 +145,19 @@ def leading(*replicas: ReplicaState) -> Any:
     """The Raft core of node 2, which leads, at 77 ms."""
     return Fake(
         describe=lambda now_ms: list(replicas) if now_ms == 77 else [],
-        state=Fake(identity=Fake(cluster_id="c")),
+        state=Fake(identity=Fake(cluster_id="c"), config=Fake(new_voter_lag_max=30)),
+        kraft_version=1,
+        voters_offset=41,
+        voters=VoterSet(
+            [
+                VoterNode(
+                    node_id=1,
+                    directory_id=bytes([1]) * 16,
+                    endpoints=(Endpoint("CONTROLLER", "one", 9093),),
+                    versions=VersionRange(0, 1),
+                )
+            ]
+        ),
         node_id=2,
         is_leader=True,
         epoch=6,
@@ -148,7 +169,9 @@ def leading(*replicas: ReplicaState) -> Any:
     )
 
 
-def shown(node_id: int, end: int, lag: int, status: str) -> ReplicaStatus:
+def shown(
+    node_id: int, end: int, lag: int, status: str, endpoint: VoterEndpoint | None = None
+) -> ReplicaStatus:
     return ReplicaStatus(
         node_id=node_id,
         directory_id=bytes([node_id]) * 16,
@@ -157,6 +180,8 @@ def shown(node_id: int, end: int, lag: int, status: str) -> ReplicaStatus:
         last_fetch_ms=node_id + 100,
         last_caught_up_ms=node_id + 200,
         status=status,
+        endpoints=() if endpoint is None else (endpoint,),
+        max_kraft_version=0 if endpoint is None else 1,
     )
 
 
@@ -164,15 +189,29 @@ def test_the_quorum_is_told_by_voters_and_observers() -> None:
     raft = leading(
         state(2, 50), state(1, 45), state(3, -1), state(4, 50, voter=False), state(5, 51, voter=False)
     )
-    said = describe_quorum(raft, 77)
+    image = image_of(
+        ControllerRecord(
+            controller_id=4,
+            incarnation_id=bytes(15) + b"x",
+            end_points=(ControllerEndpoint("CONTROLLER", "four", 9094, 0),),
+            features=(ControllerFeature("kraft.version", 0, 1),),
+        )
+    )
+    said = describe_quorum(raft, image, 77)
     assert isinstance(said, DescribeQuorumResponse)
     assert said.voters == (
         shown(2, 50, 0, "Leader"),
-        shown(1, 45, 5, "Follower"),
+        shown(1, 45, 5, "Follower", VoterEndpoint("CONTROLLER", "one", 9093)),
         shown(3, -1, 50, "Follower"),
     )
-    assert said.observers == (shown(4, 50, 0, "Observer"), shown(5, 51, 0, "Observer"))
+    assert said.observers == (
+        shown(4, 50, 0, "Observer", VoterEndpoint("CONTROLLER", "four", 9094)),
+        shown(5, 51, 0, "Observer"),
+    )
     assert (said.cluster_id, said.leader_id, said.leader_epoch, said.high_watermark) == ("c", 2, 6, 40)
+    assert (said.kraft_version, said.new_voter_lag_max) == (1, 30)
+    assert said.open_change == 41
+    assert replace(said, high_watermark=42).open_change is None
 
 
 @pytest.mark.parametrize(

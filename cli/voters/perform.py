@@ -1,0 +1,219 @@
+"""Carries a plan for voters out: one step after another, each until it is committed.
+
+Owns the waiting: for a new voter to catch up, for a leader, for a commit whose answer was lost. Every step is
+judged by what the leader describes, so that a command that was interrupted goes on when it is run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from metaquorum.cli.client import ClientOptions, ClusterClient
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.voters.plan import (
+    Member,
+    StepKind,
+    VoterPlan,
+    VoterStep,
+    VoterWish,
+    check_step,
+    is_done,
+    lag_of,
+    make_plan,
+)
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.control import Voter, VoterEndpoint
+from metaquorum.metadata.requests.common import DescribeQuorumResponse
+from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.client.nodes import describe_nodes
+from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
+
+POLL_S = 0.05
+PATIENCE_S = 5.0
+"""A new leader has not heard of everybody yet: what is refused because a node is silent is asked again for
+this long."""
+SAY_EVERY_S = 1.0
+
+_UNLESS_DONE = frozenset({ErrorCode.DUPLICATE_VOTER, ErrorCode.VOTER_NOT_FOUND})
+_LATER = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED}
+)
+_WHEN_HEARD = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.REQUEST_TIMED_OUT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """What is wanted, and how: `endpoint` None: where the new voter has registered that it listens.
+    `wait_s` bounds the whole."""
+
+    wanted: VoterWish
+    endpoint: Address | None = None
+    wait_s: float = 120.0
+
+
+class VoterChanger:
+    """Plans and performs on one cluster. `say` gets lines of progress."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        options: ClientOptions,
+        ordered: Ordered,
+        say: Callable[[str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._ordered = ordered
+        self._say = say
+        self._deadline = time.monotonic() + ordered.wait_s
+        self._said_s = 0.0
+
+    def plan(self) -> VoterPlan:
+        """The steps, once a refusal that only says that a node is silent has lasted. Raises ApiError."""
+        patience = min(time.monotonic() + PATIENCE_S, self._deadline)
+        while True:
+            try:
+                return make_plan(self._quorum(), self._ordered.wanted)
+            except ApiError as error:
+                if error.code not in _WHEN_HEARD or time.monotonic() >= patience:
+                    raise
+                time.sleep(POLL_S)
+
+    def perform(self, plan: VoterPlan) -> None:
+        """Every step. Raises ApiError when one is refused, Failure when time is up."""
+        new = None if plan.newcomer is None else self._new_voter(plan.newcomer, plan)
+        if new is not None:
+            # Before a voter is removed for it: the quorum would have one voter fewer if it does not answer.
+            self._try_adding(replace(new, validate_only=True))
+        for step in plan.steps:
+            self._take(step, new)
+
+    # ---- one step
+
+    def _take(self, step: VoterStep, new: AddRaftVoterRequest | None) -> None:
+        problem = "the leader has not answered"
+        patience: float | None = None
+        while True:
+            try:
+                quorum = self._quorum()
+                if is_done(quorum, step):
+                    self._say_done(step)
+                    return
+                if problem_now := self._not_ready(quorum, step):
+                    problem = problem_now
+                else:
+                    if not self._ordered.wanted.force:
+                        check_step(quorum, step)
+                    self._change(quorum, step, new)
+                    continue
+            except ApiError as error:
+                problem = one_line(error)
+                if error.code is ErrorCode.POLICY_VIOLATION:
+                    patience = patience or time.monotonic() + PATIENCE_S
+                    if time.monotonic() > patience:
+                        raise
+                elif error.code not in _LATER:
+                    raise
+            if time.monotonic() >= self._deadline:
+                raise Failure(
+                    f"waited {self._ordered.wait_s:g} s to {step.kind.value} voter {step.member.node_id}:"
+                    f" {problem}; run the command again to go on"
+                )
+            time.sleep(POLL_S)
+
+    def _not_ready(self, quorum: DescribeQuorumResponse, step: VoterStep) -> str:
+        """Why the step has to wait; nothing: it need not."""
+        if quorum.open_change is not None:
+            return f"the change of voters at offset {quorum.open_change} is not committed"
+        if step.wait_for is None:
+            return ""
+        lag = lag_of(quorum, step.wait_for)
+        if lag is None:
+            return f"node {step.wait_for} does not fetch from the leader"
+        if lag <= quorum.new_voter_lag_max:
+            return ""
+        text = f"node {step.wait_for.node_id} catches up: {lag} records behind"
+        if time.monotonic() - self._said_s >= SAY_EVERY_S:
+            self._said_s = time.monotonic()
+            self._say(text)
+        return text
+
+    def _change(
+        self, quorum: DescribeQuorumResponse, step: VoterStep, new: AddRaftVoterRequest | None
+    ) -> None:
+        """Asks the leader for it. An answer that says that it was made already is as good as one that says
+        that it is made now: the quorum is looked at again in any case."""
+        try:
+            if step.kind is StepKind.ADD and new is not None:
+                self._cluster.call(lambda client: add_raft_voter(client, new))
+                return
+            request = RemoveRaftVoterRequest(
+                cluster_id=quorum.cluster_id,
+                voter_id=step.member.node_id,
+                voter_directory_id=step.member.directory_id,
+                timeout_ms=CHANGE_TIMEOUT_MS,
+            )
+            self._cluster.call(lambda client: remove_raft_voter(client, request))
+        except Failure as error:
+            # No answer: the leader may have gone in the middle of it.
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, one_line(error)) from error
+        except ApiError as error:
+            if error.code not in _UNLESS_DONE or not is_done(self._quorum(), step):
+                raise
+
+    def _say_done(self, step: VoterStep) -> None:
+        done = "is a voter" if step.kind is StepKind.ADD else "is not a voter any more"
+        self._say(f"node {step.member} {done}")
+
+    # ---- who comes
+
+    def _new_voter(self, member: Member, plan: VoterPlan) -> AddRaftVoterRequest:
+        endpoints = plan.endpoints
+        if self._ordered.endpoint is not None:
+            endpoints = (self._listener_at(self._ordered.endpoint),)
+        if not endpoints:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"node {member.node_id} has not registered where it listens as a controller: if it is one,"
+                " give --endpoint HOST:PORT",
+            )
+        return AddRaftVoterRequest(
+            voter=Voter(member.node_id, member.directory_id, endpoints),
+            cluster_id=self._quorum().cluster_id,
+            timeout_ms=CHANGE_TIMEOUT_MS,
+        )
+
+    def _listener_at(self, address: Address) -> VoterEndpoint:
+        """The endpoint with its listener's name, as the node itself says. Raises ApiError."""
+        asked = describe_nodes(
+            (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
+        )
+        (answer,) = asyncio.run(asked)
+        if answer.report is None:
+            text = f"{address[0]}:{address[1]} does not answer: {answer.problem}: correct --endpoint"
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        known = answer.report.status.endpoints
+        name = known[0].name if known else "CONTROLLER"
+        return VoterEndpoint(name, *address)
+
+    def _try_adding(self, new: AddRaftVoterRequest) -> None:
+        """Has the leader ask the node who it is, again while there may be no leader. Raises ApiError."""
+        patience = min(time.monotonic() + PATIENCE_S, self._deadline)
+        while True:
+            try:
+                self._cluster.call(lambda client: add_raft_voter(client, new))
+                return
+            except ApiError as error:
+                if error.code not in _LATER or time.monotonic() >= patience:
+                    raise
+            time.sleep(POLL_S)
+
+    def _quorum(self) -> DescribeQuorumResponse:
+        try:
+            return self._cluster.quorum()
+        except Failure as error:
+            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, one_line(error)) from error

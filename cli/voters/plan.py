@@ -1,0 +1,311 @@
+"""Which steps lead from the quorum as it is to one with other voters, and whether each is safe (KIP-853).
+
+Pure: from what the leader describes to a plan, or to a refusal with Kafka's error code. Owns the rule that no
+step may leave a voter set without a live majority: nothing could be committed then, not even the next step.
+Sends nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.records.control import VoterEndpoint
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.storage.uuids import uuid_to_text
+
+
+class StepKind(Enum):
+    ADD = "add"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica: a node with one of its directories. `is_alive` as the leader sees it."""
+
+    node_id: int
+    directory_id: bytes
+    is_alive: bool
+
+    def is_replica(self, replica: ReplicaStatus) -> bool:
+        """True for the same node with the same directory."""
+        return (self.node_id, self.directory_id) == (replica.node_id, replica.directory_id)
+
+    def __str__(self) -> str:
+        return f"{self.node_id} (directory {uuid_to_text(self.directory_id)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterStep:
+    """One change by one voter. `voters` are those in force after it, by rising id."""
+
+    kind: StepKind
+    member: Member
+    voters: tuple[Member, ...]
+    wait_for: Member | None = None
+    """The observer that must have caught up before this step."""
+
+    @property
+    def needed(self) -> int:
+        """How many of `voters` must have the record before it is committed."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def alive_ids(self) -> tuple[int, ...]:
+        return tuple(member.node_id for member in self.voters if member.is_alive)
+
+    @property
+    def has_majority(self) -> bool:
+        return len(self.alive_ids) >= self.needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterPlan:
+    """Steps in order; none: `nothing_to_do` says why. `newcomer` is added, and listens at `endpoints` (none:
+    unknown)."""
+
+    steps: tuple[VoterStep, ...] = ()
+    newcomer: Member | None = None
+    endpoints: tuple[VoterEndpoint, ...] = ()
+    nothing_to_do: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterWish:
+    """What an operator asks for. `directory_id`: of the voter that comes, or, where none comes, that goes;
+    None: it is looked up. `force`: steps without a live majority, too."""
+
+    add_id: int | None = None
+    remove_id: int | None = None
+    directory_id: bytes | None = None
+    force: bool = False
+
+
+def make_plan(quorum: DescribeQuorumResponse, wanted: VoterWish) -> VoterPlan:
+    """The steps that are left, so that a command that was interrupted can be run again. Raises ApiError."""
+    _check_may_change(quorum)
+    match wanted.add_id, wanted.remove_id:
+        case int(added), None:
+            return _plan_add(quorum, added, wanted)
+        case None, int(removed):
+            return _plan_remove(quorum, removed, wanted)
+        case int(added), int(removed) if added == removed:
+            return _plan_new_directory(quorum, removed, wanted)
+        case int(added), int(removed):
+            return _plan_other_id(quorum, removed, added, wanted)
+        case _:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "no voter is named: give an id to add or to remove")
+
+
+def check_step(quorum: DescribeQuorumResponse, step: VoterStep) -> None:
+    """The step again, by who is alive now. Raises ApiError where it would leave no live majority."""
+    after = _Steps(quorum, force=False)
+    if step.kind is StepKind.ADD:
+        after.add(step.member)
+    else:
+        after.remove(step.member)
+
+
+def is_done(quorum: DescribeQuorumResponse, step: VoterStep) -> bool:
+    """True when what the step changes is in force and committed."""
+    votes = any(step.member.is_replica(voter) for voter in quorum.voters)
+    return votes == (step.kind is StepKind.ADD) and quorum.open_change is None
+
+
+def lag_of(quorum: DescribeQuorumResponse, member: Member) -> int | None:
+    """How many records the observer is behind the leader; None: it does not fetch, or nothing matched yet."""
+    for observer in quorum.observers:
+        if member.is_replica(observer) and observer.is_alive and observer.log_end_offset >= 0:
+            return observer.lag
+    return None
+
+
+# ---- one plan for each command -------------------------------------------------------------------
+
+
+def _plan_add(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -> VoterPlan:
+    voter = _voter(quorum, node_id)
+    if voter is not None:
+        others = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
+        if wanted.directory_id == voter.directory_id or (wanted.directory_id is None and not others):
+            return VoterPlan(nothing_to_do=f"{_named(voter)} is a voter already")
+        text = f"{_named(voter)} is a voter already: for another directory run replace-voter {node_id}"
+        raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
+    return _finished(quorum, wanted, _observer(quorum, node_id, wanted.directory_id))
+
+
+def _plan_remove(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -> VoterPlan:
+    voter = _voter(quorum, node_id)
+    if voter is None and any(one.node_id == node_id for one in quorum.observers):
+        return VoterPlan(nothing_to_do=f"node {node_id} only observes, it is not a voter")
+    if voter is None or wanted.directory_id not in (None, voter.directory_id):
+        raise _not_a_voter(quorum, node_id, wanted.directory_id)
+    if len(quorum.voters) == 1:
+        text = f"node {node_id} is the last voter: add another one first"
+        raise ApiError(ErrorCode.VOTER_NOT_FOUND, text)
+    steps = _Steps(quorum, force=wanted.force)
+    steps.remove(_member(voter))
+    return VoterPlan(steps=tuple(steps.taken))
+
+
+def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -> VoterPlan:
+    """The same id with another directory: two voters of one id cannot be, so the old one goes first."""
+    voter = _voter(quorum, node_id)
+    comes = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
+    if voter is not None and voter.is_alive and not comes:
+        text = f"{_named(voter)} is a voter that is alive, and no other directory of it observes"
+        return VoterPlan(nothing_to_do=text)
+    if voter is None:
+        if not any(one.node_id == node_id for one in quorum.observers):
+            raise _not_a_voter(quorum, node_id, None)
+        return _finished(quorum, wanted, _observer(quorum, node_id, wanted.directory_id))
+    newcomer = _observer(quorum, node_id, wanted.directory_id)
+    if voter.is_alive:
+        text = f"{_named(voter)} still runs, beside the directory that is to replace it: stop it first"
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+    return _finished(quorum, wanted, newcomer, remove_first=_member(voter))
+
+
+def _plan_other_id(quorum: DescribeQuorumResponse, removed: int, added: int, wanted: VoterWish) -> VoterPlan:
+    """Another id: the new one comes first, so that there are never fewer voters than before."""
+    leaves, comes = _voter(quorum, removed), _voter(quorum, added)
+    if leaves is None and comes is None:
+        raise _not_a_voter(quorum, removed, None)
+    if comes is None:
+        newcomer = _observer(quorum, added, wanted.directory_id)
+        last = _member(leaves) if leaves is not None else None
+        return _finished(quorum, wanted, newcomer, remove_last=last)
+    if wanted.directory_id not in (None, comes.directory_id):
+        text = f"{_named(comes)} is a voter already, with another directory id than was given"
+        raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
+    if leaves is None:
+        return VoterPlan(nothing_to_do=f"node {removed} is not a voter, and {_named(comes)} is one")
+    steps = _Steps(quorum, force=wanted.force)
+    steps.remove(_member(leaves))
+    return VoterPlan(steps=tuple(steps.taken))
+
+
+def _finished(
+    quorum: DescribeQuorumResponse,
+    wanted: VoterWish,
+    newcomer: ReplicaStatus,
+    *,
+    remove_first: Member | None = None,
+    remove_last: Member | None = None,
+) -> VoterPlan:
+    _check_versions(quorum, newcomer)
+    steps, member = _Steps(quorum, force=wanted.force), _member(newcomer)
+    if remove_first is not None:
+        steps.remove(remove_first, wait_for=member)
+    steps.add(member)
+    if remove_last is not None:
+        steps.remove(remove_last)
+    return VoterPlan(steps=tuple(steps.taken), newcomer=member, endpoints=newcomer.endpoints)
+
+
+class _Steps:
+    """Steps one after another, each on the voters that the one before leaves."""
+
+    def __init__(self, quorum: DescribeQuorumResponse, *, force: bool) -> None:
+        self._voters = {voter.node_id: _member(voter) for voter in quorum.voters}
+        self._force = force
+        self.taken: list[VoterStep] = []
+
+    def add(self, member: Member) -> None:
+        self._voters[member.node_id] = member
+        self._take(StepKind.ADD, member, wait_for=member)
+
+    def remove(self, member: Member, wait_for: Member | None = None) -> None:
+        self._voters.pop(member.node_id, None)
+        self._take(StepKind.REMOVE, member, wait_for)
+
+    def _take(self, kind: StepKind, member: Member, wait_for: Member | None) -> None:
+        voters = tuple(self._voters[node_id] for node_id in sorted(self._voters))
+        step = VoterStep(kind=kind, member=member, voters=voters, wait_for=wait_for)
+        if not step.has_majority and not self._force:
+            dead = ", ".join(str(one.node_id) for one in voters if not one.is_alive)
+            verb = "adding" if kind is StepKind.ADD else "removing"
+            text = (
+                f"{verb} node {member.node_id} would leave {len(voters)} voters, of which {step.needed} are"
+                f" needed and {len(step.alive_ids)} are alive: start node {dead} first, or give --force"
+            )
+            raise ApiError(ErrorCode.POLICY_VIOLATION, text)
+        self.taken.append(step)
+
+
+# ---- who is who ----------------------------------------------------------------------------------
+
+
+def _check_may_change(quorum: DescribeQuorumResponse) -> None:
+    if quorum.kraft_version == 0:
+        text = (
+            "the voters are configured while kraft.version is 0: run metaquorum features upgrade"
+            " kraft.version=1 first"
+        )
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+    if quorum.open_change is not None:
+        text = (
+            f"another change of voters, at offset {quorum.open_change}, is not committed yet: run the command"
+            " again when it is; metaquorum quorum describe shows it"
+        )
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+
+
+def _check_versions(quorum: DescribeQuorumResponse, newcomer: ReplicaStatus) -> None:
+    """Only of a node that has registered what it supports; the leader asks the node too."""
+    lowest, highest = newcomer.min_kraft_version, newcomer.max_kraft_version
+    if newcomer.endpoints and not lowest <= quorum.kraft_version <= highest:
+        text = (
+            f"node {newcomer.node_id} supports kraft.version {lowest} to {highest}, and this quorum is at"
+            f" {quorum.kraft_version}: install a release there that supports it"
+        )
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def _voter(quorum: DescribeQuorumResponse, node_id: int) -> ReplicaStatus | None:
+    return next((voter for voter in quorum.voters if voter.node_id == node_id), None)
+
+
+def _observer(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes | None) -> ReplicaStatus:
+    """The replica of this id that observes now. Raises ApiError."""
+    known = [one for one in quorum.observers if one.node_id == node_id]
+    alive = [one for one in known if one.is_alive]
+    if directory_id is None and len(alive) == 1:
+        return alive[0]
+    if directory_id is None and alive:
+        text = f"several directories of node {node_id} observe, {_directories(alive)}: give --directory-id"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    found = next((one for one in alive if one.directory_id == directory_id), None)
+    if found is not None:
+        return found
+    if directory_id is not None and alive:
+        text = (
+            f"node {node_id} observes with directory {_directories(alive)}, not with"
+            f" {uuid_to_text(directory_id)}: correct --directory-id, or leave it out"
+        )
+        raise ApiError(ErrorCode.INVALID_VOTER_KEY, text)
+    problem = "has not fetched from the leader lately" if known else "does not fetch from the leader"
+    text = f"node {node_id} {problem}: start it, formatted with --no-initial-controllers, and try again"
+    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+
+
+def _not_a_voter(quorum: DescribeQuorumResponse, node_id: int, directory_id: bytes | None) -> ApiError:
+    directory = "" if directory_id is None else f" with directory {uuid_to_text(directory_id)}"
+    voters = ", ".join(map(_named, sorted(quorum.voters, key=lambda voter: voter.node_id)))
+    text = f"node {node_id}{directory} is not a voter: the voters are {voters}"
+    return ApiError(ErrorCode.VOTER_NOT_FOUND, text)
+
+
+def _member(replica: ReplicaStatus) -> Member:
+    return Member(replica.node_id, replica.directory_id, replica.is_alive)
+
+
+def _named(replica: ReplicaStatus) -> str:
+    return f"node {_member(replica)}"
+
+
+def _directories(replicas: Iterable[ReplicaStatus]) -> str:
+    return " and ".join(uuid_to_text(one.directory_id) for one in replicas)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from metaquorum.runtime.config.foreign import ALIASES, ALWAYS, WITH_TLS
 from metaquorum.runtime.config.key import MAX_INT, MAX_LONG, Key
 from metaquorum.runtime.config.keys import GROUPS
@@ -21,8 +23,9 @@ log.dirs=/var/lib/metaquorum/broker-101
 
 The file is read once, at the start. An unknown key, a value out of range or an impossible combination ends
 the process, before it touches anything, with one line that says what to change. Names are Apache Kafka's;
-an asterisk marks our own. Times are in ms and sizes in bytes where a name ends so, numbers start at 0 or 1
-where no range is given, and switches are `true` or `false`.
+an asterisk marks our own. In parentheses: the default, and the range or choices. Times are in ms and sizes
+in bytes where a name ends so, numbers start at 0 or 1 where no range is given, and switches are `true` or
+`false`.
 
 `python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page from the tables in
 `runtime/config/`.
@@ -49,6 +52,12 @@ _BY_LISTENER = (
     "is not that of the first of `advertised.listeners` | "
     "`inter.broker.listener.name`, `security.inter.broker.protocol`",
 )
+
+
+def list_item(text: str) -> str:
+    """An item of a list in Markdown, in lines of the length that pages keep to."""
+    lines = textwrap.wrap(text, 118, break_long_words=False, break_on_hyphens=False)
+    return "- " + "\n  ".join(lines) + "\n"
 
 
 def _default(key: Key) -> str:
@@ -80,12 +89,11 @@ def _allowed(key: Key) -> str:
             return ""
 
 
-def _row(key: Key, marked: bool) -> str:
-    name = f"`{key.name}`" + (" *" if key.own else "")
-    if marked and len(key.roles) == 1:
-        name += f" ({key.roles[0]})"
+def _item(key: Key, marked: bool) -> str:
+    name = f"`{key.name}`" + ("\\*" if key.own else "")
+    of_role = f"{key.roles[0]}, " if marked and len(key.roles) == 1 else ""
     allowed = _allowed(key)
-    return f"| {name} | {_default(key)}{'; ' + allowed if allowed else ''} | {key.text} |\n"
+    return list_item(f"{name} ({of_role}{_default(key)}{'; ' + allowed if allowed else ''}): {key.text}")
 
 
 def _refusals() -> dict[str, list[str]]:
@@ -101,9 +109,9 @@ def configuration_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, keys in GROUPS:
-        parts.append(f"\n## {title}\n\n| key | default; range | meaning |\n|---|---|---|\n")
+        parts.append(f"\n## {title}\n\n")
         roles = {key.roles for key in keys}
-        parts += [_row(key, marked=len(roles) > 1) for key in keys]
+        parts += [_item(key, marked=len(roles) > 1) for key in keys]
     parts.append(_FOREIGN)
     parts += [f"| {when} | {', '.join(names)} |\n" for when, names in _refusals().items()]
     parts += [f"| {text} |\n" for text in _BY_LISTENER]

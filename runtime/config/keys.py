@@ -16,21 +16,21 @@ _NODE = (
         "process.roles",
         "list",
         None,
-        "The role of this process: `controller` or `broker`. Combined mode is not supported.",
+        "Role of this process: `controller` or `broker`. Combined mode is not supported.",
         required=True,
     ),
     Key(
         "node.id",
         "int",
         None,
-        "The node id, unique among controllers and brokers. Optional only for a broker with "
+        "Node id, unique among controllers and brokers. Optional only for a broker with "
         "`broker.id.generation.enable=true`.",
     ),
     Key(
         "controller.quorum.voters",
         "list",
         None,
-        "The static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
+        "Static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
         "the directory. A controller must be one of them, a broker must not.",
     ),
     Key(
@@ -57,20 +57,20 @@ _NODE = (
         "machine's name.",
         roles=(BROKER,),
     ),
-    Key("controller.listener.names", "list", ("CONTROLLER",), "The name of the controllers' listener."),
+    Key("controller.listener.names", "list", ("CONTROLLER",), "Name of the controllers' listener."),
     Key(
         "listener.security.protocol.map",
         "list",
         (),
-        "The protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. By default a listener named "
+        "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. By default a listener named "
         "`SSL` is SSL, all others are PLAINTEXT.",
     ),
-    Key("broker.rack", "text", None, "The rack of the broker.", roles=(BROKER,)),
+    Key("broker.rack", "text", None, "Rack of the broker.", roles=(BROKER,)),
     Key(
         "log.dirs",
         "list",
         None,
-        "The formatted directories of this node. The first one holds the metadata log unless "
+        "Formatted directories of this node. The first one holds the metadata log unless "
         "`metadata.log.dir` is set.",
         required=True,
     ),
@@ -78,7 +78,7 @@ _NODE = (
         "metadata.log.dir",
         "text",
         None,
-        "The directory of the metadata log. Default: the first of `log.dirs`.",
+        "Directory of the metadata log. Default: the first of `log.dirs`.",
     ),
 )
 
@@ -123,20 +123,20 @@ _CONTROLLER = (
         "delegation.token.secret.key",
         "text",
         None,
-        "The secret for delegation tokens, the same on all controllers. Without it there are no tokens.",
+        "Secret for delegation tokens, the same on all controllers. Without it there are no tokens.",
         roles=(CONTROLLER,),
     ),
     ms_key(
         "delegation.token.max.lifetime.ms",
         604_800_000,
-        "The maximum lifetime of a delegation token, including renewals.",
+        "Maximum lifetime of a delegation token, including renewals.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
     ms_key(
         "delegation.token.expiry.time.ms",
         86_400_000,
-        "The lifetime of a delegation token until its next renewal.",
+        "Lifetime of a delegation token until its next renewal.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
@@ -167,7 +167,7 @@ _CONTROLLER = (
         "num.partitions",
         "int",
         1,
-        "The default number of partitions of a new topic.",
+        "Default number of partitions of a new topic.",
         minimum=1,
         roles=(CONTROLLER,),
     ),
@@ -175,7 +175,7 @@ _CONTROLLER = (
         "default.replication.factor",
         "int",
         1,
-        "The default replication factor of a new topic.",
+        "Default replication factor of a new topic.",
         minimum=1,
         maximum=32767,
         roles=(CONTROLLER,),
@@ -216,7 +216,7 @@ _BROKER = (
         "A broker that could not register for this long exits with the reason.",
         roles=(BROKER,),
     ),
-    ms_key("broker.heartbeat.interval.ms", 2_000, "The interval of a broker's heartbeats.", roles=(BROKER,)),
+    ms_key("broker.heartbeat.interval.ms", 2_000, "Interval of a broker's heartbeats.", roles=(BROKER,)),
     ms_key(
         "registration.lease.timeout.ms",
         18_000,
@@ -238,7 +238,7 @@ _BROKER = (
     ms_key(
         "controller.request.timeout.ms",
         1_000,
-        "The timeout of a registration or heartbeat; must be well below the session timeout.",
+        "Timeout of a registration or heartbeat; must be well below the session timeout.",
         roles=(BROKER,),
         own=True,
     ),
@@ -283,14 +283,14 @@ _PROCESS = (
         "metrics.listener",
         "text",
         None,
-        "The address for Prometheus, as `http://host:port`; see metrics.md. Without it metrics are off.",
+        "Address for Prometheus, as `http://host:port`; see metrics.md. Without it metrics are off.",
         own=True,
     ),
     Key(
         "inbox.max.events",
         "int",
         20_000,
-        "The maximum number of waiting events; requests beyond it are refused as retriable.",
+        "Maximum number of waiting events; requests beyond it are refused as retriable.",
         minimum=100,
         maximum=10_000_000,
         own=True,
@@ -299,7 +299,7 @@ _PROCESS = (
         "log.format",
         "choice",
         "text",
-        "The format of log lines on standard error, for people (`text`) or programs (`json`).",
+        "Format of log lines on standard error, for people (`text`) or programs (`json`).",
         choices=("text", "json"),
         own=True,
     ),
@@ -307,7 +307,7 @@ _PROCESS = (
         "log.level",
         "choice",
         "info",
-        "The minimum severity of log lines.",
+        "Minimum severity of log lines.",
         choices=("debug", "info", "warning", "error"),
         own=True,
     ),

@@ -35,7 +35,7 @@ DATA = (
     _bytes(
         "log.tail.cache.max.bytes",
         _REPLICA.log_tail_cache_max_bytes,
-        "The memory for recent appends to partitions that this broker leads, from which it serves "
+        "Memory for recent appends to partitions that this broker leads, from which it serves "
         "followers and readers. 0: none.",
         minimum=0,
         own=True,
@@ -43,14 +43,14 @@ DATA = (
     _bytes(
         "replica.fetch.max.bytes",
         _REPLICA.replica_fetch_max_bytes,
-        "The maximum size per partition in a follower's fetch; at least one whole batch is sent.",
+        "Maximum size per partition in a follower's fetch; at least one whole batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
     ),
     _bytes(
         "replica.fetch.response.max.bytes",
         _REPLICA.replica_fetch_response_max_bytes,
-        "The maximum size of a follower's fetch.",
+        "Maximum size of a follower's fetch.",
         minimum=1024,
         maximum=32 * MIB,
     ),
@@ -74,7 +74,7 @@ DATA = (
     _ms(
         "replica.socket.timeout.ms",
         _REPLICA.replica_request_timeout_ms,
-        "The timeout of a fetch from a leader; above `replica.fetch.wait.max.ms`.",
+        "Timeout of a fetch from a leader; above `replica.fetch.wait.max.ms`.",
     ),
     _ms(
         "replica.high.watermark.checkpoint.interval.ms",
@@ -109,20 +109,20 @@ DATA = (
     _bytes(
         "fetch.max.bytes",
         _REPLICA.fetch_max_bytes,
-        "The maximum size of a fetch answer; at least one whole batch is sent.",
+        "Maximum size of a fetch answer; at least one whole batch is sent.",
         minimum=1024,
     ),
     _bytes(
         "socket.request.max.bytes",
         100 * MIB,
-        "The maximum size of a gRPC message.",
+        "Maximum size of a gRPC message.",
         minimum=MIB,
     ),
     Key(
         "queued.max.request.bytes",
         "int",
         256 * MIB,
-        "The maximum size of produced records that wait for disks or followers; more are refused "
+        "Maximum size of produced records that wait for disks or followers; more are refused "
         "as retriable. -1, Kafka's default: no limit.",
         minimum=MIB,
         also=(-1,),
@@ -134,7 +134,7 @@ DATA = (
         "max.incremental.fetch.session.cache.slots",
         "int",
         _REPLICA.max_incremental_fetch_session_cache_slots,
-        "The maximum number of fetch sessions (KIP-227).",
+        "Maximum number of fetch sessions (KIP-227).",
         roles=(BROKER,),
     ),
     _ms(
@@ -147,12 +147,12 @@ DATA = (
         "produce.purgatory.max.requests",
         "int",
         _REPLICA.produce_purgatory_max_requests,
-        "The maximum number of waiting produce requests; more are refused as retriable.",
+        "Maximum number of waiting produce requests; more are refused as retriable.",
     ),
     _count(
         "fetch.purgatory.max.requests",
         "int",
         _REPLICA.fetch_purgatory_max_requests,
-        "The maximum number of waiting fetches; more are answered at once.",
+        "Maximum number of waiting fetches; more are answered at once.",
     ),
 )

@@ -17,7 +17,7 @@ QUORUM = (
     ms_key(
         "controller.quorum.election.backoff.max.ms",
         _RAFT.election_backoff_max_ms,
-        "The maximum wait after a lost election.",
+        "Maximum wait after a lost election.",
     ),
     ms_key(
         "controller.quorum.fetch.timeout.ms",
@@ -28,17 +28,17 @@ QUORUM = (
     ms_key(
         "controller.quorum.request.timeout.ms",
         _RAFT.request_timeout_ms,
-        "The timeout of a request between nodes.",
+        "Timeout of a request between nodes.",
     ),
     ms_key(
         "controller.quorum.retry.backoff.ms",
         _RAFT.retry_backoff_ms,
-        "The wait before a failed request is retried; doubles with every failure.",
+        "Wait before a failed request is retried; doubles with every failure.",
     ),
     ms_key(
         "controller.quorum.retry.backoff.max.ms",
         _RAFT.retry_backoff_max_ms,
-        "The maximum of that wait.",
+        "Maximum of that wait.",
         own=True,
     ),
     ms_key(
@@ -65,7 +65,7 @@ QUORUM = (
     bytes_key(
         "controller.quorum.fetch.max.bytes",
         _RAFT.fetch_max_bytes,
-        "The maximum size of records in one fetch answer; at least one whole batch is sent.",
+        "Maximum size of records in one fetch answer; at least one whole batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
         own=True,
@@ -73,7 +73,7 @@ QUORUM = (
     bytes_key(
         "controller.quorum.fetch.snapshot.max.bytes",
         _RAFT.snapshot_chunk_bytes,
-        "The chunk size of a snapshot fetch.",
+        "Chunk size of a snapshot fetch.",
         minimum=1024,
         maximum=32 * MIB,
         own=True,
@@ -84,13 +84,13 @@ METADATA_LOG = (
     bytes_key(
         "metadata.log.segment.bytes",
         1024 * MIB,
-        "The size at which a new segment starts.",
+        "Size at which a new segment starts.",
         minimum=MIB,
     ),
     ms_key(
         "metadata.log.segment.ms",
         7 * 24 * 3_600_000,
-        "The age of the first record at which a new segment starts.",
+        "Age of the first record at which a new segment starts.",
         maximum=MAX_LONG,
     ),
     Key(

@@ -36,13 +36,13 @@ TOPICS = (
     _number(
         "message.max.bytes",
         "max.message.bytes",
-        "The maximum size of a batch that a producer may send.",
+        "Maximum size of a batch that a producer may send.",
         unit="bytes",
     ),
     _number(
         "min.insync.replicas",
         "min.insync.replicas",
-        "The number of replicas that must be in sync for `acks=all`. With eligible leader "
+        "Number of replicas that must be in sync for `acks=all`. With eligible leader "
         "replicas (KIP-966) the cluster-wide default takes precedence.",
     ),
     Key(
@@ -57,10 +57,10 @@ TOPICS = (
     _number(
         "log.segment.bytes",
         "segment.bytes",
-        "The maximum size of a segment.",
+        "Maximum size of a segment.",
         unit="bytes",
     ),
-    _number("log.roll.ms", "segment.ms", "The maximum age of a segment before a new one starts.", unit="ms"),
+    _number("log.roll.ms", "segment.ms", "Maximum age of a segment before a new one starts.", unit="ms"),
     _number(
         "log.roll.hours",
         "segment.ms",
@@ -71,7 +71,7 @@ TOPICS = (
     _number(
         "log.retention.bytes",
         "retention.bytes",
-        "The maximum size of a partition's log. -1: no limit.",
+        "Maximum size of a partition's log. -1: no limit.",
         unit="bytes",
     ),
     _number(

@@ -27,12 +27,12 @@ def _traffic(name: str, unit: str, text: str) -> Metric:
 
 
 BROKER_APPLIED_OFFSET = _broker(
-    "last-applied-record-offset", "offset", "The last metadata record that this broker applied. -1: none."
+    "last-applied-record-offset", "offset", "Last metadata record that this broker applied. -1: none."
 )
 BROKER_APPLIED_TIMESTAMP = _broker(
-    "last-applied-record-timestamp", "ms since 1970", "The timestamp of that record. -1: none."
+    "last-applied-record-timestamp", "ms since 1970", "Timestamp of that record. -1: none."
 )
-BROKER_APPLIED_LAG = _broker("last-applied-record-lag-ms", "ms", "The age of that record. -1: none.")
+BROKER_APPLIED_LAG = _broker("last-applied-record-lag-ms", "ms", "Age of that record. -1: none.")
 BROKER_LOAD_ERRORS = _broker(
     "metadata-load-error-count",
     "errors",
@@ -78,7 +78,7 @@ MAX_LAG = kafka_metric(
     "ReplicaFetcherManager",
     "MaxLag",
     "offsets",
-    "The lag of the replica that is furthest behind its leader.",
+    "Lag of the replica that is furthest behind its leader.",
     roles=(BROKER,),
 )
 PURGATORY = kafka_metric(
@@ -144,7 +144,7 @@ REQUEST_TIME = kafka_metric(
     "RequestMetrics",
     "TotalTimeMs",
     "ms",
-    "The time from the arrival of a request to its answer, including waits; by request.",
+    "Time from the arrival of a request to its answer, including waits; by request.",
     kind="histogram",
     labels=("request",),
 )
@@ -162,7 +162,7 @@ FLUSH_TIME = kafka_metric(
     "LogFlushStats",
     "LogFlushRateAndTimeMs",
     "ms",
-    "The time that a sync took; `directory` is a log directory, or `metadata` for the metadata log.",
+    "Time that a sync took; `directory` is a log directory, or `metadata` for the metadata log.",
     kind="histogram",
     labels=("directory",),
 )
@@ -186,14 +186,14 @@ BROKER_EPOCH = Metric(
     name="metaquorum_broker_epoch",
     kind="gauge",
     unit="epoch",
-    text="The broker epoch. -1: not registered.",
+    text="Broker epoch. -1: not registered.",
     roles=(BROKER,),
 )
 BROKER_LEASE = Metric(
     name="metaquorum_broker_lease_left_ms",
     kind="gauge",
     unit="ms",
-    text="The remaining time of the lease. -1: none.",
+    text="Remaining time of the lease. -1: none.",
     roles=(BROKER,),
 )
 

@@ -43,13 +43,13 @@ CURRENT_STATE = _raft(
     + ". `prospective` starts a pre-vote (KIP-996).",
     labels=("state",),
 )
-CURRENT_LEADER = _raft("current-leader", "node id", "The leader of the quorum. -1: unknown.")
-CURRENT_VOTE = _raft("current-vote", "node id", "The node that this node voted for in this epoch. -1: none.")
-CURRENT_EPOCH = _raft("current-epoch", "epoch", "The epoch of the quorum.")
+CURRENT_LEADER = _raft("current-leader", "node id", "Leader of the quorum. -1: unknown.")
+CURRENT_VOTE = _raft("current-vote", "node id", "Node that this node voted for in this epoch. -1: none.")
+CURRENT_EPOCH = _raft("current-epoch", "epoch", "Epoch of the quorum.")
 HIGH_WATERMARK = _raft("high-watermark", "offset", "Everything below is committed. -1: unknown.")
-LOG_END_OFFSET = _raft("log-end-offset", "offset", "The offset of the next record of the metadata log.")
+LOG_END_OFFSET = _raft("log-end-offset", "offset", "Offset of the next record of the metadata log.")
 LOG_END_EPOCH = _raft(
-    "log-end-epoch", "epoch", "The epoch of the last record of the metadata log. -1: the log is empty."
+    "log-end-epoch", "epoch", "Epoch of the last record of the metadata log. -1: the log is empty."
 )
 UNKNOWN_VOTERS = _raft(
     "number-unknown-voter-connections", "voters", "Voters whose address this node does not know."
@@ -58,13 +58,13 @@ _WINDOW = " Over the last 30 to 60 s. NaN: none."
 COMMIT_AVG = _raft(
     "commit-latency-avg",
     "ms",
-    "The average time from the append of a batch on this leader to its commit." + _WINDOW,
+    "Average time from the append of a batch on this leader to its commit." + _WINDOW,
 )
-COMMIT_MAX = _raft("commit-latency-max", "ms", "The maximum of that time." + _WINDOW)
+COMMIT_MAX = _raft("commit-latency-max", "ms", "Maximum of that time." + _WINDOW)
 ELECTION_AVG = _raft(
-    "election-latency-avg", "ms", "The average time from a candidacy to a known leader." + _WINDOW
+    "election-latency-avg", "ms", "Average time from a candidacy to a known leader." + _WINDOW
 )
-ELECTION_MAX = _raft("election-latency-max", "ms", "The maximum of that time." + _WINDOW)
+ELECTION_MAX = _raft("election-latency-max", "ms", "Maximum of that time." + _WINDOW)
 FETCH_RATE = _raft(
     "fetch-records-rate",
     "1/s",
@@ -73,10 +73,10 @@ FETCH_RATE = _raft(
 APPEND_RATE = _raft(
     "append-records-rate", "1/s", "Records that this node appended as leader, over the last 30 to 60 s."
 )
-IDLE_RATIO = _raft("poll-idle-ratio-avg", "0 to 1", "The fraction of time in which the node's loop was idle.")
+IDLE_RATIO = _raft("poll-idle-ratio-avg", "0 to 1", "Fraction of time in which the node's loop was idle.")
 
 METADATA_VERSION = kafka_metric(
-    "kafka.server", "MetadataLoader", "CurrentMetadataVersion", "level", "The finalized metadata.version."
+    "kafka.server", "MetadataLoader", "CurrentMetadataVersion", "level", "Finalized metadata.version."
 )
 LOAD_SNAPSHOTS = kafka_metric(
     "kafka.server",
@@ -90,14 +90,14 @@ SNAPSHOT_BYTES = kafka_metric(
     "SnapshotEmitter",
     "LatestSnapshotGeneratedBytes",
     "bytes",
-    "The size of the newest snapshot that this process wrote or, if none, loaded. 0: none.",
+    "Size of the newest snapshot that this process wrote or, if none, loaded. 0: none.",
 )
 SNAPSHOT_AGE = kafka_metric(
     "kafka.server",
     "SnapshotEmitter",
     "LatestSnapshotGeneratedAgeMs",
     "ms",
-    "The age of the newest snapshot that this process wrote, or its uptime.",
+    "Age of the newest snapshot that this process wrote, or its uptime.",
 )
 
 ACTIVE_CONTROLLERS = _controller(
@@ -109,14 +109,14 @@ QUEUE_TIME = Metric(
     name=prometheus_name("kafka.controller", "ControllerEventManager", "EventQueueTimeMs"),
     kind="histogram",
     unit="ms",
-    text="The time that an event waited in the node's inbox.",
+    text="Time that an event waited in the node's inbox.",
     roles=(CONTROLLER,),
 )
 PROCESSING_TIME = Metric(
     name=prometheus_name("kafka.controller", "ControllerEventManager", "EventQueueProcessingTimeMs"),
     kind="histogram",
     unit="ms",
-    text="The time that an event took, without syncs.",
+    text="Time that an event took, without syncs.",
     roles=(CONTROLLER,),
 )
 FENCED_BROKERS = _controller("FencedBrokerCount", "brokers", "Registered brokers that are fenced.")
@@ -135,19 +135,19 @@ METADATA_ERRORS = _controller(
 APPLIED_OFFSET = _controller(
     "LastAppliedRecordOffset",
     "offset",
-    "The last record in this controller's state; on the active controller including uncommitted records. "
+    "Last record in this controller's state; on the active controller including uncommitted records. "
     "-1: none.",
 )
 COMMITTED_OFFSET = _controller(
-    "LastCommittedRecordOffset", "offset", "The last committed record that this controller knows. -1: none."
+    "LastCommittedRecordOffset", "offset", "Last committed record that this controller knows. -1: none."
 )
 APPLIED_TIMESTAMP = _controller(
-    "LastAppliedRecordTimestamp", "ms since 1970", "The timestamp of the last applied record. -1: none."
+    "LastAppliedRecordTimestamp", "ms since 1970", "Timestamp of the last applied record. -1: none."
 )
 APPLIED_LAG = _controller(
     "LastAppliedRecordLagMs",
     "ms",
-    "The age of the last applied record; 0 on the active controller. -1: none.",
+    "Age of the last applied record; 0 on the active controller. -1: none.",
 )
 TIMED_OUT_HEARTBEATS = _controller(
     "TimedOutBrokerHeartbeatCount",
@@ -178,13 +178,13 @@ COMMIT_TIME = Metric(
     name="metaquorum_raft_commit_ms",
     kind="histogram",
     unit="ms",
-    text="The time from the append of a batch on this leader to its commit.",
+    text="Time from the append of a batch on this leader to its commit.",
 )
 ELECTION_TIME = Metric(
     name="metaquorum_raft_election_ms",
     kind="histogram",
     unit="ms",
-    text="The time from a candidacy to a known leader.",
+    text="Time from a candidacy to a known leader.",
 )
 LOST_RECORDS = Metric(
     name="metaquorum_raft_lost_committed_records",
@@ -254,7 +254,7 @@ SCRAPE_TIME = Metric(
     name="metaquorum_scrape_ms",
     kind="gauge",
     unit="ms",
-    text="The loop time that the previous page took.",
+    text="Loop time that the previous page took.",
 )
 
 GROUPS: tuple[tuple[str, tuple[Metric, ...]], ...] = (

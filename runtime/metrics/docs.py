@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from metaquorum.runtime.config.docs import list_item
 from metaquorum.runtime.metrics.catalogue import GROUPS
 from metaquorum.runtime.metrics.metric import Metric
 
@@ -44,13 +45,15 @@ _SAID_ABOVE = re.compile(r",? [Oo]ver the last 30 to 60 s\.?| NaN: none\.| -1: (
 """What the head of the page says once for all metrics; a scrape repeats it, since its reader has no page."""
 
 
-def _row(metric: Metric, marked: bool) -> str:
+def _item(metric: Metric, marked: bool) -> str:
     labels = "".join(f"{{{label}}}" for label in metric.labels)
     name = f"`{metric.shown_name}`{' ' + labels if labels else ''}"
     if marked and len(metric.roles) == 1:
-        name += f" ({metric.roles[0]})"
+        name += f" of a {metric.roles[0]}"
     meaning = _SAID_ABOVE.sub("", metric.text).rstrip(".") + "."
-    return f"| {name} | {metric.kind}, {metric.unit} | {meaning} |\n"
+    words = re.findall(r"[a-z]+", meaning.lower())
+    unit = "" if metric.unit in words or f"{metric.unit}s" in words else f", {metric.unit}"
+    return list_item(f"{name} ({metric.kind}{unit}): {meaning}")
 
 
 def metrics_page() -> str:
@@ -58,8 +61,8 @@ def metrics_page() -> str:
     parts = [_HEAD]
     for title, metrics in GROUPS:
         roles = {metric.roles for metric in metrics}
-        parts.append(f"\n## {title}\n\n| name {{labels}} | type | meaning |\n|---|---|---|\n")
-        parts += [_row(metric, marked=len(roles) > 1) for metric in metrics]
+        parts.append(f"\n## {title}\n\n")
+        parts += [_item(metric, marked=len(roles) > 1) for metric in metrics]
     parts.append(
         "\nAlso the usual metrics of a process (`process_...`) and of Python's garbage collector"
         " (`python_gc_...`).\n"

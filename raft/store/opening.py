@@ -5,9 +5,12 @@ Owns the two refusals: committed records that are gone, and a vote that may be f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from metaquorum.raft.state.known import check_log
 from metaquorum.storage.disk.interface import Disk, join
 from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.files.known_committed import NOTHING
 from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
 from metaquorum.storage.files.snapshots import list_snapshots
 from metaquorum.storage.log.open import Examined
@@ -27,9 +30,17 @@ def check_committed(disk: Disk, replica_directory: str, known: LogPosition, foun
     )
 
 
-def refuse_forgotten_vote(disk: Disk, replica_directory: str) -> None:
-    """A voter that has a log has voted or followed: without its state it could vote twice in one epoch."""
-    if not disk.exists(replica_directory):
+def refuse_forgotten_vote(
+    disk: Disk, replica_directory: str, voter_ids: Sequence[int], known: LogPosition
+) -> None:
+    """A voter that has a log has voted or followed: without its state it could vote twice in one epoch.
+
+    The only voter of a quorum writes its first records while its state is on the way to the disk. When it
+    ends before that, nothing is committed, and nobody else has seen its vote or a record. Raises
+    CorruptFileError.
+    """
+    first_start = len(voter_ids) == 1 and known == NOTHING
+    if not voter_ids or first_start or not disk.exists(replica_directory):
         return
     for name in disk.list_directory(replica_directory):
         if name.endswith(".log") and disk.file_size(join(replica_directory, name)) > 0:

@@ -31,7 +31,7 @@ from metaquorum.raft.events import LogTrimmed, TrimLog
 from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.raft.store.opening import check_committed, refuse_forgotten_vote
 from metaquorum.raft.store.retention import Retention
-from metaquorum.raft.store.stored_voters import names_voter, read_changes, read_voters
+from metaquorum.raft.store.stored_voters import read_changes, read_voters, votes_in
 from metaquorum.raft.store.tail_cache import TailCache
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange
@@ -113,9 +113,9 @@ class ReplicaStore:
         lock = disk.lock(metadata_directory)
         try:
             quorum = load_quorum_state(disk, replica_directory)
-            if quorum is None and identity.node_id in voter_ids:
-                refuse_forgotten_vote(disk, replica_directory)
             committed = load_known_committed(disk, replica_directory)
+            if quorum is None and identity.node_id in voter_ids:
+                refuse_forgotten_vote(disk, replica_directory, voter_ids, committed)
             check = partial(check_committed, disk, replica_directory, committed)
             log = SegmentedLog.open(disk, replica_directory, config, on_warning, lock=lock, check=check)
             try:
@@ -125,8 +125,9 @@ class ReplicaStore:
                 )
                 store._settle(on_warning)
                 store._voter_changes = read_changes(disk, log, store.latest_snapshot())
-                if quorum is None and names_voter(store._voter_changes, identity):
-                    refuse_forgotten_vote(disk, replica_directory)
+                if quorum is None:
+                    named = votes_in(store._voter_changes, identity)
+                    refuse_forgotten_vote(disk, replica_directory, named, committed)
                 store._committed = KnownCommitted(disk, replica_directory, committed)
             except BaseException:
                 log.close()

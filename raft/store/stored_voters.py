@@ -41,12 +41,12 @@ def read_changes(disk: Disk, log: SegmentedLog, newest: LogPosition | None) -> t
     return tuple(changes)
 
 
-def names_voter(changes: Sequence[VoterChange], identity: MetaProperties) -> bool:
-    """Whether the newest set is one that this directory votes in."""
+def votes_in(changes: Sequence[VoterChange], identity: MetaProperties) -> tuple[int, ...]:
+    """The ids of the newest set, where this directory votes in it."""
     sets = [change.voters for change in changes if change.voters is not None]
     if not sets or identity.node_id is None or identity.directory_id is None:
-        return False
-    return sets[-1].is_voter(identity.node_id, identity.directory_id)
+        return ()
+    return tuple(sets[-1]) if sets[-1].is_voter(identity.node_id, identity.directory_id) else ()
 
 
 def read_voters(disk: Disk, path: str) -> VotersAt:

@@ -13,6 +13,7 @@ from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.invariants import ERROR, check_image
 from metaquorum.metadata.invariants import check_step as check_image_step
 from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_cluster, check_step
+from metaquorum.raft.voters.voter_set import VoterSet
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.images import describe_difference
 from tests.sim.errors import SafetyError
@@ -34,7 +35,8 @@ class Checks:
         self._checked_to: dict[tuple[int, int], int] = {}
         self._images: dict[int, MetadataImage] = {}
         self._seen: dict[int, MetadataImage] = {}
-        self._durable_ends: dict[int, int] = {}
+        self._durable_ends: dict[tuple[int, bytes], int] = {}
+        self._durable_to: dict[str, int] = {}
         self.disks_keep = True
         """False once a disk was replaced: what is committed need not be on a majority any more."""
         self._epochs: dict[int, tuple[int, bytes]] = {}
@@ -97,18 +99,32 @@ class Checks:
 
     def _check_durable_on_a_majority(self, process: ControllerProcess) -> None:
         """What a leader calls committed lies below the synced end of the disks of most voters, of those that
-        are down too: nothing else survives the loss of power everywhere."""
-        self._durable_ends[process.node_id] = process.store.log.synced_offset
+        are down too: nothing else survives the loss of power everywhere. A disk that was emptied later counts
+        with what it had."""
         core = process.core
-        if not core.is_leader or not self.disks_keep:
+        own = core.state.identity
+        self._durable_ends[own.node_id, own.directory_id] = process.store.log.synced_offset
+        end = core.high_watermark
+        if not core.is_leader or not self.disks_keep or end <= self._durable_to.get(process.host.name, 0):
             return
-        voters = core.state.voters
-        holders = [node_id for node_id in voters if self._durable_ends.get(node_id, 0) >= core.high_watermark]
-        if 2 * len(holders) <= len(voters):
+        self._durable_to[process.host.name] = end
+        history = core.state.voter_history
+        # A set that is not committed may have been appended behind the commit, in the same step.
+        was_before = history.newest_offset is not None and history.newest_offset >= end
+        sets = (history.newest, history.previous) if was_before else (history.newest,)
+        if not any(self._is_held(voters, end) for voters in sets):
             raise SafetyError(
-                f"leader {process.node_id} calls {core.high_watermark} committed, and only the disks of"
-                f" {holders} hold that; synced ends: {self._durable_ends}"
+                f"leader {process.node_id} calls {end} committed, and no majority of {history.newest} holds"
+                f" that; synced ends: {self._durable_ends}"
             )
+
+    def _is_held(self, voters: VoterSet, end: int) -> bool:
+        holders = [
+            voter
+            for voter in voters.nodes
+            if any(synced >= end and voter.is_replica(*key) for key, synced in self._durable_ends.items())
+        ]
+        return 2 * len(holders) > len(voters)
 
     def _check_image(self, image: MetadataImage, process: ControllerProcess) -> None:
         """Equal offset, equal image, however a node came to it. Every image of a node is looked at once;

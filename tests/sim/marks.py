@@ -70,6 +70,26 @@ REQUIRED_WITH_COPIES = (
     "node stopped over lost committed records",
 )
 
+REQUIRED_WITH_VOTERS = (
+    *(f"{count} voters in force" for count in range(1, 8)),
+    "voter added",
+    "voter removed",
+    "voter updated",
+    "voter added while the leader changes",
+    "voter removed while the leader changes",
+    "change of voters undone by truncation",
+    "leader removed itself",
+    "stood by a lone removal",
+    "removed voter that did not hear of it asked for votes",
+    "candidate with another set than the committed one",
+    "voted for a node that its log does not name",
+    "kraft.version upgraded",
+    "disk of a voter emptied",
+    "directory of a voter replaced",
+    "host renamed",
+    "repaired after healing",
+)
+
 REQUIRED_WITH_DATA = (
     "ISR shrunk",
     "ISR expanded",

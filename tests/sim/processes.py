@@ -32,6 +32,7 @@ from metaquorum.raft.invariants import CoreSnapshot
 from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
+from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT
 from metaquorum.storage.log.log import LogConfig
 from tests.sim.calls import Calls
 from tests.sim.errors import SafetyError
@@ -84,8 +85,15 @@ def open_store(host: Host, voter_ids: tuple[int, ...]) -> tuple[ReplicaStore, Me
         retention_bytes=2 * SEGMENT_BYTES,
     )
     newest = store.latest_snapshot()
-    image = MetadataImage() if newest is None else read_image(host.disk, store.snapshot_path(newest), newest)
-    return store, image
+    if newest is None or newest == BOOTSTRAP_SNAPSHOT:  # which holds voters, and nothing of an image
+        return store, MetadataImage()
+    return store, read_image(host.disk, store.snapshot_path(newest), newest)
+
+
+def make_core(host: Host, store: ReplicaStore, voters: tuple[Voter, ...]) -> RaftCore:
+    """The core of a starting process."""
+    rng = random.Random(host.rng.getrandbits(64))
+    return RaftCore(RAFT_CONFIG, store.raft_identity, voters, store.recovered(), rng)
 
 
 class ControllerProcess(Process):
@@ -109,13 +117,7 @@ class ControllerProcess(Process):
         self._calls = calls
         self._directory = directory
         now_ms = host.monotonic_ms()
-        self.core = RaftCore(
-            RAFT_CONFIG,
-            store.raft_identity,
-            voters,
-            store.recovered(),
-            random.Random(host.rng.getrandbits(64)),
-        )
+        self.core = self.make_core(store, voters)
         self.before = CoreSnapshot.of(self.core)
         self.role = self.core.role
         self._current_key: int | None = None
@@ -127,6 +129,13 @@ class ControllerProcess(Process):
             random.Random(host.rng.getrandbits(64)),
             now_ms,
         )
+
+    def make_core(self, store: ReplicaStore, voters: tuple[Voter, ...]) -> RaftCore:
+        return make_core(self.host, store, voters)
+
+    def reach(self, effect: raft.SendRequest) -> Host:
+        """The host that listens where a request goes."""
+        return self._directory[effect.to]
 
     def make_config(self) -> ControllerConfig:
         return ControllerConfig(
@@ -144,7 +153,7 @@ class ControllerProcess(Process):
     def execute_own(self, effect: Any) -> None:
         match effect:
             case raft.SendRequest(to=to):
-                self._calls.raft(self, self._directory[to], to, effect)
+                self._calls.raft(self, self.reach(effect), to, effect)
             case raft.Respond(key=key, response=response):
                 self.respond(key, response)
             case raft.RespondWithRecords(key=key):
@@ -249,13 +258,7 @@ class BrokerProcess(Process):
         self._registrations = registrations
         self.incarnation_id = host.rng.randbytes(16)
         now_ms = host.monotonic_ms()
-        self.core = RaftCore(
-            RAFT_CONFIG,
-            store.raft_identity,
-            voters,
-            store.recovered(),
-            random.Random(host.rng.getrandbits(64)),
-        )
+        self.core = self.make_core(store, voters)
         self.before = CoreSnapshot.of(self.core)
         config = self.make_config()
         self.fences_itself = config.self_fencing_enable
@@ -263,7 +266,7 @@ class BrokerProcess(Process):
             config,
             self.core,
             image,
-            voters=voter_ids,
+            voters=self.controllers_to_ask(voters),
             incarnation_id=self.incarnation_id,
             rng=random.Random(host.rng.getrandbits(64)),
             now_ms=now_ms,
@@ -284,6 +287,17 @@ class BrokerProcess(Process):
     def make_replicas(self, now_ms: int) -> ReplicaManager | None:
         """The partition data of this broker; None: it holds none."""
         return None
+
+    def make_core(self, store: ReplicaStore, voters: tuple[Voter, ...]) -> RaftCore:
+        return make_core(self.host, store, voters)
+
+    def reach(self, effect: raft.SendRequest) -> Host:
+        """The host that listens where a request goes."""
+        return self._directory[effect.to]
+
+    def controllers_to_ask(self, voters: tuple[Voter, ...]) -> tuple[int, ...]:
+        """The ids of the controllers that this broker asks for the active one."""
+        return tuple(voter.node_id for voter in voters)
 
     def make_config(self) -> BrokerConfig:
         node_id = self.node_id
@@ -307,7 +321,7 @@ class BrokerProcess(Process):
     def execute_own(self, effect: Any) -> None:
         match effect:
             case raft.SendRequest(to=to):
-                self._calls.raft(self, self._directory[to], to, effect)
+                self._calls.raft(self, self.reach(effect), to, effect)
             case SendToController():
                 self._send(effect)
             case PublishImage():

@@ -11,14 +11,23 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.sim.data_load import DATA_FROM
 from tests.sim.load import LOADED_FROM
-from tests.sim.marks import REQUIRED, REQUIRED_WITH_COPIES, REQUIRED_WITH_DATA, REQUIRED_WITH_LOAD
+from tests.sim.marks import (
+    REQUIRED,
+    REQUIRED_WITH_COPIES,
+    REQUIRED_WITH_DATA,
+    REQUIRED_WITH_LOAD,
+    REQUIRED_WITH_VOTERS,
+)
 from tests.sim.older_copies import COPIES_FROM
+from tests.sim.voters.plan import VOTERS_FROM
 from tests.sim.world import run
 
 SEEDS = 180
 LOADED_SEEDS = 55
 DATA_SEEDS = 25
 COPIES_SEEDS = 40
+VOTERS_SEEDS = 100
+"""In each of two tests, so that two processors share them."""
 
 
 @pytest.mark.timeout(1500)
@@ -29,8 +38,10 @@ COPIES_SEEDS = 40
         (LOADED_FROM, LOADED_SEEDS, REQUIRED_WITH_LOAD),
         (DATA_FROM, DATA_SEEDS, REQUIRED_WITH_DATA),
         (COPIES_FROM, COPIES_SEEDS, REQUIRED_WITH_COPIES),
+        (VOTERS_FROM, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
+        (VOTERS_FROM + VOTERS_SEEDS, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
     ],
-    ids=["bare", "loaded", "with data", "with older copies"],
+    ids=["bare", "loaded", "with data", "with older copies", "with voters", "with more voters"],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
     first: int, count: int, required: tuple[str, ...]
@@ -47,7 +58,9 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
     assert not missing, f"no seed reached: {missing}; reached: {sorted(marks)}"
 
 
-@pytest.mark.parametrize("seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4])
+@pytest.mark.parametrize(
+    "seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4, VOTERS_FROM]
+)
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is equal in processes that order their sets differently."""
     digests = set()

@@ -10,7 +10,7 @@ import pytest
 
 from metaquorum import raft
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import AppendLog, PersistQuorumState
+from metaquorum.raft.effects import AppendLog, NoteCommitted, PersistQuorumState
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.invariants import check_core
 from metaquorum.raft.store.stored_voters import read_voters, with_voters
@@ -77,9 +77,22 @@ def test_a_voter_of_its_log_does_not_start_without_its_vote(tmp_path: Path) -> N
     store = standalone(tmp_path)
     data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"v"])
     store.execute(AppendLog(batches=Batches.sealed(data)))
+    store.execute(NoteCommitted(position=LogPosition(1, 1), durably=False))
     store.close()
     with pytest.raises(CorruptFileError, match=f"{FILE_NAME}: is absent beside the log"):
         raft.open_directory(PosixDisk(), str(tmp_path), ())
+
+
+def test_the_only_voter_starts_again_when_its_first_start_ended_before_its_vote_was_written(
+    tmp_path: Path,
+) -> None:
+    store = standalone(tmp_path)
+    data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=0, values=[b"v"])
+    store.execute(AppendLog(batches=Batches.sealed(data)))
+    store.close(clean=False)
+    again = raft.open_directory(PosixDisk(), str(tmp_path), ())
+    assert again.recovered().epoch == 1
+    again.close()
 
 
 def test_voters_are_put_in_front_of_a_state_and_read_from_there(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def refuse_forgotten_vote(
     """A voter that has a log has voted or followed: without its state it could vote twice in one epoch.
 
     The only voter of a quorum writes its first records while its state is on the way to the disk. When it
-    ends before that, nothing is committed, and nobody else has seen its vote or a record. Raises
+    ends before that, nothing is committed, and no other node has its vote or a record. Raises
     CorruptFileError.
     """
     first_start = len(voter_ids) == 1 and known == NOTHING

@@ -1,14 +1,14 @@
 """Bytes to records and back: every metadata record and every control record, all versions.
 
 Owns the record frame (frame version, api key, version, body; KIP-746) and the errors about it. The fields are
-in `schema`, the functions made from it come from `codegen`. Knows nothing of batches (see `batches`).
+in `schema`, the functions made from it come from `wire.generator`. Knows nothing of batches (see `batches`).
 Decoding is strict: every byte must be accounted for. Tools that want to go on use the tolerant variants.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from metaquorum.metadata.errors import (
@@ -17,20 +17,20 @@ from metaquorum.metadata.errors import (
     UnknownRecordError,
     UnsupportedVersionError,
 )
-from metaquorum.metadata.records.codegen import Decoder, Encoder, compile_decoder, compile_encoder
 from metaquorum.metadata.records.control import ControlRecord, LeaderChangeMessage, UnknownControlRecord
-from metaquorum.metadata.records.primitives import Buffer, Malformed, read_uvarint
 from metaquorum.metadata.records.schema import (
     CONTROL_SCHEMA_BY_TYPE,
     CONTROL_SCHEMAS,
-    INT_RANGES,
     RECORD_SCHEMAS,
     SCHEMA_BY_API_KEY,
     SCHEMA_BY_CLASS,
-    Field,
     RecordSchema,
 )
 from metaquorum.metadata.records.types import Record, UnknownRecord
+from metaquorum.wire.errors import Malformed, UnsupportedFieldError
+from metaquorum.wire.generator import Decoder, Encoder, compile_decoder, compile_encoder
+from metaquorum.wire.misfits import misfit
+from metaquorum.wire.primitives import Buffer, read_uvarint
 
 FRAME_VERSION = 1
 _CONTROL_KEY = struct.Struct(">hh")
@@ -40,6 +40,8 @@ _LEADER_CHANGE = LeaderChangeMessage.control_type
 _DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
 _ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 
+_HINT = ", or raise the metadata.version"
+
 # Api keys and versions are below 128, one byte of the frame each: (api key << 8 | version) finds the code.
 _DECODERS: dict[int, Decoder] = {
     schema.key << 8 | version: compile_decoder(schema.body, version)
@@ -48,7 +50,7 @@ _DECODERS: dict[int, Decoder] = {
 }
 _ENCODERS: dict[type[Any], tuple[Encoder, ...]] = {
     schema.body.cls: tuple(
-        compile_encoder(schema.body, version, bytes((FRAME_VERSION, schema.key, version)))
+        compile_encoder(schema.body, version, bytes((FRAME_VERSION, schema.key, version)), _HINT)
         for version in schema.versions
     )
     for schema in RECORD_SCHEMAS
@@ -58,7 +60,7 @@ _CONTROL_DECODERS: dict[int, tuple[Decoder, ...]] = {
     for schema in CONTROL_SCHEMAS
 }
 _CONTROL_ENCODERS: dict[int, tuple[Encoder, ...]] = {
-    schema.key: tuple(compile_encoder(schema.body, version) for version in schema.versions)
+    schema.key: tuple(compile_encoder(schema.body, version, hint=_HINT) for version in schema.versions)
     for schema in CONTROL_SCHEMAS
 }
 
@@ -111,6 +113,8 @@ def encode(record: Record, version: int) -> bytes:
         )
     try:
         return encoders[version](record)
+    except UnsupportedFieldError as error:
+        raise UnsupportedVersionError(str(error)) from None
     except _ENCODE_ERRORS as error:
         raise _encode_error(record, version, error) from error
 
@@ -177,6 +181,8 @@ def encode_control(record: ControlRecord) -> tuple[bytes, bytes]:
     version = control_schema_version(record)
     try:
         value = _CONTROL_ENCODERS[schema.key][version](record)
+    except UnsupportedFieldError as error:
+        raise UnsupportedVersionError(str(error)) from None
     except _ENCODE_ERRORS as error:
         raise _encode_error(record, version, error) from error
     return _CONTROL_KEY.pack(0, schema.key), value
@@ -242,29 +248,7 @@ def _encode_error(record: Any, version: int, cause: Exception) -> RecordEncodeEr
     name = type(record).__name__
     schema = SCHEMA_BY_CLASS[type(record)]
     for field in schema.body.fields:
-        reason = _misfit(field, getattr(record, field.name))
+        reason = misfit(field, getattr(record, field.name))
         if reason is not None:
             return RecordEncodeError(f"{name} version {version}: {field.name} {reason}")
     return RecordEncodeError(f"{name} version {version}: {cause}")
-
-
-def _misfit(field: Field, value: Any) -> str | None:
-    """Why a field cannot hold `value`; None when it can."""
-    if value is None:
-        return None if field.nullable or field.none_on_wire is not None else "may not be None"
-    values: Sequence[Any] = value if field.is_array and isinstance(value, tuple | list) else (value,)
-    for item in values:
-        if field.struct is not None:
-            for inner in field.struct.fields:
-                reason = _misfit(inner, getattr(item, inner.name, None))
-                if reason is not None:
-                    return f"{inner.name} {reason}"
-        elif field.element_type in INT_RANGES:
-            low, high = INT_RANGES[field.element_type]
-            if not isinstance(item, int) or not low <= item <= high:
-                return f"is {item!r}, not a number from {low} to {high}"
-        elif field.element_type == "string" and not isinstance(item, str):
-            return f"is {item!r}, not text"
-        elif field.element_type in ("bytes", "uuid") and not isinstance(item, bytes):
-            return f"is {item!r}, not bytes"
-    return None

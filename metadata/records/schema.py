@@ -1,7 +1,7 @@
 """The table of every record: api key, versions, and its fields in the order of the wire.
 
 Owns the facts that Kafka's message definitions state (KIP-482 flexible encoding, 3.7 with the versions that
-3.9 and 4.0 still use). Knows nothing of bytes: `codegen` turns this table into code, `dump` into JSON,
+3.9 and 4.0 still use). Knows nothing of bytes: `wire.generator` turns this table into code, `dump` into JSON,
 `docs/records.md` into prose. Every version of every record is flexible from 0 on.
 
 A field exists from version `since` on; a nullable field is nullable, and a tagged one tagged, in every
@@ -24,84 +24,10 @@ from metaquorum.metadata.records.parts import (
     ControllerFeature,
     QuotaEntity,
 )
-from metaquorum.storage.uuids import ZERO_UUID
-
-_ZERO: dict[str, Any] = {
-    "bool": False,
-    "int8": 0,
-    "int16": 0,
-    "uint16": 0,
-    "int32": 0,
-    "int64": 0,
-    "float64": 0.0,
-    "string": "",
-    "bytes": b"",
-    "uuid": ZERO_UUID,
-}
+from metaquorum.wire.schema import ZERO, Field, StructSchema, kafka_field_name
 
 SETTING_VALUE = "setting value"
 """Marks a field whose being a secret depends on the record's `name`."""
-
-INT_RANGES: dict[str, tuple[int, int]] = {
-    "int8": (-(2**7), 2**7 - 1),
-    "int16": (-(2**15), 2**15 - 1),
-    "uint16": (0, 2**16 - 1),
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-}
-"""Lowest and highest value of every integer type."""
-
-
-class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """One field. `type` is a name from Kafka's definitions, `[]x` for an array, `struct` or `[]struct`.
-
-    `default` is the value, in Python's terms, that a version without the field stands for, and that a tagged
-    field is left out for. `none_on_wire` is the sentinel that stands for None where the wire has no null.
-    """
-
-    name: str
-    kafka_name: str
-    type: str
-    since: int
-    nullable: bool
-    tag: int | None
-    default: Any
-    none_on_wire: Any
-    struct: StructSchema | None
-    secret: bool | str = False
-    """Never shown unless asked for (`metadata.secrets`); SETTING_VALUE: if its setting's name says so."""
-
-    @property
-    def is_array(self) -> bool:
-        return self.type.startswith("[]")
-
-    @property
-    def element_type(self) -> str:
-        return self.type.removeprefix("[]")
-
-
-class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The fields of a record, or of a structure inside one."""
-
-    cls: type[Any]
-    fields: tuple[Field, ...]
-
-    @property
-    def name(self) -> str:
-        return self.cls.__name__
-
-    def fields_at(self, version: int) -> tuple[Field, ...]:
-        """The untagged fields that `version` has, in the order of the wire."""
-        return tuple(field for field in self.fields if field.since <= version and field.tag is None)
-
-    def tagged_at(self, version: int) -> tuple[Field, ...]:
-        """The tagged fields that `version` has, in ascending order of their tags."""
-        tagged = [field for field in self.fields if field.since <= version and field.tag is not None]
-        return tuple(sorted(tagged, key=lambda field: field.tag or 0))
-
-    def absent_at(self, version: int) -> tuple[Field, ...]:
-        """The fields that `version` cannot carry."""
-        return tuple(field for field in self.fields if field.since > version)
 
 
 class RecordSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,11 +41,6 @@ class RecordSchema(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def versions(self) -> range:
         return range(self.latest_version + 1)
-
-
-def _kafka_name(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(part.capitalize() for part in tail)
 
 
 def _f(  # noqa: PLR0913
@@ -141,10 +62,10 @@ def _f(  # noqa: PLR0913
         elif type_.startswith("[]"):
             default = ()
         else:
-            default = struct.cls() if struct is not None else _ZERO[type_]
+            default = struct.cls() if struct is not None else ZERO[type_]
     return Field(
         name=name,
-        kafka_name=kafka_name or _kafka_name(name),
+        kafka_name=kafka_name or kafka_field_name(name),
         type=type_,
         since=since,
         nullable=nullable,

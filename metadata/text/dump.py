@@ -17,10 +17,11 @@ from typing import Any
 
 from metaquorum.metadata.records.batches import AnyRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS, Field, StructSchema
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, is_secret
 from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.schema import Field, StructSchema
 
 Converter = Callable[[Any], Any]
 

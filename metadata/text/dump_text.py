@@ -14,10 +14,11 @@ import msgspec
 
 from metaquorum.metadata.records.batches import AnyRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
-from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS, Field, StructSchema
+from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.text.dump import converter, payload_json
 from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.schema import Field, StructSchema
 
 Texter = Callable[[Any], str]
 

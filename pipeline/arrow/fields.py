@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, Field, RecordSchema
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, RecordSchema
 from metaquorum.metadata.secrets import REDACTED, is_secret
 from metaquorum.pipeline.arrow.base import TIME_TYPE
 from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.schema import Field
 
 _PLAIN = {
     "bool": pa.bool_(),

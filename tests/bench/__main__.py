@@ -35,6 +35,7 @@ BENCHES = (
     "decisions",
     "directories",
     "scrape",
+    "wire",
     "data",
     "replicas",
     "pipeline",

@@ -115,8 +115,8 @@ LAYERS: dict[str, Layer] = {
                 *("metadata/image/*.py", "metadata/columnar/*.py"),
                 *(
                     "metadata/records/codec.py",
-                    "metadata/records/codegen.py",
-                    "metadata/records/primitives.py",
+                    "wire/generator/*.py",
+                    "wire/primitives.py",
                     "metadata/records/batches.py",
                 ),
             ),

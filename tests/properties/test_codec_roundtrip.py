@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records import codec
-from metaquorum.metadata.records.schema import (
-    CONTROL_SCHEMAS,
-    INT_RANGES,
-    RECORD_SCHEMAS,
-    Field,
-    RecordSchema,
-    StructSchema,
-)
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, RecordSchema
 from metaquorum.metadata.text.dump import payload_json
+from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
 
 UUIDS = st.binary(min_size=16, max_size=16)
 # Any text that UTF-8 can hold: no lone surrogates.

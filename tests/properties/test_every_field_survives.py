@@ -17,7 +17,7 @@ from metaquorum.metadata.errors import ReplayError, UnsupportedVersionError
 from metaquorum.metadata.features import LEVEL_ELR_RECORDS
 from metaquorum.metadata.image import MetadataImage, images_equal
 from metaquorum.metadata.records.codec import decode, encode
-from metaquorum.metadata.records.schema import INT_RANGES, RECORD_SCHEMAS, Field, RecordSchema, StructSchema
+from metaquorum.metadata.records.schema import RECORD_SCHEMAS, RecordSchema
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -45,6 +45,7 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.types import LogPosition
+from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
 from tests.images import describe_difference
 
 LEVEL = LEVEL_ELR_RECORDS

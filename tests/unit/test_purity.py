@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("storage", "metadata", "raft", "controller", "broker")
+PACKAGES = ("wire", "storage", "metadata", "raft", "controller", "broker")
 PURE_FILES_OF_THE_SHELL = ("runtime/driver/scheduler.py",)
 SHELL = (
     "controller/server",

@@ -19,13 +19,7 @@ from metaquorum.metadata.features import (
     write_version,
 )
 from metaquorum.metadata.records.control import ControlRecord
-from metaquorum.metadata.records.schema import (
-    CONTROL_SCHEMAS,
-    RECORD_SCHEMAS,
-    Field,
-    RecordSchema,
-    StructSchema,
-)
+from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS, RecordSchema
 from metaquorum.metadata.records.types import (
     BeginTransactionRecord,
     BrokerRecord,
@@ -41,6 +35,7 @@ from metaquorum.metadata.records.types import (
     UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
+from metaquorum.wire.schema import Field, StructSchema
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "records.md").read_text("utf-8")
 U = bytes(16)

@@ -14,7 +14,6 @@ from metaquorum.metadata import replay
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records.codec import decode, encode
-from metaquorum.metadata.records.primitives import MAX_VARINT, Malformed, read_uvarint, uvarint
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -26,6 +25,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.wire.primitives import MAX_VARINT, Malformed, read_uvarint, uvarint
 from tests.images import describe_difference
 
 TOPIC = b"t" * 16

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from metaquorum.metadata.image.compare import partition_changes
 from metaquorum.metadata.image.types import Provenance
 from metaquorum.metadata.records.codec import decode, encode
-from metaquorum.metadata.records.primitives import uvarint
 from metaquorum.metadata.records.types import (
     ControllerRecord,
     NoOpRecord,
@@ -26,6 +25,7 @@ from metaquorum.storage.batches.batch import (
     iter_batches,
     plain_header,
 )
+from metaquorum.wire.primitives import uvarint
 from tests.images import describe_difference
 
 WIDE, NARROW = b"w" * 16, b"n" * 16

@@ -1,8 +1,8 @@
-"""The small parts that the generated codec calls: varints, tagged fields, integer arrays.
+"""The small parts that generated code calls: varints, lengths, tagged fields, arrays of numbers.
 
-Owns Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields); knows no record.
-Readers take any buffer and may raise IndexError, struct.error or Malformed; `codec` turns all of them into
-RecordDecodeError.
+Owns Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields; before that
+lengths of two and four bytes); knows no message. Readers take any buffer and may raise IndexError,
+struct.error or Malformed; the callers of generated code turn all of them into one error.
 """
 
 from __future__ import annotations
@@ -11,16 +11,75 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-Buffer = bytes | memoryview
+from metaquorum.wire.errors import Malformed
+
+Buffer = bytes | bytearray | memoryview
 Tags = tuple[tuple[int, bytes], ...]
 
 MAX_VARINT = 2**31 - 1
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _SMALL = 17
+_LONG = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+_MAX_SHORT = 2**15 - 1
+_COPY_BELOW = 1024
+"""Records shorter than this are copied: that is cheaper than a chunk of their own."""
+
+GENERATED_CODE_CALLS = (
+    *("uvarint", "read_uvarint", "read_short_length", "read_long_length", "long_length"),
+    *("read_unknown_tags", "read_tag_head", "write_tags"),
+    *("read_ints", "read_uuids", "read_fixed", "SMALL_INTS", "SMALL_UUIDS"),
+    *("write_ints", "write_uuids", "write_strings", "write_string", "write_bytes", "write_fixed"),
+    *("write_ints_classic", "write_uuids_classic", "write_strings_classic"),
+    *("write_string_classic", "write_bytes_classic", "write_fixed_classic", "add_records"),
+)
+"""The names of this module that generated code uses."""
 
 
-class Malformed(ValueError):
-    """A reason why bytes do not parse; only `codec` sees it."""
+class Chunks(bytearray):
+    """An output that carries records as they are: finished chunks, and the bytes that follow the last one."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chunks: list[Buffer] = []
+
+    def finish(self) -> list[Buffer]:
+        """Everything that was written, in order."""
+        if self:
+            self.chunks.append(bytes(self))
+            self.clear()
+        return self.chunks
+
+
+def add_records(out: bytearray, records: Buffer) -> None:
+    """Append `records`, without copying them if `out` can hold chunks."""
+    if len(records) < _COPY_BELOW or not isinstance(out, Chunks):
+        out += records
+    else:
+        out.finish().append(records)
+
+
+def read_short_length(buf: Buffer, position: int) -> tuple[int, int]:
+    """(length plus one, position after it) of a length of two bytes; 0 stands for null."""
+    (length,) = _SHORT.unpack_from(buf, position)
+    if length < -1:
+        raise Malformed(f"a length is {length}")
+    return length + 1, position + 2
+
+
+def read_long_length(buf: Buffer, position: int) -> tuple[int, int]:
+    """(length plus one, position after it) of a length of four bytes; 0 stands for null."""
+    (length,) = _LONG.unpack_from(buf, position)
+    if length < -1:
+        raise Malformed(f"a length is {length}")
+    return length + 1, position + 4
+
+
+def long_length(length: int) -> bytes:
+    """A length of four bytes."""
+    return _LONG.pack(length)
 
 
 def read_uvarint(buf: Buffer, position: int, first: int) -> tuple[int, int]:
@@ -120,6 +179,15 @@ def read_ints(buf: Buffer, position: int, count: int, end: int) -> tuple[int, ..
     return values
 
 
+def read_fixed(buf: Buffer, position: int, count: int, end: int, letter: str, width: int) -> tuple[Any, ...]:
+    """`count` values of a type of `width` bytes; `letter` is its sign in a struct format."""
+    if count > (end - position) // width:
+        raise Malformed(
+            f"an array of {count} values does not fit into the {max(end - position, 0)} bytes left"
+        )
+    return struct.unpack_from(f">{count}{letter}", buf, position)
+
+
 def read_uuids(buf: Buffer, position: int, count: int, end: int) -> tuple[bytes, ...]:
     """`count` uuids of 16 bytes."""
     if count > (end - position) >> 4:
@@ -181,3 +249,41 @@ def write_string(value: str) -> bytes:
 def write_bytes(value: bytes) -> bytes:
     """Compact bytes."""
     return uvarint(len(value) + 1) + value
+
+
+def write_fixed(values: tuple[Any, ...], letter: str) -> bytes:
+    """A compact array of a type of fixed width; `letter` is its sign in a struct format."""
+    return uvarint(len(values) + 1) + struct.pack(f">{len(values)}{letter}", *values)
+
+
+def write_fixed_classic(values: tuple[Any, ...], letter: str) -> bytes:
+    """An array of a type of fixed width, with a length of four bytes."""
+    return struct.pack(f">i{len(values)}{letter}", len(values), *values)
+
+
+def write_ints_classic(values: tuple[int, ...]) -> bytes:
+    """An array of int32, with a length of four bytes."""
+    return write_fixed_classic(values, "i")
+
+
+def write_uuids_classic(values: tuple[bytes, ...]) -> bytes:
+    """An array of uuids, with a length of four bytes."""
+    return _LONG.pack(len(values)) + write_uuids(values)[len(uvarint(len(values) + 1)) :]
+
+
+def write_strings_classic(values: tuple[str, ...]) -> bytes:
+    """An array of strings, with lengths of four and two bytes."""
+    return _LONG.pack(len(values)) + b"".join([write_string_classic(value) for value in values])
+
+
+def write_string_classic(value: str) -> bytes:
+    """A string, with a length of two bytes."""
+    data = value.encode("utf-8")
+    if len(data) > _MAX_SHORT:
+        raise Malformed(f"a string has {len(data)} bytes, and at most {_MAX_SHORT} fit")
+    return _SHORT.pack(len(data)) + data
+
+
+def write_bytes_classic(value: bytes) -> bytes:
+    """Bytes, with a length of four bytes."""
+    return _LONG.pack(len(value)) + value

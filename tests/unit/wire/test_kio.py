@@ -1,0 +1,133 @@
+"""The codec against kio, another implementation of Kafka's messages: each decodes what the other encodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import io
+import pkgutil
+import random
+import uuid
+from enum import IntEnum
+from typing import Any
+
+import kio.schema
+import pytest
+from kio.serial import entity_reader, entity_writer
+
+from metaquorum.wire import codec
+from metaquorum.wire.apis import APIS, MessageType, request_type, response_type
+from metaquorum.wire.table import python_name
+from tests.properties.wire_values import filled
+
+KINDS = [kind for key in APIS for kind in (request_type(key), response_type(key))]
+EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+MS = datetime.timedelta(milliseconds=1)
+
+
+def kio_class(kind: MessageType, version: int) -> Any:
+    """kio's class for a message; None where kio does not have the version."""
+    part = "request" if kind.name.endswith("Request") else "response"
+    try:
+        module = importlib.import_module(f"kio.schema.{python_name(kind.api.name)}.v{version}.{part}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(module, kind.name)
+
+
+def plain(value: Any) -> Any:
+    """A value of either side as tuples, numbers, text and bytes, the fields of a structure in their order."""
+    match value:
+        case uuid.UUID():
+            return value.bytes
+        case datetime.timedelta():
+            return value // MS
+        case datetime.datetime():
+            return (value - EPOCH) // MS
+        case IntEnum():
+            return int(value)
+        case memoryview():
+            return bytes(value)
+        case tuple():
+            return tuple(plain(item) for item in value)
+    if dataclasses.is_dataclass(value):
+        return {
+            name_key(field.name): plain(getattr(value, field.name)) for field in dataclasses.fields(value)
+        }
+    return value
+
+
+def name_key(name: str) -> str:
+    """kio leaves the unit out of names and splits words its own way."""
+    return name.replace("_", "").removesuffix("ms")
+
+
+def ours_as_plain(value: Any, schema: Any, version: int) -> Any:
+    if value is None:
+        return None
+    made = {}
+    for field in schema.fields_at(version) + schema.tagged_at(version):
+        item = getattr(value, field.name)
+        if field.struct is not None:
+            inner = item if field.is_array else (item,)
+            done = tuple(ours_as_plain(one, field.struct, version) for one in inner)
+            item = done if field.is_array else done[0]
+        made[name_key(field.name)] = item
+    return made
+
+
+def written(kind: MessageType, version: int, body: Any) -> bytes:
+    """The body's bytes behind whatever header the frame has."""
+    if kind.name.endswith("Request"):
+        frame = b"".join(codec.encode_request(codec.RequestHeader(kind.api.key, version, 1), body))
+        return frame[11 if kind.api.is_flexible(version) else 10 :]
+    frame = b"".join(codec.encode_response(kind.api.key, version, 1, body))
+    return frame[5 if kind.api.is_flexible(version) and kind.api.name != "ApiVersions" else 4 :]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_kio_reads_what_is_written_and_writes_what_is_read(kind: MessageType) -> None:
+    rng = random.Random(kind.name)
+    compared = 0
+    for version in kind.api.versions:
+        theirs = kio_class(kind, version)
+        if theirs is None:
+            continue
+        for _ in range(3):
+            body = filled(kind.schema, version, rng)
+            data = written(kind, version, body)
+            entity, size = entity_reader(theirs)(data, 0)
+            assert size == len(data)
+            assert plain(entity) == ours_as_plain(body, kind.schema, version)
+            out = io.BytesIO()
+            entity_writer(theirs)(out, entity)
+            assert out.getvalue() == data
+            decoded, end = kind.decoder(version)(data, 0, len(data))
+            assert (decoded, end) == (body, len(data))
+            compared += 1
+    assert compared
+
+
+NOT_OFFERED = ("share_", "streams_", "alter_share_", "delete_share_", "describe_share_", "initialize_share_")
+NOT_OFFERED += ("read_share_", "write_share_")
+
+
+def kio_versions() -> dict[str, int]:
+    """The newest version of every API of kio."""
+    found = {}
+    for module in pkgutil.iter_modules(kio.schema.__path__):
+        folder = importlib.import_module(f"kio.schema.{module.name}")
+        names = [name for _, name, _ in pkgutil.iter_modules(getattr(folder, "__path__", []))]
+        newest = max((int(name[1:]) for name in names if name[1:].isdigit()), default=None)
+        if newest is not None:
+            version = importlib.import_module(f"kio.schema.{module.name}.v{newest}")
+            if "request" in {name for _, name, _ in pkgutil.iter_modules(version.__path__)}:
+                found[module.name] = newest
+    return found
+
+
+def test_the_table_has_every_newest_version_of_kio_but_share_and_streams_groups() -> None:
+    ours = {python_name(api.name): api.max_version for api in APIS.values()}
+    theirs = {name: newest for name, newest in kio_versions().items() if not name.startswith(NOT_OFFERED)}
+    assert ours == theirs

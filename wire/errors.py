@@ -1,0 +1,35 @@
+"""What can go wrong between values and bytes.
+
+`Malformed` is what primitives and generated code raise; callers turn it into an error that names the message.
+"""
+
+from __future__ import annotations
+
+
+class Malformed(ValueError):
+    """A reason why bytes do not parse, or why a value has no bytes."""
+
+
+class DecodeError(ValueError):
+    """Bytes are not the message that they claim to be. The text names the field and its position."""
+
+
+class EncodeError(ValueError):
+    """A value does not fit its field. The text names the field."""
+
+
+class UnsupportedFieldError(EncodeError):
+    """A version cannot carry a field that is set."""
+
+
+class UnknownApiError(DecodeError):
+    """A request of an API or version that the table does not have.
+
+    `api_key`, `version` and `correlation_id` are what the request's header says.
+    """
+
+    def __init__(self, text: str, *, api_key: int, version: int, correlation_id: int) -> None:
+        super().__init__(text)
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id

@@ -1,0 +1,160 @@
+"""Where and why bytes stop being a message: the slow path of decoding, which finds field and position.
+
+Reads by interpreting the schema, one field at a time, and makes no values. Knows no header.
+"""
+
+from __future__ import annotations
+
+from metaquorum.wire.errors import Malformed
+from metaquorum.wire.primitives import (
+    Buffer,
+    read_long_length,
+    read_short_length,
+    read_tag_head,
+    read_uvarint,
+)
+from metaquorum.wire.schema import WIDTHS, Field, StructSchema
+
+
+def where_decoding_fails(
+    schema: StructSchema, version: int, flexible: bool, buf: Buffer, position: int
+) -> str:
+    """`FIELD at byte N: REASON` for the first field that does not decode; N counts from `buf`'s start."""
+    walk = _Walk(version, flexible, buf, position)
+    try:
+        walk.structure(schema)
+    except Malformed as error:
+        why = str(error)
+    except IndexError:
+        why = f"the frame ends after {len(buf)} bytes"
+    else:
+        return "a field does not decode"
+    return f"{'.'.join(walk.path) or 'the message'} at byte {walk.field_start}: {why}"
+
+
+class _Walk:
+    """One walk over a message. `path` names the field being read, `field_start` is where it begins."""
+
+    def __init__(self, version: int, flexible: bool, buf: Buffer, position: int) -> None:
+        self.path: list[str] = []
+        self.field_start = position
+        self._version = version
+        self._flexible = flexible
+        self._buf = buf
+        self._position = position
+
+    def structure(self, schema: StructSchema) -> None:
+        """One structure from the position on."""
+        for field in schema.fields_at(self._version):
+            self._enter(field.kafka_name)
+            self._field(field)
+            self.path.pop()
+        if self._flexible:
+            self._enter("tagged fields")
+            self._tags(schema)
+            self.path.pop()
+
+    def _enter(self, name: str) -> None:
+        self.path.append(name)
+        self.field_start = self._position
+
+    def _field(self, field: Field) -> None:
+        if field.type in WIDTHS:
+            self._fixed(field.type)
+        elif field.type == "struct" and field.struct is not None:
+            if self._may_begin(field):
+                self.structure(field.struct)
+        elif field.is_array:
+            self._array(field)
+        else:
+            length = self._length(field.type, field.nullable_at(self._version))
+            data = self._take(length)
+            if field.type == "string":
+                _check_text(data)
+
+    def _may_begin(self, field: Field) -> bool:
+        """Whether a structure follows; reads the mark of one that may be null."""
+        if not field.nullable_at(self._version):
+            return True
+        mark = self._take(1)[0]
+        if mark not in (1, 255):
+            raise Malformed(f"a structure that may be null begins with 1 or -1, not with {mark}")
+        return mark == 1
+
+    def _fixed(self, kind: str) -> None:
+        data = self._take(WIDTHS[kind])
+        if kind == "bool" and data[0] > 1:
+            raise Malformed(f"a boolean is 0 or 1, not {data[0]}")
+
+    def _array(self, field: Field) -> None:
+        count = self._length("array", field.nullable_at(self._version))
+        kind = field.element_type
+        least = 1 if self._flexible else 2
+        if field.struct is not None:
+            least = max(field.struct.min_size(self._version, self._flexible), 1)
+        least = WIDTHS.get(kind, least)
+        left = len(self._buf) - self._position
+        if count * least > left:
+            raise Malformed(f"{count} elements do not fit into the {left} bytes left")
+        name = self.path[-1]
+        for place in range(count):
+            self.path[-1] = f"{name}[{place}]"
+            self.field_start = self._position
+            if field.struct is not None:
+                self.structure(field.struct)
+            elif kind == "string":
+                _check_text(self._take(self._length("string", nullable=False)))
+            else:
+                self._fixed(kind)
+        self.path[-1] = name
+
+    def _length(self, kind: str, nullable: bool) -> int:
+        """A length, 0 for null; what may not be null and is raises."""
+        if self._flexible:
+            length = self._uvarint()
+        else:
+            self._need(2 if kind == "string" else 4)
+            read = read_short_length if kind == "string" else read_long_length
+            length, self._position = read(self._buf, self._position)
+        if length == 0 and not nullable:
+            raise Malformed("it may not be null")
+        return max(length - 1, 0)
+
+    def _uvarint(self) -> int:
+        value = self._take(1)[0]
+        if value > 127:
+            value, self._position = read_uvarint(self._buf, self._position, value)
+        return value
+
+    def _tags(self, schema: StructSchema) -> None:
+        known = {field.tag: field for field in schema.tagged_at(self._version)}
+        last = -1
+        for _ in range(self._uvarint()):
+            self.field_start = self._position
+            tag, stop, self._position = read_tag_head(self._buf, self._position, last, len(self._buf))
+            field = known.get(tag)
+            if field is not None:
+                self._enter(field.kafka_name)
+                self._field(field)
+                if self._position != stop:
+                    raise Malformed(f"tagged field {tag} does not fill its size")
+                self.path.pop()
+            self._position = stop
+            last = tag
+
+    def _need(self, size: int) -> None:
+        left = len(self._buf) - self._position
+        if size > left:
+            raise Malformed(f"it has {size} bytes, and {left} are left")
+
+    def _take(self, size: int) -> Buffer:
+        self._need(size)
+        self._position += size
+        return self._buf[self._position - size : self._position]
+
+
+def _check_text(data: Buffer) -> None:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise Malformed("it is not UTF-8") from None

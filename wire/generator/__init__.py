@@ -1,0 +1,10 @@
+"""Turns schemas into straight-line code, once per structure and version.
+
+Owns the generated source and nothing else: no message is named here. `decoders` and `encoders` make
+functions, `source` holds what both write with.
+"""
+
+from metaquorum.wire.generator.decoders import Decoder, compile_decoder
+from metaquorum.wire.generator.encoders import Encoder, Writer, compile_encoder, compile_writer
+
+__all__ = ["Decoder", "Encoder", "Writer", "compile_decoder", "compile_encoder", "compile_writer"]

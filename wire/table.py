@@ -1,0 +1,152 @@
+"""Reads the table of requests and responses, one API at a time, at its first use.
+
+Owns the form of the text in `wire.tables` and the classes made from it. An API is a block that begins with
+`NAME KEY versions A-B flexible C+` (or `flexible never`); its request and its response follow, a line per
+field in the order of the wire, the fields of a structure indented below it:
+
+    NAME TYPE[?[SINCE+]] [VERSIONS] [tag N] [ignorable] [= DEFAULT]
+
+`?` is nullable, from version SINCE if that is not the field's first. VERSIONS is `A+` or `A-B`, and may be
+left out where it is the parent's. TYPE is one of Kafka's, or the name of a structure; a structure without
+fields of its own is the one of that name above it in the same message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from metaquorum.wire.schema import ZERO, Field, StructSchema
+from metaquorum.wire.tables import access, brokers, cluster, data, groups, raft, topics, transactions
+
+_TABLES = (access, brokers, cluster, data, groups, raft, topics, transactions)
+_HEAD = re.compile(r"^(\w+) (\d+) versions (\d+)-(\d+) flexible (?:(\d+)\+|never)$", re.MULTILINE)
+_LINE = re.compile(
+    r"(?P<indent> *)(?P<name>\w+) (?P<array>\[\])?(?P<type>\w+)(?P<null>\?(?:(?P<null_since>\d+)\+)?)?"
+    r"(?: (?P<since>\d+)(?:\+|-(?P<until>\d+)))?(?: tag (?P<tag>\d+))?(?P<ignorable> ignorable)?"
+    r"(?: = (?P<default>\S+))?"
+)
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Api(msgspec.Struct, frozen=True, eq=False):
+    """One API: its name and key in Kafka's protocol, and the versions that the table has, both included.
+
+    `flexible_since` is the first version with compact lengths and tagged fields (KIP-482), None if no version
+    has them.
+    """
+
+    name: str
+    key: int
+    min_version: int
+    max_version: int
+    flexible_since: int | None
+    text: str
+
+    @property
+    def versions(self) -> range:
+        return range(self.min_version, self.max_version + 1)
+
+    def is_flexible(self, version: int) -> bool:
+        return self.flexible_since is not None and version >= self.flexible_since
+
+
+def read_apis() -> dict[int, Api]:
+    """Every API of the table by its key, in ascending order."""
+    found = {}
+    for table in _TABLES:
+        heads = [*_HEAD.finditer(table.TABLE)]
+        ends = [*(head.start() for head in heads[1:]), len(table.TABLE)]
+        for head, end in zip(heads, ends, strict=True):
+            name, key, low, high, flexible = head.groups()
+            text = table.TABLE[head.end() : end].strip("\n")
+            since = None if flexible is None else int(flexible)
+            found[int(key)] = Api(name, int(key), int(low), int(high), since, text)
+    return dict(sorted(found.items()))
+
+
+def read_messages(api: Api) -> tuple[StructSchema, StructSchema]:
+    """The schemas of the request and of the response."""
+    request, _, response = api.text.partition("\nresponse")
+    return (
+        _Message(f"{api.name}Request", request.removeprefix("request")).schema,
+        _Message(f"{api.name}Response", response).schema,
+    )
+
+
+class _Message:
+    """One message being read: its lines, and the structures that it has named so far."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.structures: dict[str, StructSchema] = {}
+        self._lines = [line for line in text.split("\n") if line]
+        self._position = 0
+        fields = tuple(self._fields(2))
+        if self._position != len(self._lines):
+            raise ValueError(f"{name}: cannot read {self._lines[self._position]!r}")
+        inner = {schema.name: schema.cls for schema in self.structures.values()}
+        self.schema = StructSchema(cls=make_class(name, fields, inner), fields=fields)
+
+    def _fields(self, depth: int) -> Iterator[Field]:
+        """The fields at this depth of indentation, up to the end of their structure."""
+        while self._position < len(self._lines):
+            line = _LINE.fullmatch(self._lines[self._position])
+            if line is None or len(line["indent"]) != depth:
+                return
+            self._position += 1
+            yield self._field(line, depth)
+
+    def _field(self, line: re.Match[str], depth: int) -> Field:
+        kind = line["type"]
+        struct = None
+        if kind not in ZERO:
+            fields = tuple(self._fields(depth + 2))
+            if fields:
+                self.structures[kind] = StructSchema(cls=make_class(kind, fields, {}), fields=fields)
+            struct = self.structures[kind]
+        since = int(line["since"] or 0)
+        return Field(
+            name=python_name(line["name"]),
+            kafka_name=line["name"],
+            type=(line["array"] or "") + (kind if struct is None else "struct"),
+            default=_default(line["default"], kind, line["array"] is not None, struct),
+            since=since,
+            until=None if line["until"] is None else int(line["until"]),
+            nullable=line["null"] is not None,
+            nullable_since=int(line["null_since"] or since),
+            tag=None if line["tag"] is None else int(line["tag"]),
+            ignorable=line["ignorable"] is not None,
+            struct=struct,
+        )
+
+
+def python_name(name: str) -> str:
+    """`snake_case` of a `CamelCase` name."""
+    return _WORD.sub("_", name).lower()
+
+
+def _default(text: str | None, kind: str, array: bool, struct: StructSchema | None) -> Any:
+    if text == "null":
+        return None
+    if array:
+        return ()
+    if struct is not None:
+        return struct.cls()
+    if text is None:
+        return ZERO[kind]
+    return text == "true" if kind == "bool" else text if kind == "string" else int(text)
+
+
+def make_class(name: str, fields: tuple[Field, ...], inner: dict[str, type[Any]]) -> type[Any]:
+    """A frozen class with the fields in the order of the table, and the classes of its structures."""
+    return msgspec.defstruct(
+        name,
+        [*((field.name, Any, field.default) for field in fields), ("unknown_tags", Any, ())],
+        frozen=True,
+        gc=False,
+        module="metaquorum.wire.messages",
+        namespace=inner,
+    )

@@ -15,7 +15,7 @@ from dataclasses import replace
 from metaquorum.storage.disk.interface import join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 from metaquorum.testing.faults import FaultProfile, Injection, PowerLossError
-from metaquorum.testing.faulty_file import FaultyFile, FaultyFileSystem, FaultyLock
+from metaquorum.testing.faulty_file import FaultyBackgroundSync, FaultyFile, FaultyFileSystem, FaultyLock
 from metaquorum.testing.inode import (
     Inode,
     NameStep,
@@ -341,6 +341,10 @@ class FaultyDisk:
         if not self.is_directory(directory):
             raise FileMissingError(directory)
         return FaultyFileSystem(self, directory)
+
+    def background_sync(self, directory: str) -> FaultyBackgroundSync:
+        """One that ends when it is waited for."""
+        return FaultyBackgroundSync()
 
     def lock(self, directory: str) -> FaultyLock:
         """Takes the writer's lock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,18 +72,23 @@ class FaultyFile:
 
     def sync(self) -> None:
         """Makes the contents durable, or poisons the file."""
-        self._check_open()
-        directory = parent_of(self._path)
-        if self._inode.poisoned:
-            raise DiskError(
-                directory, f"sync of {self._path}", "an earlier sync failed; stop and check the disk"
-            )
+        self.refuse_after_failure()
         try:
             self._begin("sync")
         except DiskError:
             self._inode.poisoned = True
             raise
         self._inode.settle()
+
+    def refuse_after_failure(self) -> None:
+        """Raises DiskError where an earlier sync failed."""
+        self._check_open()
+        if self._inode.poisoned:
+            raise DiskError(
+                parent_of(self._path),
+                f"sync of {self._path}",
+                "an earlier sync failed; stop and check the disk",
+            )
 
     def close(self) -> None:
         """Closes without a sync."""
@@ -102,6 +108,49 @@ class FaultyFile:
     def _check_open(self) -> None:
         if not self._open:
             raise DiskError(parent_of(self._path), f"use of {self._path}", "the file is closed")
+
+
+class FaultyBackgroundSync:
+    """A sync that ends when it is waited for; a power loss before that finds nothing synced."""
+
+    def __init__(self) -> None:
+        self._file: FaultyFile | None = None
+        self._failure: DiskError | None = None
+        self._eventfd = -1
+
+    def fileno(self) -> int:
+        """Always readable: who looks may as well wait."""
+        if self._eventfd < 0:
+            self._eventfd = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return self._eventfd
+
+    def begin(self, file: DiskFile) -> bool:
+        """Remembers the file."""
+        assert isinstance(file, FaultyFile) and self._file is None
+        file.refuse_after_failure()
+        self._file, self._failure = file, None
+        return True
+
+    def ended(self) -> bool:
+        """A wait takes no time."""
+        return True
+
+    def wait(self) -> None:
+        """Syncs the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.sync()
+            except DiskError as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        if self._eventfd >= 0:
+            os.close(self._eventfd)
+            self._eventfd = -1
 
 
 class FaultyFileSystem:

@@ -36,7 +36,7 @@ from metaquorum.raft.store.tail_cache import TailCache
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
-from metaquorum.storage.disk.interface import Disk, Lock, join
+from metaquorum.storage.disk.interface import BackgroundSync, Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
 from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
@@ -286,8 +286,12 @@ class ReplicaStore:
         """What is to be made durable now; its `run` is for the disk thread."""
         return self.log.prepare_sync()
 
+    def background_sync(self) -> BackgroundSync | None:
+        """What begins a ticket without a thread; None: this disk has no such thing. The caller closes it."""
+        return self._disk.background_sync(self.replica_directory)
+
     def sync_completed(self, ticket: SyncTicket) -> int:
-        """The synced end offset after `ticket.run()` returned."""
+        """The synced end offset after `ticket.run()` or `ticket.end()` returned."""
         return self.log.sync_completed(ticket)
 
     # --- reading

@@ -1,4 +1,5 @@
-"""The one thread that waits for the disk, so that the loop never does: syncs and the quorum state.
+"""The one thread that waits for the disk, so that the loop never does: the quorum state, and syncs of the log
+where the disk makes none by itself.
 
 Owns the thread and its queue. What it runs is given to it; a failure comes back as an exception, after which
 nothing more is run (a failed sync is never retried).
@@ -23,6 +24,7 @@ class DiskThread:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._failure: BaseException | None = None
         self._queue: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="disk", daemon=True)
         self._thread.start()
@@ -33,24 +35,27 @@ class DiskThread:
             raise queue.Full
         self._queue.put((work, done))
 
+    def fail(self, failure: BaseException) -> None:
+        """What the disk has refused elsewhere: work that has not begun is not run, and ends with this."""
+        self._failure = self._failure or failure
+
     def close(self) -> None:
         """Lets the work in the queue finish, and ends the thread."""
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        failure: BaseException | None = None
         while True:
             item = self._queue.get()
             if item is None:
                 return
             work, done = item
-            if failure is None:
+            if self._failure is None:
                 try:
                     work()
                 except BaseException as error:
-                    failure = error
+                    self._failure = error
             try:
-                self._loop.call_soon_threadsafe(done, failure)
+                self._loop.call_soon_threadsafe(done, self._failure)
             except RuntimeError:
                 return  # the loop is closed: no one is left to hear it

@@ -4,7 +4,7 @@ Owns the wake-ups that a scheduler asks for, the hand-over to the disk thread an
 how the process ends. Knows nothing of what events mean: a node is a pure object, and effects that are not
 about the replica go to a hook.
 
-Group commit needs nothing more than this order: all events that are there are handled, then one sync is
+Group commit needs nothing more than this order: all events that have arrived are handled, then one sync is
 started; whatever is appended while it runs is covered by the next one.
 """
 
@@ -32,13 +32,13 @@ from metaquorum.raft.events import (
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.driver.disk_thread import DiskThread
+from metaquorum.runtime.driver.log_sync import LogSync
 from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
 from metaquorum.runtime.driver.snapshots import SnapshotCodec, SnapshotWorker
 from metaquorum.runtime.driver.statistics import LoopStatistics
 from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
 from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.errors import CommittedLostError, DiskError, StorageError
-from metaquorum.storage.log.log import SyncTicket
 
 _log = logging.getLogger(__name__)
 
@@ -103,11 +103,12 @@ class Driver:
         )
         config = SchedulerConfig(inbox_max_events=inbox_max)
         self._scheduler = Scheduler(self, clock, config, waiting_clients=load)
+        self._sync = LogSync(
+            store, self._disk, self.statistics, synced=self._synced, failed=self._disk_failed
+        )
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
         self._wake: asyncio.Handle | None = None
         self._wake_ms = 0
-        self._sync_running = False
-        self._unsynced = False
         self._handlers: dict[type, Callable[[Any], None]] = {
             raft.PersistQuorumState: self._persist,
             raft.AppendLog: self._append,
@@ -174,6 +175,7 @@ class Driver:
         if self._wake is not None:
             self._wake.cancel()
         await self._snapshots.close()
+        await self._sync.close()
         await self._loop.run_in_executor(None, self._disk.close)
 
     @property
@@ -220,8 +222,7 @@ class Driver:
             self._finish_step(self._clock.monotonic_ms(), begun_ns)
 
     def _finish_step(self, now_ms: int, begun_ns: int) -> None:
-        if self._unsynced and not self._sync_running:
-            self._start_sync()
+        self._sync.start()
         self._after_step(now_ms)
         if self._watch is not None:
             self._watch.stepped(begun_ns, now_ms)
@@ -230,13 +231,14 @@ class Driver:
     # --- what the scheduler runs
 
     def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
-        watch = self._watch
-        if watch is None:
-            self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
-            return
-        begun_ns = time.monotonic_ns()
+        watch, is_last = self._watch, not len(self._scheduler)
+        begun_ns = 0 if watch is None else time.monotonic_ns()
         self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
-        watch.handled(begun_ns)
+        if is_last:
+            # What follows in this step is this node's own, such as a read for its image: it can wait.
+            self._sync.start()
+        if watch is not None:
+            watch.handled(begun_ns)
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
         self._carry_out(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
@@ -285,7 +287,7 @@ class Driver:
 
     def _append(self, effect: raft.AppendLog) -> None:
         self._store.execute(effect)
-        self._unsynced = True
+        self._sync.appended()
         if self._watch is not None:
             self._watch.appended_batch(effect.base_offset, effect.end_offset, self._clock.monotonic_ms())
 
@@ -301,30 +303,10 @@ class Driver:
         batches = self._store.read_log(effect.from_offset, effect.to_offset, effect.max_bytes)
         self.post(LogRead(from_offset=effect.from_offset, batches=batches))
 
-    def _start_sync(self) -> None:
-        ticket = self._store.prepare_sync()
-        self._unsynced = False
-        self._sync_running = True
-        self._scheduler.statistics.syncs += 1
-        times_ns: list[int] = []
-
-        def run() -> None:
-            begun_ns = time.monotonic_ns()
-            ticket.run()
-            times_ns.append(time.monotonic_ns() - begun_ns)
-
-        self._disk.submit(run, lambda failure: self._synced(ticket, failure, times_ns))
-
-    def _synced(self, ticket: SyncTicket, failure: BaseException | None, times_ns: list[int]) -> None:
-        self._sync_running = False
-        if failure is not None:
-            self._disk_failed(failure)
-            return
-        if self._watch is not None and times_ns:
-            self._watch.flushes.observe(METADATA, times_ns[0] / 1e6)
-        self.post(LogSynced(end_offset=self._store.sync_completed(ticket)))
-        if self._unsynced:
-            self._start_sync()
+    def _synced(self, end_offset: int, took_ms: float) -> None:
+        if self._watch is not None:
+            self._watch.flushes.observe(METADATA, took_ms)
+        self.post(LogSynced(end_offset=end_offset))
 
     def _persist(self, effect: raft.PersistQuorumState) -> None:
         def done(failure: BaseException | None) -> None:

@@ -51,6 +51,27 @@ class DiskFile(Protocol):
         """Gives the file back without a sync; a second call does nothing."""
 
 
+class BackgroundSync(Protocol):
+    """One sync at a time, which the disk makes while its caller goes on. For one thread."""
+
+    def fileno(self) -> int:
+        """Becomes readable when the sync has ended. It may be readable for nothing."""
+
+    def begin(self, file: DiskFile) -> bool:
+        """Begins `file.sync()`. False, and nothing happened: the disk takes none now. Raises DiskError where
+        an earlier sync of the file failed. `wait` first for the one before."""
+
+    def ended(self) -> bool:
+        """Whether `wait` returns at once. Until this is called, the descriptor stays readable."""
+
+    def wait(self) -> None:
+        """Returns when no sync is under way. Raises the DiskError of the last one, at every call until the
+        next `begin`."""
+
+    def close(self) -> None:
+        """Gives it back; a second call does nothing. `wait` first."""
+
+
 class FileSystem(Protocol):
     """The file system under one directory, held open so that it tells of errors of its own write-back too."""
 
@@ -103,6 +124,10 @@ class Disk(Protocol):
 
     def file_system(self, directory: str) -> FileSystem:
         """The file system that holds an existing directory."""
+
+    def background_sync(self, directory: str) -> BackgroundSync | None:
+        """A way to sync files below an existing directory without a thread that waits; None: there is none
+        here."""
 
     def lock(self, directory: str) -> Lock:
         """Takes the writer's lock of a directory (file `.lock` in it).

@@ -1,5 +1,5 @@
-"""The real disk: `Disk` over POSIX calls. The only module of storage that imports os
-and threading.
+"""The real disk: `Disk` over POSIX calls. With `kernel_sync` the only module of storage that imports os, and
+the only one that imports threading.
 
 Owns the translation of errno into DiskError texts and the flock. Knows no file format.
 """
@@ -14,7 +14,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from metaquorum.storage.disk.interface import DiskFile, join, parent_of
+from metaquorum.storage.disk.interface import BackgroundSync, DiskFile, join, parent_of
+from metaquorum.storage.disk.kernel_sync import KernelSync
 from metaquorum.storage.disk.private import PRIVATE_FILE, make_private_directory
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 
@@ -102,18 +103,30 @@ class PosixFile:
 
     def sync(self) -> None:
         """fdatasync; never tried again after a failure."""
+        descriptor = self.to_sync()
+        try:
+            with _translated(self._directory, "sync", self._path):
+                os.fdatasync(descriptor)
+        except DiskError:
+            self._poisoned = True
+            raise
+
+    def to_sync(self) -> int:
+        """The descriptor that a sync is for. Raises DiskError where an earlier one failed."""
         if self._poisoned:
             raise DiskError(
                 self._directory,
                 f"sync of {self._path}",
                 "an earlier sync failed; stop, check the disk, start again",
             )
-        try:
-            with _translated(self._directory, "sync", self._path):
-                os.fdatasync(self._descriptor)
-        except DiskError:
+        return self._descriptor
+
+    def synced_elsewhere(self, code: int) -> None:
+        """The kernel has ended a sync of the descriptor with this errno, 0: well. Raises DiskError."""
+        if code:
             self._poisoned = True
-            raise
+            with _translated(self._directory, "sync", self._path):
+                raise OSError(code, os.strerror(code))
 
     def close(self) -> None:
         """Closes the descriptor."""
@@ -261,6 +274,10 @@ class PosixDisk:
     def file_system(self, directory: str) -> PosixFileSystem:
         """Opens the directory."""
         return PosixFileSystem(directory)
+
+    def background_sync(self, directory: str) -> BackgroundSync | None:
+        """Linux AIO, where the system and the file system of `directory` have it."""
+        return KernelSync.open(directory)
 
     def sync_directory(self, path: str) -> None:
         """fsync of the directory itself."""

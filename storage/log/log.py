@@ -3,7 +3,8 @@
 Owns one directory of segments for one writer, and what a crash may and may not do to it. Knows batches by
 their headers; what a record means, who is leader and what is committed are not its business.
 
-Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls.
+Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls. One sync
+is under way at a time, on that thread or in the background.
 
 Order of durable steps, so that a crash at any point leaves a log that opens:
 - the recovery point is raised only after a sync of what is below it, with the epoch table written before;
@@ -16,7 +17,8 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from metaquorum.storage.batches.batch import BatchHeader
 from metaquorum.storage.batches.parsed import Batches
@@ -29,25 +31,12 @@ from metaquorum.storage.log.open import Examined, examine, repair
 from metaquorum.storage.log.open_log import OpenLog
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point, store_recovery_point
 from metaquorum.storage.log.segment import Segment, list_segments, segment_name
+from metaquorum.storage.log.syncing import SyncGate, SyncTicket
 from metaquorum.storage.types import LogPosition
 
+T = TypeVar("T")
+
 __all__ = ["METADATA_DIRECTORY", "LogConfig", "SegmentInfo", "SegmentedLog", "SyncTicket"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncTicket:
-    """What one sync is to make durable, taken on the loop thread at one moment."""
-
-    log: SegmentedLog
-    generation: int
-    end_offset: int
-    segment: Segment
-    epochs: EpochTable
-    point: RecoveryPoint | None
-
-    def run(self) -> None:
-        """The sync itself, on the disk thread. Raises DiskError; the log then takes no more writes."""
-        self.log._run_sync(self)
 
 
 class SegmentedLog(OpenLog):
@@ -61,8 +50,8 @@ class SegmentedLog(OpenLog):
         self._lock = lock
         self._stored_epochs: EpochTable | None = None
         self._unpointed_bytes = 0
-        # Held while the disk thread syncs, so that a truncation cannot run beside it.
-        self._io = disk.mutex()
+        # Held while a sync is under way, so that a truncation cannot run beside it.
+        self._io = SyncGate(disk.mutex())
 
     @staticmethod
     def open(
@@ -198,6 +187,14 @@ class SegmentedLog(OpenLog):
             except BaseException:
                 self._failed = True
                 raise
+
+    def _or_failed(self, work: Callable[[], T]) -> T:
+        """What `work` returns; where it raises, the log takes no more writes."""
+        try:
+            return work()
+        except BaseException:
+            self._failed = True
+            raise
 
     def clean_close(self) -> None:
         """Syncs, raises the recovery point to the end, and closes: the next open has nothing to verify."""

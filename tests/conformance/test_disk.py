@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from metaquorum.storage.disk.interface import (
+    BackgroundSync,
     Disk,
     join,
     name_of,
@@ -17,6 +20,7 @@ from metaquorum.storage.disk.interface import (
     remove_if_present,
     write_atomically,
 )
+from metaquorum.storage.disk.kernel_sync import KernelSync
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -245,3 +249,63 @@ def test_write_atomically_replaces_and_leaves_no_temporary(place: tuple[Disk, st
 )
 def test_paths(path: str, parent: str, name: str) -> None:
     assert (parent_of(path), name_of(path)) == (parent, name)
+
+
+@pytest.fixture
+def background(place: tuple[Disk, str]) -> Iterator[BackgroundSync]:
+    """A sync in the background, where the disk has one: the real one only where the system allows it."""
+    found = place[0].background_sync(place[1])
+    if found is None:
+        pytest.skip("this system has no Linux AIO")
+    yield found
+    found.close()
+    found.close()
+
+
+def test_a_sync_in_the_background(place: tuple[Disk, str], background: BackgroundSync) -> None:
+    disk, root = place
+    background.wait()
+    for name in ("a", "b"):
+        file = disk.open_append(join(root, name))
+        for _ in range(2):
+            file.append(b"text")
+            assert background.begin(file)
+            assert select.select([background.fileno()], [], [], 30)[0]
+            assert background.ended()
+            background.wait()
+        assert file.read_at(0, 100) == b"texttext"
+        file.close()
+
+
+def test_a_sync_in_the_background_is_waited_for(place: tuple[Disk, str], background: BackgroundSync) -> None:
+    """Whoever waits does not take the news from the loop."""
+    disk, root = place
+    file = disk.open_append(join(root, "a"))
+    file.append(b"text")
+    assert background.begin(file)
+    background.wait()
+    background.wait()
+    assert select.select([background.fileno()], [], [], 30)[0] and background.ended()
+    file.close()
+
+
+def test_nothing_is_synced_after_a_sync_in_the_background_failed(
+    place: tuple[Disk, str], background: BackgroundSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = place
+    file = disk.open_append(join(root, "a"))
+    file.append(b"text")
+    if isinstance(disk, FaultyDisk):
+        disk.inject(root, operation="sync", count=1)
+    else:
+        monkeypatch.setattr(KernelSync, "_code", errno.EIO)
+    assert background.begin(file)
+    for _ in range(2):
+        with pytest.raises(DiskError, match=r"sync of .*/a: .*I/O error"):
+            background.wait()
+    monkeypatch.undo()
+    with pytest.raises(DiskError, match="earlier sync failed"):
+        background.begin(file)
+    with pytest.raises(DiskError, match="earlier sync failed"):
+        file.sync()
+    file.close()

@@ -365,13 +365,13 @@ class Process:
         self._enqueue(_DiskJob(self._begin_sync, self._end_sync, is_sync=True))
 
     def _begin_sync(self) -> Any:
-        ticket = self.store.prepare_sync()
-        return lambda: ticket
+        ticket, background = self.store.prepare_sync(), self.store.background_sync()
+        in_background = background is not None and ticket.begin(background)
+        return lambda: (ticket, ticket.end if in_background else ticket.run)
 
-    def _end_sync(self, ticket: Any) -> None:
-        ticket.run()
-        end_offset = self.store.sync_completed(ticket)
-        self.deliver(lambda: LogSynced(end_offset=end_offset))
+    def _end_sync(self, begun: Any) -> None:
+        begun[1]()
+        self._finish(LogSynced(end_offset=self.store.sync_completed(begun[0])))
 
     def _on_disk(self, run: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def both(_: Any) -> None:

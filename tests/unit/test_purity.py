@@ -18,6 +18,7 @@ SHELL = (
     "controller/server",
     "broker/server",
     "raft/blocking.py",
+    "storage/disk/kernel_sync.py",
     "storage/disk/posix.py",
     "storage/disk/private.py",
 )

@@ -161,6 +161,9 @@ class WatchedDisk:
         inner = self._watch.run("open", directory, self._disk.file_system, directory)
         return WatchedFileSystem(inner, directory, self._watch)
 
+    def background_sync(self, directory: str) -> None:
+        """None: what runs on no thread cannot be stamped."""
+
     def lock(self, directory: str) -> Lock:
         return self._watch.run("lock", directory, self._disk.lock, directory)
 

@@ -316,20 +316,6 @@ async def test_an_error_in_the_node_stops_the_process(rig: Rig, error: Exception
     assert ending.failed and line in ending.reason and "\n" not in ending.reason
 
 
-async def test_a_failed_sync_stops_the_process_and_is_never_reported_as_done(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: Any) -> None:
-        raise DiskError("/data", "sync", "Input/output error")
-
-    monkeypatch.setattr(type(rig.store.log), "_run_sync", lambda log, ticket: refuse(ticket))
-    rig.node.replies[ShutdownRequested] = lambda _: [append(0)]
-    rig.driver.submit(ShutdownRequested())
-    ending = await asyncio.wait_for(rig.driver.wait(), 60)
-    assert ending.failed and "Input/output error" in ending.reason
-    assert not any(isinstance(event, LogSynced) for event in rig.node.seen)
-
-
 async def test_a_snapshot_is_written_served_in_chunks_fetched_and_loaded(rig: Rig) -> None:
     position = LogPosition(1, 0)
     image = MetadataImage(provenance=Provenance(0, 1, 5))

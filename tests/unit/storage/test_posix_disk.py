@@ -13,6 +13,7 @@ import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.disk import kernel_sync
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
@@ -149,3 +150,13 @@ def test_what_is_made_is_the_users_alone_and_what_is_there_keeps_its_mode(tmp_pa
         DISK.make_directory(str(theirs / "old" / "below"))
     with pytest.raises(DiskError):
         DISK.make_directory(str(theirs / "old"))
+
+
+@pytest.mark.parametrize("refused", ["io_setup", "io_submit"])
+def test_a_system_without_linux_aio_has_no_syncs_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    numbers = kernel_sync._SYSTEM_CALLS.get(os.uname().machine, {})
+    missing = {name: 1 << 20 if name == refused else number for name, number in numbers.items()}
+    monkeypatch.setitem(kernel_sync._SYSTEM_CALLS, os.uname().machine, missing)
+    assert DISK.background_sync(str(tmp_path)) is None

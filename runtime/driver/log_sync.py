@@ -1,0 +1,126 @@
+"""Makes the log durable, one sync after another, while the loop goes on.
+
+Owns when a sync may begin, and which way it takes: in the background where the disk offers that, else on the
+disk thread. Whatever is appended while one is under way is covered by the next (group commit). Knows nothing
+of Raft: it reports an end offset, or the failure after which nothing is synced any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.runtime.driver.disk_thread import DiskThread
+from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.log.log import SyncTicket
+
+Synced = Callable[[int, float], None]
+"""Takes the offset up to which the log is durable, and how long the sync took, in ms."""
+
+
+class LogSync:
+    """`failed` is called with what a sync raised, once. Everything is called on the loop's thread."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        thread: DiskThread,
+        statistics: LoopStatistics,
+        *,
+        synced: Synced,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._loop = asyncio.get_running_loop()
+        self._statistics = statistics
+        self._synced = synced
+        self._failed = failed
+        self._unsynced = False
+        self._running = self._closed = False
+        self._ticket: SyncTicket | None = None
+        """Under way in the background, since `_begun_ns`."""
+        self._begun_ns = 0
+        self._background = store.background_sync()
+        if self._background is not None:
+            self._loop.add_reader(self._background.fileno(), self._look)
+
+    def appended(self) -> None:
+        """The log has more than the last sync covers."""
+        self._unsynced = True
+
+    def start(self) -> None:
+        """Begins a sync if there is something to sync and none is under way."""
+        if self._running or self._closed or not self._unsynced:
+            return
+        ticket = self._store.prepare_sync()
+        self._unsynced = False
+        self._running = True
+        self._statistics.syncs += 1
+        background = self._background
+        try:
+            if background is not None and ticket.begin(background):
+                self._ticket, self._begun_ns = ticket, time.monotonic_ns()
+                return
+        except StorageError as error:  # also where a write has failed since, and ended this node
+            self._fail(error)
+            return
+        self._start_on_thread(ticket)
+
+    async def close(self) -> None:
+        """Begins no more syncs, and waits for one in the background. The thread is the caller's."""
+        self._closed = True
+        background, self._background = self._background, None
+        if background is None:
+            return
+        self._loop.remove_reader(background.fileno())
+        if self._ticket is not None:
+            await self._loop.run_in_executor(None, self._end, self._ticket)
+        background.close()
+
+    # --- in the background
+
+    def _look(self) -> None:
+        ticket, background = self._ticket, self._background
+        if background is None or not background.ended() or ticket is None:
+            return
+        self._ticket = None
+        took_ns = time.monotonic_ns() - self._begun_ns
+        self._done(ticket, self._end(ticket), took_ns)
+
+    @staticmethod
+    def _end(ticket: SyncTicket) -> BaseException | None:
+        try:
+            ticket.end()
+        except BaseException as error:
+            return error
+        return None
+
+    # --- on the thread
+
+    def _start_on_thread(self, ticket: SyncTicket) -> None:
+        took_ns = 0
+
+        def run() -> None:
+            nonlocal took_ns
+            begun_ns = time.monotonic_ns()
+            ticket.run()
+            took_ns = time.monotonic_ns() - begun_ns
+
+        self._thread.submit(run, lambda failure: self._done(ticket, failure, took_ns))
+
+    def _done(self, ticket: SyncTicket, failure: BaseException | None, took_ns: int) -> None:
+        if failure is not None:
+            self._fail(failure)
+            return
+        self._running = False
+        self._synced(self._store.sync_completed(ticket), took_ns / 1e6)
+        self.start()
+
+    def _fail(self, failure: BaseException) -> None:
+        """Nothing is written any more: `_running` stays, and the thread runs nothing."""
+        self._thread.fail(failure)
+        self._failed(failure)

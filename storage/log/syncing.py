@@ -1,0 +1,84 @@
+"""One sync of a log, from the moment that says what it covers until that is durable.
+
+Owns the two ways to make it: `run` on a thread that waits, or `begin` and `end` around a sync that the disk
+makes by itself; and the gate that keeps cuts and rolls away meanwhile. Knows no thread and no event loop.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from metaquorum.storage.disk.interface import BackgroundSync, DiskFile
+from metaquorum.storage.log.epochs import EpochTable
+from metaquorum.storage.log.recovery import RecoveryPoint
+from metaquorum.storage.log.segment import Segment
+
+if TYPE_CHECKING:
+    from metaquorum.storage.log.log import SegmentedLog
+
+
+class SyncGate:
+    """`with` it: no sync of the log is under way, and none begins. Entering waits for one in the background
+    and raises its DiskError: who goes on would take for durable what it reported as lost, since the kernel
+    tells of an error once."""
+
+    def __init__(self, mutex: AbstractContextManager[object]) -> None:
+        self._mutex = mutex
+        self._background: BackgroundSync | None = None
+
+    def begin(self, background: BackgroundSync, file: DiskFile) -> bool:
+        """Begins a sync of the log's last file, as `BackgroundSync.begin` does."""
+        if not background.begin(file):
+            return False
+        self._background = background
+        return True
+
+    def end(self) -> None:
+        """Waits for the sync in the background, if there is one. Raises its DiskError."""
+        background, self._background = self._background, None
+        if background is not None:
+            background.wait()
+
+    def __enter__(self) -> None:
+        if self._background is not None:
+            self._background.wait()
+        self._mutex.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._mutex.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTicket:
+    """What one sync is to make durable, taken on the loop thread at one moment. Either `run` it on the disk
+    thread, or, where `begin` says that it began, `end` it. `sync_completed` comes after either."""
+
+    log: SegmentedLog
+    generation: int
+    end_offset: int
+    segment: Segment
+    epochs: EpochTable
+    point: RecoveryPoint | None
+
+    def run(self) -> None:
+        """The sync itself, on the disk thread. Raises DiskError; the log then takes no more writes."""
+        self.log._run_sync(self)
+
+    def begin(self, background: BackgroundSync) -> bool:
+        """Begins the sync and returns at once, on the loop thread. False, and nothing happened: `run` it,
+        since more is to be written than the sync, or the disk takes none now. Raises DiskError."""
+        log = self.log
+        if self.point is not None:
+            return False
+        log._check_usable()
+        return log._or_failed(lambda: log._io.begin(background, self.segment.file))
+
+    def end(self) -> None:
+        """Waits until the sync that `begin` began has ended. Raises DiskError; the log then takes no more
+        writes."""
+        self.log._or_failed(self.log._io.end)

@@ -14,16 +14,21 @@ from __future__ import annotations
 
 import random
 import shlex
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from metaquorum.cli.errors import Failure
 from metaquorum.storage.disk.private import make_private_directory, private_file
 from metaquorum.storage.uuids import random_uuid, uuid_from_text, uuid_to_text
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.records.control import Voter
 
 MANIFEST = "cluster.json"
 MANIFEST_VERSION = 1
@@ -35,6 +40,7 @@ METRICS_ABOVE = 200
 """A node of a cluster with the usual ports shows its figures so far above its own port."""
 BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
+LISTENER = "CONTROLLER"
 _FIRST_PORT, _END_PORT = 12_000, 32_000
 """Where free ports are drawn from."""
 
@@ -61,9 +67,12 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`dynamic_voters`: the cluster was formatted with its voters in the log (KIP-853)."""
+
     version: int
     cluster_id: str
     nodes: tuple[LocalNode, ...]
+    dynamic_voters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +196,13 @@ def create(
     brokers: int = 3,
     ports: Sequence[int] | None = None,
     extra: Mapping[str, Mapping[str, str]] | None = None,
+    dynamic_voters: bool = False,
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
     `ports`: one for each node, controllers first, for figures free ones are drawn then. `extra`: more
-    configuration lines by role.
+    configuration lines by role. `dynamic_voters`: the controllers are the first voter set in the log, which
+    can change; otherwise they are configured.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
@@ -204,27 +215,72 @@ def create(
     nodes = _new_nodes(controllers, brokers, ports, rng)
     layout = Layout(
         directory=directory.resolve(),
-        manifest=ClusterManifest(version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes),
+        manifest=ClusterManifest(
+            version=MANIFEST_VERSION, cluster_id=chosen, nodes=nodes, dynamic_voters=dynamic_voters
+        ),
     )
-    from metaquorum.cli.formatting.format import FormatPlan, apply_plan
-
     for node in layout.nodes:
-        make_private_directory(layout.home(node))
-        private_file(layout.config(node)).write_text(
-            config_text(layout, node, (extra or {}).get(node.role, {}))
-        )
-        apply_plan(
-            FormatPlan(
-                directories=tuple(map(str, dict.fromkeys((layout.data(node), *layout.log_dirs(node))))),
-                cluster_id=chosen,
-                node_id=node.node_id,
-                directory_ids=(node.directory_id, *node.log_directory_ids),
-            )
-        )
-    private_file(layout.directory / MANIFEST).write_bytes(
-        msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2)
-    )
+        _format(layout, node, (extra or {}).get(node.role, {}), votes=dynamic_voters)
+    _write_manifest(layout)
     return layout
+
+
+def grow(layout: Layout, controllers: int) -> Layout:
+    """The cluster with more controllers, formatted to join it: they observe until they are made voters. Those
+    that are there stay as they are. Raises Failure."""
+    known = layout.controllers
+    rng = random.SystemRandom()
+    usual = [node.port for node in known] == [CONTROLLER_PORT + at for at in range(len(known))]
+    more = _new_nodes(controllers, 0, None if usual else free_ports(controllers), rng)[len(known) :]
+    grown = Layout(
+        directory=layout.directory,
+        manifest=msgspec.structs.replace(layout.manifest, nodes=(*known, *more, *layout.brokers)),
+    )
+    for node in more:
+        # What a command that was interrupted left is of no use: it is in no manifest.
+        shutil.rmtree(grown.home(node), ignore_errors=True)
+        _format(grown, node, {}, votes=False, joins=True)
+    _write_manifest(grown)
+    return grown
+
+
+def _format(
+    layout: Layout, node: LocalNode, extra: Mapping[str, str], *, votes: bool, joins: bool = False
+) -> None:
+    """Writes one node's configuration and identity. `votes`: into a directory that holds the first voters."""
+    from metaquorum.cli.formatting.format import FormatPlan, apply_plan
+    from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, DYNAMIC_RELEASE
+
+    make_private_directory(layout.home(node))
+    private_file(layout.config(node)).write_text(config_text(layout, node, extra, joins=joins))
+    dynamic = layout.manifest.dynamic_voters or joins
+    apply_plan(
+        FormatPlan(
+            directories=tuple(map(str, dict.fromkeys((layout.data(node), *layout.log_dirs(node))))),
+            cluster_id=layout.cluster_id,
+            node_id=node.node_id,
+            directory_ids=(node.directory_id, *node.log_directory_ids),
+            release=DYNAMIC_RELEASE if dynamic else DEFAULT_RELEASE,
+            voters=_first_voters(layout) if votes and node.role == "controller" else (),
+        )
+    )
+
+
+def _first_voters(layout: Layout) -> tuple[Voter, ...]:
+    from metaquorum.cli.formatting.voters import new_voter
+
+    return tuple(
+        new_voter(node.node_id, HOST, node.port, uuid_from_text(node.directory_id), LISTENER)
+        for node in layout.controllers
+    )
+
+
+def _write_manifest(layout: Layout) -> None:
+    """In one step: a crash leaves the old one or the new one."""
+    path = layout.directory / MANIFEST
+    temporary = path.with_name(path.name + ".tmp")
+    private_file(temporary).write_bytes(msgspec.json.format(msgspec.json.encode(layout.manifest), indent=2))
+    temporary.replace(path)
 
 
 def _new_nodes(
@@ -254,15 +310,19 @@ def _new_nodes(
     )
 
 
-def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str]) -> str:
-    """The configuration file of one node, in Kafka's key names."""
-    voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
-    listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, joins: bool = False) -> str:
+    """The configuration file of one node, in Kafka's key names. `joins`: it finds its voters in the log."""
+    if layout.manifest.dynamic_voters or joins:
+        quorum = {"controller.quorum.bootstrap.servers": layout.bootstrap}
+    else:
+        voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
+        quorum = {"controller.quorum.voters": voters}
+    listener = LISTENER if node.role == "controller" else "PLAINTEXT"
     values = {
         "process.roles": node.role,
         "node.id": str(node.node_id),
-        "controller.quorum.voters": voters,
-        "controller.listener.names": "CONTROLLER",
+        **quorum,
+        "controller.listener.names": LISTENER,
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "listeners": f"{listener}://{HOST}:{node.port}",
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),

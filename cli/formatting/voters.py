@@ -100,7 +100,7 @@ def _own(node: ConfiguredNode, own_id: str | None) -> Voter:
             "leave it out for localhost"
         )
     directory_id = uuid_from_text(own_id) if own_id is not None else random_uuid(random.SystemRandom())
-    return _voter(node.node_id, host or "localhost", port, directory_id, node.controller_listener)
+    return new_voter(node.node_id, host or "localhost", port, directory_id, node.controller_listener)
 
 
 def _listed(text: str, listener: str) -> tuple[Voter, ...]:
@@ -123,7 +123,7 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
             raise Failure(f"{name} without a directory id; write id@host:port:directory-id ({_IDS_NEEDED})")
         if is_reserved_directory(each.directory_id):
             raise Failure(f"{name} with the reserved id {uuid_to_text(each.directory_id)}; {_IDS_NEEDED}")
-        voters.append(_voter(each.node_id, each.host, each.port, each.directory_id, listener))
+        voters.append(new_voter(each.node_id, each.host, each.port, each.directory_id, listener))
     ids = [voter.voter_directory_id for voter in voters]
     if len(set(ids)) != len(ids):
         raise Failure(
@@ -132,7 +132,8 @@ def _listed(text: str, listener: str) -> tuple[Voter, ...]:
     return tuple(sorted(voters, key=lambda voter: voter.voter_id))
 
 
-def _voter(node_id: int, host: str, port: int, directory_id: bytes, listener: str) -> Voter:
+def new_voter(node_id: int, host: str, port: int, directory_id: bytes, listener: str) -> Voter:
+    """A voter of this release, as a voters' record has it."""
     return Voter(
         voter_id=node_id,
         voter_directory_id=directory_id,

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
-from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, open_layout
+from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, grow, open_layout
 from metaquorum.cli.local.cluster import LocalCluster
+from metaquorum.cli.local.growth import add_missing_voters
 from metaquorum.cli.local.watch import watch as watch_cluster
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 
@@ -61,11 +62,16 @@ def up(
     watch: bool,
     timeout: float,
 ) -> None:
-    """Start the cluster in --directory, creating it if there is none."""
+    """Start the cluster in --directory, creating it if there is none. With more --controllers than it has, it
+    grows: the new ones become voters."""
     layout = _layout(directory, controllers, brokers, cluster_id, any_port)
+    if controllers is not None and controllers > len(layout.controllers):
+        layout = _grown(layout, controllers, timeout)
     with LocalCluster(layout) as cluster:
         try:
             cluster.start_all()
+            if controllers is not None:
+                add_missing_voters(cluster, timeout)
             seconds = cluster.wait_ready(timeout)
         except BaseException:
             cluster.stop_started()
@@ -87,18 +93,44 @@ def _layout(
             raise Failure(
                 f"{directory} holds cluster {layout.cluster_id}, not {cluster_id}; give another --directory"
             )
-        for name, wanted, found in (
-            ("controllers", controllers, len(layout.controllers)),
-            ("brokers", brokers, len(layout.brokers)),
-        ):
-            if wanted is not None and wanted != found:
-                raise Failure(
-                    f"{directory} holds a cluster with {found} {name}, not {wanted}; give another --directory"
-                )
+        if brokers is not None and brokers != len(layout.brokers):
+            raise Failure(
+                f"{directory} holds a cluster with {len(layout.brokers)} brokers, not {brokers};"
+                " give another --directory"
+            )
+        if controllers is not None and controllers < len(layout.controllers):
+            raise Failure(
+                f"{directory} holds a cluster with {len(layout.controllers)} controllers, not {controllers};"
+                " to have fewer voters, run: metaquorum quorum remove-voter ID"
+            )
         return layout
     voters, members = controllers or 3, 3 if brokers is None else brokers
     ports = free_ports(voters + members) if any_port else None
-    return create(directory, cluster_id=cluster_id, controllers=voters, brokers=members, ports=ports)
+    return create(
+        directory,
+        cluster_id=cluster_id,
+        controllers=voters,
+        brokers=members,
+        ports=ports,
+        dynamic_voters=False,
+    )
+
+
+def _grown(layout: Layout, controllers: int, timeout_s: float) -> Layout:
+    """The cluster as it is runs first: only a quorum that answers says whether its voters can change."""
+    with LocalCluster(layout) as cluster:
+        try:
+            cluster.start_all()
+            cluster.wait_ready(timeout_s)
+            if cluster.client.quorum().kraft_version == 0:
+                raise Failure(
+                    f"{layout.directory} holds a cluster with {len(layout.controllers)} static voters, not"
+                    f" {controllers}; run metaquorum features upgrade kraft.version=1 before it can grow"
+                )
+        except BaseException:
+            cluster.stop_started()
+            raise
+    return grow(layout, controllers)
 
 
 @local.command()

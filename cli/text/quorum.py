@@ -29,18 +29,28 @@ def max_follower_lag(quorum: DescribeQuorumResponse, now_ms: int) -> tuple[int, 
 
 
 def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
-    """Eight lines of `name: value`, the values in one column."""
+    """Lines of `name: value`, the values in one column: eight as Kafka prints them (3.9 with directories and
+    endpoints, as far as voters are dynamic), and ours about changes of voters."""
     lag, lag_ms = max_follower_lag(quorum, now_ms)
-    rows = (
+    rows = [
         ("ClusterId", quorum.cluster_id),
         ("LeaderId", quorum.leader_id),
         ("LeaderEpoch", quorum.leader_epoch),
         ("HighWatermark", quorum.high_watermark),
         ("MaxFollowerLag", lag),
         ("MaxFollowerLagTimeMs", lag_ms),
-        ("CurrentVoters", _ids(quorum.voters)),
-        ("CurrentObservers", _ids(quorum.observers)),
-    )
+        ("CurrentVoters", _replicas(quorum, quorum.voters)),
+        ("CurrentObservers", _replicas(quorum, quorum.observers)),
+    ]
+    if quorum.kraft_version:
+        change = quorum.open_change
+        rows += [
+            ("KRaftVersion", quorum.kraft_version),
+            ("VotersOffset", quorum.voters_offset),
+            ("ChangeUnderWay", "none" if change is None else f"at offset {change}, not committed"),
+            ("SilentVoters", _ids([voter for voter in quorum.voters if not voter.is_alive])),
+        ]
+        rows += [("CatchingUp", _behind(quorum, one)) for one in _candidates(quorum)]
     return "\n".join([*(f"{name + ':':<24}{value}" for name, value in rows), *map(str, quorum.losses)])
 
 
@@ -56,6 +66,22 @@ def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
         "currentVoters": sorted_ids(quorum.voters),
         "currentObservers": sorted_ids(quorum.observers),
         "lostCommitted": losses_json(quorum.losses),
+        "kraftVersion": quorum.kraft_version,
+        "votersOffset": quorum.voters_offset,
+        "openChange": quorum.open_change,
+        "replicas": [
+            {
+                "nodeId": replica.node_id,
+                "directoryId": _directory(replica),
+                "status": status,
+                "alive": replica.is_alive,
+                "endpoints": _endpoints(replica),
+                "minKRaftVersion": replica.min_kraft_version,
+                "maxKRaftVersion": replica.max_kraft_version,
+                "lag": _lag(quorum, replica),
+            }
+            for replica, status in _ordered(quorum)
+        ],
     }
 
 
@@ -73,21 +99,30 @@ def losses_json(losses: Sequence[CommittedLoss]) -> list[dict[str, Any]]:
 
 
 def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = False) -> str:
-    """A table with a tab after every padded cell: leader first, then followers, then observers."""
-    header = ("NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status")
+    """A table with a tab after every padded cell: leader first, then followers, then observers. Directories
+    are Kafka 3.9's column, and what follows the status is ours; both for dynamic voters only."""
+    header = ["NodeId", "LogEndOffset", "Lag", "LastFetchTimestamp", "LastCaughtUpTimestamp", "Status"]
+    dynamic = quorum.kraft_version > 0
+    if dynamic:
+        header[1:1] = ["DirectoryId"]
+        header += ["Endpoints", "KRaftVersions"]
     rows = [header]
     for replica, status in _ordered(quorum):
         fetched, caught_up = _times(quorum, replica, now_ms)
-        rows.append(
-            (
-                str(replica.node_id),
-                str(replica.log_end_offset),
-                str(_lag(quorum, replica)),
-                _time_text(fetched, now_ms, human),
-                _time_text(caught_up, now_ms, human),
-                status,
-            )
-        )
+        row = [
+            str(replica.node_id),
+            str(replica.log_end_offset),
+            str(_lag(quorum, replica)),
+            _time_text(fetched, now_ms, human),
+            _time_text(caught_up, now_ms, human),
+            status,
+        ]
+        if dynamic:
+            row[1:1] = [_directory(replica) or "-"]
+            known = bool(replica.endpoints)
+            row.append(",".join(_endpoints(replica)) or "-")
+            row.append(f"{replica.min_kraft_version}-{replica.max_kraft_version}" if known else "-")
+        rows.append(row)
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     return "\n".join(
         "".join(f"{cell:<{width}}\t" for cell, width in zip(row, widths, strict=True)) for row in rows
@@ -101,15 +136,48 @@ def replication_json(quorum: DescribeQuorumResponse, now_ms: int) -> list[dict[s
         found.append(
             {
                 "nodeId": replica.node_id,
-                "directoryId": uuid_to_text(replica.directory_id) if replica.directory_id else None,
+                "directoryId": _directory(replica),
                 "logEndOffset": replica.log_end_offset,
                 "lag": _lag(quorum, replica),
                 "lastFetchTimestamp": fetched,
                 "lastCaughtUpTimestamp": caught_up,
                 "status": status,
+                "endpoints": _endpoints(replica),
             }
         )
     return found
+
+
+def _replicas(quorum: DescribeQuorumResponse, replicas: Sequence[ReplicaStatus]) -> str:
+    """Ids, or, as Kafka prints it from 3.9 on, JSON with directories, and with endpoints where known."""
+    if quorum.kraft_version == 0:
+        return _ids(replicas)
+    parts = []
+    for one in sorted(replicas, key=lambda replica: replica.node_id):
+        part = f'"id": {one.node_id}, "directoryId": "{_directory(one)}"'
+        if one.endpoints:
+            part += ', "endpoints": [' + ", ".join(f'"{each}"' for each in _endpoints(one)) + "]"
+        parts.append("{" + part + "}")
+    return "[" + ", ".join(parts) + "]"
+
+
+def _candidates(quorum: DescribeQuorumResponse) -> list[ReplicaStatus]:
+    """Controllers that observe: what could be made a voter."""
+    return [one for one in quorum.observers if one.endpoints and one.is_alive]
+
+
+def _behind(quorum: DescribeQuorumResponse, replica: ReplicaStatus) -> str:
+    lag = _lag(quorum, replica)
+    ready = "can be added" if lag <= quorum.new_voter_lag_max else "not yet close enough to be added"
+    return f"node {replica.node_id}, {lag} records behind, {ready}"
+
+
+def _directory(replica: ReplicaStatus) -> str | None:
+    return uuid_to_text(replica.directory_id) if replica.directory_id else None
+
+
+def _endpoints(replica: ReplicaStatus) -> list[str]:
+    return [f"{each.name}://{each.host}:{each.port}" for each in replica.endpoints]
 
 
 def _ids(replicas: Sequence[ReplicaStatus]) -> str:

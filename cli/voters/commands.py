@@ -92,8 +92,8 @@ def add_voter(
     as_json: bool,
 ) -> None:
     """Make a controller that observes a voter, once it has caught up."""
-    wanted = VoterWish(add_id=node_id, directory_id=directory_id, force=force)
-    ordered = Ordered(wanted=wanted, endpoint=endpoint, wait_s=wait_s)
+    wish = VoterWish(add_id=node_id, directory_id=directory_id, force=force)
+    ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
     _run(options, ordered, dry_run=dry_run, as_json=as_json)
 
 
@@ -115,8 +115,8 @@ def remove_voter(
     as_json: bool,
 ) -> None:
     """Make a voter an observer. A leader hands over when its removal is committed."""
-    wanted = VoterWish(remove_id=node_id, directory_id=directory_id, force=force)
-    _run(options, Ordered(wanted=wanted, wait_s=wait_s), dry_run=dry_run, as_json=as_json)
+    wish = VoterWish(remove_id=node_id, directory_id=directory_id, force=force)
+    _run(options, Ordered(wish=wish, wait_s=wait_s), dry_run=dry_run, as_json=as_json)
 
 
 @click.command("replace-voter")
@@ -149,13 +149,13 @@ def replace_voter(
     """Replace a voter by one with another directory or another id, once that has caught up.
 
     With the same id, the old directory is removed first; with another id, the new voter is added first."""
-    wanted = VoterWish(
+    wish = VoterWish(
         add_id=node_id if new_id is None else new_id,
         remove_id=node_id,
         directory_id=directory_id,
         force=force,
     )
-    ordered = Ordered(wanted=wanted, endpoint=endpoint, wait_s=wait_s)
+    ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
     _run(options, ordered, dry_run=dry_run, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from metaquorum.cli.client import ClientOptions, ClusterClient
 from metaquorum.cli.errors import Failure, one_line
@@ -48,11 +48,12 @@ _WHEN_HEARD = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.REQUEST_TIMED_OUT
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
     """What is wanted, and how: `endpoint` None: where the new voter has registered that it listens.
-    `wait_s` bounds the whole."""
+    `wait_s` bounds the whole, and `patience_s` how long a node may be silent before that is a refusal."""
 
-    wanted: VoterWish
+    wish: VoterWish
     endpoint: Address | None = None
-    wait_s: float = 120.0
+    wait_s: float = 300.0
+    patience_s: float = field(default_factory=lambda: PATIENCE_S)
 
 
 class VoterChanger:
@@ -74,10 +75,10 @@ class VoterChanger:
 
     def plan(self) -> VoterPlan:
         """The steps, once a refusal that only says that a node is silent has lasted. Raises ApiError."""
-        patience = min(time.monotonic() + PATIENCE_S, self._deadline)
+        patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
-                return make_plan(self._quorum(), self._ordered.wanted)
+                return make_plan(self._quorum(), self._ordered.wish)
             except ApiError as error:
                 if error.code not in _WHEN_HEARD or time.monotonic() >= patience:
                     raise
@@ -106,14 +107,14 @@ class VoterChanger:
                 if problem_now := self._not_ready(quorum, step):
                     problem = problem_now
                 else:
-                    if not self._ordered.wanted.force:
+                    if not self._ordered.wish.force:
                         check_step(quorum, step)
                     self._change(quorum, step, new)
                     continue
             except ApiError as error:
                 problem = one_line(error)
                 if error.code is ErrorCode.POLICY_VIOLATION:
-                    patience = patience or time.monotonic() + PATIENCE_S
+                    patience = patience or time.monotonic() + self._ordered.patience_s
                     if time.monotonic() > patience:
                         raise
                 elif error.code not in _LATER:
@@ -202,7 +203,7 @@ class VoterChanger:
 
     def _try_adding(self, new: AddRaftVoterRequest) -> None:
         """Has the leader ask the node who it is, again while there may be no leader. Raises ApiError."""
-        patience = min(time.monotonic() + PATIENCE_S, self._deadline)
+        patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
                 self._cluster.call(lambda client: add_raft_voter(client, new))

@@ -148,7 +148,7 @@ def test_where_no_cluster_is(tmp_path: Path, command: str) -> None:
     ("options", "part"),
     [
         (["--cluster-id", OTHER_CLUSTER], f"not {OTHER_CLUSTER}; give another --directory"),
-        (["--controllers", "5"], "holds a cluster with 3 controllers, not 5"),
+        (["--controllers", "1"], "holds a cluster with 3 controllers, not 1"),
         (["--brokers", "1"], "holds a cluster with 3 brokers, not 1"),
     ],
 )

@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import MANIFEST, Layout, create, free_ports, open_layout
+from metaquorum.cli.layout import MANIFEST, Layout, LocalNode, create, free_ports, grow, open_layout
 from metaquorum.cli.local.processes import Processes, ProcessRecord
 from metaquorum.cli.main import main
 from metaquorum.runtime.config.load import load_config
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
-from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
 
 OTHER_CLUSTER = "EeRffYZ4QIOTb7vyl6pGQw"
 
@@ -112,6 +112,37 @@ def test_a_cluster_that_was_made_without_figures_has_none(tmp_path: Path) -> Non
     path.write_text(json.dumps(manifest))
     assert open_layout(layout.directory).nodes[0].metrics_url is None
     assert "http://" not in run("local", "status", "--directory", layout.directory).stdout
+
+
+def test_a_cluster_with_dynamic_voters_grows_by_controllers_that_observe(tmp_path: Path) -> None:
+    before = create(tmp_path / "c", controllers=1, brokers=1, dynamic_voters=True)
+    first = before.controllers[0]
+    told = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{first.port}"}
+    assert told.items() <= properties(before, first).items()
+    checkpoint = before.metadata_log(first) / "00000000000000000000-0000000000.checkpoint"
+    assert checkpoint.is_file()
+    left = before.directory / "controller-3001" / "data"
+    left.mkdir(parents=True)
+    (left / "half").write_text("of an interrupted command")
+    grown = grow(before, 3)
+    assert [node.name for node in grown.nodes] == [
+        *(f"controller-{n}" for n in (3000, 3001, 3002)),
+        "broker-0",
+    ]
+    assert [node.port for node in grown.controllers] == [19190, 19191, 19192]
+    assert grown.nodes[0] == first and grown.brokers == before.brokers
+    assert open_layout(grown.directory) == grown
+    for node in grown.controllers[1:]:
+        found = properties(grown, node)
+        assert found["controller.quorum.bootstrap.servers"] == grown.bootstrap
+        assert "controller.quorum.voters" not in found
+        identity = load_meta_properties(PosixDisk(), str(grown.data(node)))
+        assert identity.directory_id == uuid_from_text(node.directory_id)
+        assert not grown.metadata_log(node).exists(), "it is no voter yet"
+
+
+def properties(layout: Layout, node: LocalNode) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in layout.config(node).read_text().splitlines())
 
 
 def test_free_ports_differ() -> None:

@@ -131,8 +131,7 @@ def next_state(state: BrokerState, trigger: Trigger) -> BrokerState:
 
 
 def _triggers() -> str:
-    lines = ["| trigger | what it is |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {trigger.name} | {trigger.value} |" for trigger in Trigger)])
+    return "\n".join(f"- {trigger.name}: {trigger.value}" for trigger in Trigger)
 
 
 def _diagram() -> str:

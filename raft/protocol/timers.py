@@ -91,7 +91,7 @@ TIMEOUTS = (
     Timer(
         "election",
         (Unattached, Candidate),
-        "an unattached voter stands; a candidate that lost, or heard too little, stands again",
+        "a voter stands; a candidate that lost, or heard too little, stands again",
         election.election_due_ms,
         election.stand,
     ),
@@ -214,12 +214,11 @@ def next_due_ms(state: RaftState) -> int | None:
 
 
 def render_document() -> str:
-    """The tables of docs/raft.md, as Markdown."""
+    """The lists of docs/raft.md, as Markdown."""
     parts = []
     for kind, table in (("Only a tick fires these", TIMEOUTS), ("Every input ends with these", SENDS)):
-        rows = [f"| {timer.name} | {_names(timer.roles)} | {timer.meaning} |" for timer in table]
-        head = ["| timer | role | when it is due |", "|---|---|---|"]
-        parts += [f"{kind}, in this order:", "\n".join([*head, *rows])]
+        items = [f"- *{timer.name}* ({_names(timer.roles)}): {timer.meaning}" for timer in table]
+        parts += [f"{kind}, in this order:", "\n".join(items)]
     return "\n\n".join(parts) + "\n"
 
 

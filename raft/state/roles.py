@@ -24,11 +24,11 @@ class Role(StrEnum):
 
 
 class EpochStep(StrEnum):
-    """How the epoch changes on an edge."""
+    """How the new epoch compares with the old one on an edge."""
 
-    SAME = "same"
-    HIGHER = "higher"
-    ANY = "same or higher"
+    SAME = "="
+    HIGHER = ">"
+    ANY = ">="
 
 
 _U, _P, _C, _L, _F, _R = (
@@ -44,7 +44,7 @@ VOTER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
     (_U, _U): (EpochStep.ANY, "a higher epoch was seen, or it gave its vote"),
     (_U, _P): (EpochStep.SAME, "the election timeout passed"),
     (_U, _F): (EpochStep.ANY, "the leader of the epoch became known"),
-    (_P, _U): (EpochStep.ANY, "a higher epoch, a vote given, or a lost pre-vote without a known leader"),
+    (_P, _U): (EpochStep.ANY, "a higher epoch, a vote given, or a pre-vote lost without a known leader"),
     (_P, _C): (EpochStep.HIGHER, "a majority would vote for it"),
     (_P, _F): (EpochStep.ANY, "a leader became known, or the pre-vote was lost and the last leader stays"),
     (_C, _U): (EpochStep.HIGHER, "a higher epoch was seen"),
@@ -81,13 +81,13 @@ OBSERVER_TRANSITIONS: dict[tuple[Role, Role], tuple[EpochStep, str]] = {
 
 
 VOTER_STARTS: dict[Role, str] = {
-    _U: "no leader of the recorded epoch is known, or it stood in that epoch",
-    _F: "another voter led the recorded epoch",
-    _R: "it led the recorded epoch: it never leads an epoch twice",
+    _U: "the recorded epoch has no known leader",
+    _F: "another voter led it",
+    _R: "it led the epoch itself, and never leads one twice",
 }
 OBSERVER_STARTS: dict[Role, str] = {
-    _U: "no leader of the recorded epoch is known",
-    _F: "a voter led the recorded epoch",
+    _U: "the recorded epoch has no known leader",
+    _F: "a voter led it",
 }
 
 
@@ -220,11 +220,11 @@ def render_document() -> str:
     diagram += [f"    {source} --> {target}" for source, target in VOTER_TRANSITIONS if source is not target]
     rows = ["| from | to | epoch | a voter, when | an observer, when |", "|---|---|---|---|---|"]
     rows += [
-        f"| start | {role} | as recorded | {reason} | {OBSERVER_STARTS.get(role, 'never')} |"
+        f"| start | {role} | = | {reason} | {OBSERVER_STARTS.get(role, '')} |"
         for role, reason in VOTER_STARTS.items()
     ]
     for edge, (step, reason) in VOTER_TRANSITIONS.items():
-        seen_by_observer = "never"
+        seen_by_observer = ""
         if edge in OBSERVER_TRANSITIONS:
             observer_step, observer_reason = OBSERVER_TRANSITIONS[edge]
             seen_by_observer = "the same" if observer_reason == reason else observer_reason

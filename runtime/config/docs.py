@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from metaquorum.runtime.config.foreign import ALIASES, ALWAYS, WITH_TLS
+from metaquorum.runtime.config.foreign import ALIASES
 from metaquorum.runtime.config.key import MAX_INT, MAX_LONG, Key
 from metaquorum.runtime.config.keys import GROUPS
 
@@ -39,19 +39,10 @@ _FOREIGN = f"""
 The file of a Kafka node may be used unchanged.
 {_OLD_NAMES} where the newer name is absent.
 A key that is not used is named in one warning at the start, if the node is only slower, lacks a feature or
-keeps more data without it. If ignoring it would admit, reveal or change something that the key protects, it
-is refused with a line that says what to do:
-
-| refused | keys |
-|---|---|
+keeps more data without it. If ignoring it would admit, reveal or change something that the key protects
+(`authorizer.class.name`, a SASL listener, an encrypted private key), it is refused with a line that says
+what to do.
 """
-
-_BY_LISTENER = (
-    "a listener in use is SASL_PLAINTEXT or SASL_SSL | `listeners`",
-    "that listener is SSL | `listener.name.<listener>.ssl.*`",
-    "is not that of the first of `advertised.listeners` | "
-    "`inter.broker.listener.name`, `security.inter.broker.protocol`",
-)
 
 
 def list_item(text: str) -> str:
@@ -96,15 +87,6 @@ def _item(key: Key, marked: bool) -> str:
     return list_item(f"{name} ({of_role}{_default(key)}{'; ' + allowed if allowed else ''}): {key.text}")
 
 
-def _refusals() -> dict[str, list[str]]:
-    """The keys that are refused, by when."""
-    found: dict[str, list[str]] = {}
-    for table, where in ((ALWAYS, ""), (WITH_TLS, ", and a listener is SSL")):
-        for name, refusal in sorted(table.items()):
-            found.setdefault(refusal.when + where, []).append(f"`{name}`")
-    return found
-
-
 def configuration_page() -> str:
     """The whole page."""
     parts = [_HEAD]
@@ -113,8 +95,6 @@ def configuration_page() -> str:
         roles = {key.roles for key in keys}
         parts += [_item(key, marked=len(roles) > 1) for key in keys]
     parts.append(_FOREIGN)
-    parts += [f"| {when} | {', '.join(names)} |\n" for when, names in _refusals().items()]
-    parts += [f"| {text} |\n" for text in _BY_LISTENER]
     return "".join(parts)
 
 

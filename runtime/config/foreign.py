@@ -25,7 +25,6 @@ ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
 class KeyRefusal:
     """Why a key is refused, and for which values."""
 
-    when: str
     advice: str
     applies: Callable[[str], bool] = bool
 
@@ -38,43 +37,36 @@ def _restricts_tls(value: str) -> bool:
     return bool(value) and not {"TLSv1.2", "TLSv1.3"} <= {part.strip() for part in value.split(",")}
 
 
-_SET = "set"
 _POLICY = "remove the line to allow what the policy would refuse"
 _INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location instead"
 
 ALWAYS: Mapping[str, KeyRefusal] = {
     "authorizer.class.name": KeyRefusal(
-        _SET,
-        ("remove the line if any client that reaches a listener may do everything"),
+        "remove the line if any client that reaches a listener may do everything"
     ),
-    "create.topic.policy.class.name": KeyRefusal(_SET, _POLICY),
-    "alter.config.policy.class.name": KeyRefusal(_SET, _POLICY),
-    "config.providers": KeyRefusal(_SET, "write the values into the file"),
-    "delete.topic.enable": KeyRefusal(
-        "`false`", "topics can always be deleted; remove the line", _is("false")
-    ),
+    "create.topic.policy.class.name": KeyRefusal(_POLICY),
+    "alter.config.policy.class.name": KeyRefusal(_POLICY),
+    "config.providers": KeyRefusal("write the values into the file"),
+    "delete.topic.enable": KeyRefusal("topics can always be deleted; remove the line", _is("false")),
     "remote.log.storage.system.enable": KeyRefusal(
-        "`true`", "there is no tiered storage, and its records would be missing", _is("true")
+        "there is no tiered storage, and its records would be missing", _is("true")
     ),
-    "zookeeper.connect": KeyRefusal(_SET, "remove the line and set controller.quorum.voters"),
-    "zookeeper.metadata.migration.enable": KeyRefusal(
-        "`true`", "finish the migration with Kafka", _is("true")
-    ),
+    "zookeeper.connect": KeyRefusal("remove the line and set controller.quorum.voters"),
+    "zookeeper.metadata.migration.enable": KeyRefusal("finish the migration with Kafka", _is("true")),
 }
 WITH_TLS: Mapping[str, KeyRefusal] = {
-    "ssl.cipher.suites": KeyRefusal(_SET, "gRPC chooses the cipher suites; remove the line"),
+    "ssl.cipher.suites": KeyRefusal("gRPC chooses the cipher suites; remove the line"),
     "ssl.enabled.protocols": KeyRefusal(
-        "without TLSv1.2 or TLSv1.3",
         "TLSv1.2 and TLSv1.3 are always enabled; remove the line",
         _restricts_tls,
     ),
-    "ssl.engine.factory.class": KeyRefusal(_SET, "there are no plug-ins; remove the line"),
-    "ssl.key.password": KeyRefusal(_SET, "decrypt the private key"),
-    "ssl.keystore.password": KeyRefusal(_SET, "a PEM file has no password; remove the line"),
-    "ssl.truststore.password": KeyRefusal(_SET, "a PEM file has no password; remove the line"),
-    "ssl.keystore.key": KeyRefusal(_SET, _INLINE),
-    "ssl.keystore.certificate.chain": KeyRefusal(_SET, _INLINE),
-    "ssl.truststore.certificates": KeyRefusal(_SET, _INLINE),
+    "ssl.engine.factory.class": KeyRefusal("there are no plug-ins; remove the line"),
+    "ssl.key.password": KeyRefusal("decrypt the private key"),
+    "ssl.keystore.password": KeyRefusal("a PEM file has no password; remove the line"),
+    "ssl.truststore.password": KeyRefusal("a PEM file has no password; remove the line"),
+    "ssl.keystore.key": KeyRefusal(_INLINE),
+    "ssl.keystore.certificate.chain": KeyRefusal(_INLINE),
+    "ssl.truststore.certificates": KeyRefusal(_INLINE),
 }
 """Refused where a listener of this node, or the controllers', is SSL; else they do nothing in Kafka."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -121,3 +122,12 @@ def test_the_documented_table_is_that_of_the_program() -> None:
     assert path.read_text() == metrics_page(), (
         "run: python -m metaquorum.runtime.metrics.docs > docs/metrics.md"
     )
+
+
+def test_alerts_ask_for_metrics_that_exist() -> None:
+    rules = (Path(__file__).resolve().parents[3] / "examples" / "prometheus_alerts.yml").read_text("utf-8")
+    asked = set(re.findall(r"\b((?:kafka|metaquorum)_\w+)", rules))
+    assert len(asked) >= 12
+    assert {name.removesuffix("_bucket") for name in asked} <= {
+        metric.shown_name for metric in METRICS.values()
+    }

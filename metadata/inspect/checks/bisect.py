@@ -33,6 +33,7 @@ from metaquorum.metadata.inspect.walk.states import (
     steps_from,
     with_quorum,
 )
+from metaquorum.metadata.inspect.walk.walk import Notes, Walk
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import UnknownRecord
@@ -256,30 +257,14 @@ class _Search:
         return self._result(BINARY, reason, end_offset)
 
     def _nearer(self, good: FoundState) -> FoundState:
-        """The last state that is not false, to within STRIDE batches: those before it are replayed in columns
-        and asked about once a stride. Stops early at whatever the walk batch by batch must judge itself."""
-        engine = Replayer(good.state, on_error=lambda error: None)
-        mark, quorum = good.state, good.quorum
-        for number, batch in enumerate(self._log.batches(good.end_offset or None), 1):
-            if not isinstance(batch, RecordBatch):
+        """The last state that is not false, to within STRIDE batches: those before it are replayed without a
+        look at each. Stops early at whatever the walk batch by batch must judge itself."""
+        start = FoundState(state=good.state, snapshot=good.snapshot, quorum=good.quorum)
+        for found in Walk(self._log, start, Notes(None), past_corruption=False).strides(self._end, STRIDE):
+            if self._asked(found) is Verdict.FALSE:
                 break
-            header = batch.header
-            if header.next_offset <= engine.end_offset:
-                continue
-            if header.base_offset != engine.end_offset or _is_past(
-                header.next_offset, header.max_timestamp_ms, self._end
-            ):
-                break
-            engine.apply_batch(batch)
-            if engine.skipped:
-                break
-            if number % STRIDE == 0:
-                state = engine.state()
-                found = FoundState(state=state, quorum=quorum)
-                if self._asked(found) is Verdict.FALSE:
-                    break
-                mark = state
-        return FoundState(state=mark, snapshot=good.snapshot, quorum=quorum)
+            good = found
+        return good
 
     def headers(self, predicate: Predicate, start_at: Point | None) -> Bisection:
         """Needs no state: epochs, offsets and times are in the headers of batches."""
@@ -295,7 +280,7 @@ class _Search:
             header = batch.header
             if header.next_offset <= first:
                 continue
-            if _is_past(header.next_offset, header.max_timestamp_ms, self._end):
+            if not self._end.covers(header.next_offset, header.max_timestamp_ms):
                 break
             if header.base_offset > expected and not self._past_corruption:
                 self._tell(
@@ -381,9 +366,3 @@ class _Search:
     def _tell(self, line: str) -> None:
         if self._on_problem is not None:
             self._on_problem(line)
-
-
-def _is_past(next_offset: int, time_ms: int, end: Point) -> bool:
-    if end.offset is not None:
-        return next_offset > end.offset
-    return end.time_ms is not None and time_ms > end.time_ms

@@ -19,7 +19,7 @@ from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord
 from metaquorum.metadata.records.types import TopicRecord
-from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, parse_header
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import BatchError, FileMissingError, NotALogError, StorageError
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
@@ -119,12 +119,21 @@ class MetadataLog:
     @property
     def end_offset(self) -> int:
         """One more than the last offset that can be read now. Reads the last segment."""
+        last, segments = self.last_header(), self.segments
+        if last is not None:
+            return last.next_offset
+        return segments[-1] if segments else self.start_offset
+
+    def last_header(self) -> BatchHeader | None:
+        """That of the last batch that can be read now. Reads the last segment."""
         segments = self.segments
-        end = segments[-1] if segments else self.start_offset
-        for found in self.batches(segments[-1] if segments else None):
-            if isinstance(found, RecordBatch):
-                end = found.header.next_offset
-        return end
+        last: RecordBatch | BatchRun | None = None
+        for item in self.runs(segments[-1] if segments else None):
+            if not isinstance(item, Damage):
+                last = item
+        if isinstance(last, BatchRun):
+            return parse_header(last.data, int(last.places[-2]))
+        return None if last is None else last.header
 
     def size_bytes(self) -> int:
         """Bytes of all segments (or of the file), for progress."""

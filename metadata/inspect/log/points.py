@@ -22,6 +22,13 @@ class Point:
         """True for the end of the log, wherever that is."""
         return self.offset is None and self.time_ms is None
 
+    def covers(self, next_offset: int, time_ms: int) -> bool:
+        """Whether a batch that ends before `next_offset`, and whose newest record is of `time_ms`, is before
+        this place."""
+        if self.offset is not None:
+            return next_offset <= self.offset
+        return self.time_ms is None or time_ms <= self.time_ms
+
 
 END = Point()
 _LIKELY_MS = 10**12

@@ -11,12 +11,10 @@ from collections.abc import Iterator, Sequence
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
-from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, NotALogError
 from metaquorum.storage.files.snapshots import list_snapshots
 from metaquorum.storage.log.config import METADATA_DIRECTORY
-from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.segment import list_segments
 from metaquorum.storage.types import LogPosition
 
@@ -99,15 +97,10 @@ def require_one_quorum(logs: Sequence[MetadataLog], where: str) -> None:
 def log_end(log: MetadataLog) -> LogPosition:
     """The position behind the last whole batch or, where that is later, the newest snapshot. Reads the last
     segment."""
+    last = log.last_header()
     end = LogPosition(0, log.start_offset)
-    segments = log.segments
-    for found in log.runs(segments[-1] if segments else None):
-        if isinstance(found, Damage):
-            continue
-        if isinstance(found, RecordBatch):
-            end = LogPosition(found.header.leader_epoch, found.header.next_offset)
-        else:
-            end = LogPosition(found.epoch, found.next_offset)
+    if last is not None:
+        end = LogPosition(last.leader_epoch, last.next_offset)
     newest = [] if log.is_checkpoint else log.snapshots()[-1:]
     return max([end, *newest])
 

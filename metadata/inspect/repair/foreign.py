@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.repair.log_copy import stored_epochs
+from metaquorum.metadata.inspect.walk.passage import apply_anywhere
 from metaquorum.metadata.inspect.walk.sound_headers import sound_headers
 from metaquorum.metadata.inspect.walk.states import earliest, state_at
 from metaquorum.metadata.records import control
@@ -23,7 +24,6 @@ from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import name_of
-from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import parse_segment_name
 
@@ -148,21 +148,11 @@ def _segments(log: MetadataLog, table: EpochTable) -> Iterator[_Segment]:
         known = table.epoch_at(header.base_offset)
         current.denied += known is not None and known != header.leader_epoch
         refused.clear()
-        _apply(engine, batch)
+        apply_anywhere(engine, batch)
         if current.batches <= LOOKED_AT_BATCHES:
             _witness(current, batch, refused)
     if current is not None:
         yield current
-
-
-def _apply(engine: Replayer, batch: RecordBatch) -> None:
-    if batch.header.next_offset <= engine.end_offset:
-        return
-    engine.builder.offset = batch.header.base_offset
-    try:
-        engine.apply_batch(batch)
-    except (BatchError, RecordDecodeError):
-        engine.builder.offset = batch.header.next_offset
 
 
 def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:

@@ -15,6 +15,7 @@ from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
 from metaquorum.metadata.inspect.repair.foreign import refuse_foreign
 from metaquorum.metadata.inspect.repair.log_copy import NodeFiles, NodeWriter, stored_epochs
 from metaquorum.metadata.inspect.repair.repair_plan import RepairedRange, RepairReport, RepairRequest
+from metaquorum.metadata.inspect.walk.passage import apply_anywhere
 from metaquorum.metadata.inspect.walk.rewrite import (
     NO_OP_LEVEL,
     filling,
@@ -255,16 +256,10 @@ class RepairPass:
 
     def _apply(self, engine: Replayer, batch: RecordBatch) -> dict[int, str]:
         """What of a batch cannot be applied, by offset; nothing for what is below the snapshot."""
-        header = batch.header
-        if header.next_offset <= engine.end_offset:
-            return {}
         self._failing = {}
-        engine.builder.offset = header.base_offset
-        try:
-            engine.apply_batch(batch)
-        except (BatchError, RecordDecodeError) as error:
-            engine.builder.offset, engine.builder.epoch = header.next_offset, header.leader_epoch
-            return dict.fromkeys(range(header.base_offset, header.next_offset), str(error))
+        unreadable = apply_anywhere(engine, batch)
+        if unreadable is not None:
+            return dict.fromkeys(range(batch.header.base_offset, batch.header.next_offset), unreadable)
         return self._failing
 
     def _replay(self, batch: RecordBatch, out: RecordBatch) -> dict[int, str]:

@@ -3,7 +3,6 @@ in time, and what it cannot tell. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 
 from metaquorum.metadata.image import BROKER_RESOURCE, MetadataImage
@@ -16,8 +15,6 @@ from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
 from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
-from metaquorum.storage.log.reader import Damage
-from metaquorum.storage.log.runs import BatchRun
 
 IDLE_INTERVALS = 10
 """So many are left out before silence is a gap: a slow disk and a long pause leave out a few."""
@@ -30,7 +27,8 @@ def idle_interval_ms(log: MetadataLog) -> int | None:
     median of what it did; None for a log without them, whose silence means nothing."""
     steps: list[int] = []
     last: int | None = None
-    for number, batch in enumerate(_batches(log)):
+    batches = (found for found in log.batches() if isinstance(found, RecordBatch))
+    for number, batch in enumerate(batches):
         if number >= _SAMPLE:
             break
         time_ms = batch.header.max_timestamp_ms
@@ -50,14 +48,8 @@ def gap_ms(interval_ms: int | None) -> int:
 
 def last_time_ms(log: MetadataLog) -> int | None:
     """The time of the log's last batch, Unix ms, by the log's clock; None for a log without one."""
-    found: tuple[int, int] | None = None
-    segments = log.segments
-    for item in log.runs(segments[-1] if segments else None):
-        if isinstance(item, RecordBatch):
-            found = item.header.base_offset, item.header.max_timestamp_ms
-        elif isinstance(item, BatchRun):
-            found = item.next_offset - 1, int(item.timestamps_ms()[-1])
-    return None if found is None else clock_of(log).time_ms(*found)
+    last = log.last_header()
+    return None if last is None else clock_of(log).time_ms(last.base_offset, last.max_timestamp_ms)
 
 
 def cannot_tell(
@@ -81,14 +73,6 @@ def cannot_tell(
 
 def _has_default_min_isr(image: MetadataImage) -> bool:
     return MIN_INSYNC_REPLICAS in (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {})
-
-
-def _batches(log: MetadataLog) -> Iterator[RecordBatch]:
-    for item in log.runs():
-        if isinstance(item, BatchRun):
-            yield from item.batches()
-        elif not isinstance(item, Damage):
-            yield item
 
 
 def _is_idle(batch: RecordBatch) -> bool:

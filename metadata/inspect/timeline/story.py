@@ -27,7 +27,7 @@ from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs
+from metaquorum.metadata.inspect.walk.passage import decoded
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
@@ -226,7 +226,7 @@ class _Story:
         end, seen = self._end, self._seen
         if limit is not None and end.time_ms is None:
             end = Point(offset=limit if end.offset is None else min(limit, end.offset))
-        for item in decoded_runs(self._log, first, end, timeline.pieces, may_create):
+        for item in decoded(self._log, first, end, timeline.pieces, may_create):
             if isinstance(item, Damage) and item.offset < first:
                 continue
             if isinstance(item, Damage):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import chain
 
 from metaquorum.metadata.columnar.apply_changes import store
 from metaquorum.metadata.errors import ReplayError, UnknownRecordError
@@ -18,6 +17,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
 from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
+from metaquorum.metadata.inspect.walk.passage import Passage, Split
 from metaquorum.metadata.inspect.walk.rewrite import with_header
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
 from metaquorum.metadata.records.batches import DecodedRecord, decode_readable
@@ -47,11 +47,9 @@ class Walk:
         self.found = found
         self.engine = Replayer(found.state, on_error=notes.refused)
         self._start_offset = self.engine.end_offset
-        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(self.engine.end_offset or None)
-        self._opened: Iterator[RecordBatch | Stretch] = iter(())
+        self._passage = Passage(log, self._start_offset)
         self._concern: Concern | None = None
-        self._ahead: list[RecordBatch | BatchRun | Stretch | Damage] = []
-        self._pending: RecordBatch | Damage | None = None
+        self._beyond: RecordBatch | None = None
         self._damage: Damage | None = None
         self._moved = found.snapshot is not None
         self._reached = False
@@ -60,16 +58,31 @@ class Walk:
 
     def run_to(self, limit: Point) -> None:
         """Applies every batch before `limit`."""
-        while (batch := self._next(limit, whole_runs=True)) is not None:
+        while (batch := self._next(limit, self._apply_run)) is not None:
             if isinstance(batch, RecordBatch):
                 self._apply(batch)
+
+    def strides(self, limit: Point, batches: int) -> Iterator[FoundState]:
+        """Applies every batch before `limit` and gives the state each so many `batches`. Ends early behind
+        the first batch that is not as it should be."""
+        count = 0
+        while (batch := self._next(limit, BatchRun.batches)) is not None:
+            if isinstance(batch, RecordBatch):
+                self._apply(batch)
+            if self._notes.lines or self._notes.unknown:
+                return
+            count += 1
+            if count % batches == 0:
+                found = self.found
+                yield FoundState(state=self.engine.state(), snapshot=found.snapshot, quorum=found.quorum)
 
     def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[WalkStep | Passed]:
         """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
         need go by together."""
         self._concern = concern
         before: ReplayState | None = None
-        while (batch := self._next(limit)) is not None:
+        split = BatchRun.batches if concern is None else self._needed
+        while (batch := self._next(limit, split)) is not None:
             if isinstance(batch, Stretch):
                 if concern is not None and concern.together and not batch.is_idle:
                     leapt = self._leap(batch)
@@ -129,7 +142,9 @@ class Walk:
         if not fits:
             concern = replace(self._concern or Concern(), together=False)
             parts = pieces(low.part(), concern, self.engine.builder.topics.by_name.get)
-        self._opened = chain(parts, (rest,) if rest.batches else (), self._opened)
+        if rest.batches:
+            self._passage.put_in((rest,))
+        self._passage.put_in(parts)
 
     def finish(self, point: Point) -> FoundState:
         """The state reached. Raises InspectError for a place that the log does not reach."""
@@ -137,11 +152,11 @@ class Walk:
         found.state = self.engine.state()
         found.problems, found.unknown = self._notes.lines, self._notes.unknown
         found.coverage = self._notes.coverage
-        if found.stopped is None and self._pending is None:
+        if found.stopped is None and self._beyond is None:
             self._check_reaches(point)
-        if point.time_ms is not None and isinstance(self._pending, RecordBatch) and not self._moved:
+        if point.time_ms is not None and self._beyond is not None and not self._moved:
             raise InspectError(
-                f"{self._log.path} begins at {utc_text(self._pending.header.max_timestamp_ms)}, after"
+                f"{self._log.path} begins at {utc_text(self._beyond.header.max_timestamp_ms)}, after"
                 f" {utc_text(point.time_ms)}; give a later time, or an offset from {found.end_offset} on"
             )
         return found
@@ -161,26 +176,14 @@ class Walk:
                 f" this is the state at its end, offset {found.end_offset}"
             )
 
-    def _next(self, limit: Point, *, whole_runs: bool = False) -> RecordBatch | Stretch | None:  # noqa: C901
-        """The next batch to apply; None at the limit, at the end, and where records are missing. With
-        `whole_runs`, runs of batches before the limit are applied on the way; with a concern, a stretch that
-        it does not need comes as one."""
+    def _next(self, limit: Point, split: Split) -> RecordBatch | Stretch | None:
+        """The next batch to apply; None at the limit, at the end, and where records are missing."""
+        self._beyond = None
         while self.found.stopped is None:
-            item = self._take()
+            item = self._passage.next(self.engine.end_offset, limit, split)
             if item is None:
                 self._tell_lost_end()
                 return None
-            if isinstance(item, BatchRun):
-                self._reached = self._reached or item.next_offset > self._start_offset
-                fits = self._fits(item, limit)
-                if whole_runs and fits:
-                    self._moved = True
-                    self.engine.apply_run(item)
-                elif self._concern is not None and fits:
-                    self._opened = pieces(item, self._concern, self.engine.builder.topics.by_name.get)
-                else:
-                    self._opened = item.batches()
-                continue
             if isinstance(item, Stretch):
                 return item
             if isinstance(item, Damage):
@@ -188,38 +191,29 @@ class Walk:
                     self._damage = item
                     self._notes.add(damage_line(item))
                 continue
-            if item.header.next_offset <= self._start_offset and not self._reached:
+            header = item.header
+            self._reached = self._reached or header.next_offset > self._start_offset
+            if not self._reached:
                 continue
-            self._reached = True
-            if _is_past(item.header, limit):
-                self._pending = item
+            if not limit.covers(header.next_offset, header.max_timestamp_ms):
+                self._beyond = item
+                self._passage.put_back(item)
                 return None
-            if item.header.base_offset == self.engine.end_offset:
+            if header.base_offset == self.engine.end_offset:
                 return item
             fitting = self._goes_on(item, limit)
             if fitting is not None:
                 return fitting
         return None
 
-    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
-        """What was put back, the next piece of an opened run, or what the log has next."""
-        item: RecordBatch | BatchRun | Stretch | Damage | None = self._pending
-        if item is None and self._ahead:
-            return self._ahead.pop(0)
-        if item is None:
-            item = next(self._opened, None)
-        if item is None:
-            item = next(self._source, None)
-        self._pending = None
-        return item
+    def _apply_run(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        self._moved = self._reached = True
+        self.engine.apply_run(run)
+        return iter(())
 
-    def _fits(self, run: BatchRun, limit: Point) -> bool:
-        """Whether a run follows what was replayed and is before the limit as a whole."""
-        if run.base_offset != self.engine.end_offset:
-            return False
-        if limit.offset is not None:
-            return run.next_offset <= limit.offset
-        return limit.time_ms is None or int(run.timestamps_ms().max()) <= limit.time_ms
+    def _needed(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
+        self._reached = True
+        return pieces(run, self._concern or Concern(), self.engine.builder.topics.by_name.get)
 
     def _goes_on(self, batch: RecordBatch, limit: Point) -> RecordBatch | None:
         """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
@@ -277,15 +271,12 @@ class Walk:
     def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
         """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
         covers, is damaged then (see `sound_headers`)."""
-        following: list[RecordBatch | BatchRun | Stretch | Damage] = []
-        while (item := self._take()) is not None:
-            following.append(item)
-            if not isinstance(item, Damage):
-                break
-        self._ahead = [*following, *self._ahead]
-        if not following or isinstance(last := following[-1], Damage):
+        following = self._passage.peek()
+        if following is None:
             return False
-        next_base = last.header.base_offset if isinstance(last, RecordBatch) else last.base_offset
+        next_base = (
+            following.header.base_offset if isinstance(following, RecordBatch) else following.base_offset
+        )
         return next_base == expected + batch.header.last_offset_delta + 1
 
     def _apply(self, batch: RecordBatch) -> None:
@@ -318,12 +309,6 @@ class Walk:
 def _missing(expected: int, found: int) -> str:
     last = found - 1
     return f"offset {last} is missing" if last == expected else f"offsets {expected} to {last} are missing"
-
-
-def _is_past(header: BatchHeader, limit: Point) -> bool:
-    if limit.offset is not None:
-        return header.next_offset > limit.offset
-    return limit.time_ms is not None and header.max_timestamp_ms > limit.time_ms
 
 
 class Notes:

@@ -24,7 +24,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
-from metaquorum.metadata.inspect.walk.decoded_runs import decoded_runs, place_of
+from metaquorum.metadata.inspect.walk.passage import decoded, place_of
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
 from metaquorum.metadata.inspect.why.why import Chain
@@ -207,7 +207,7 @@ class _Walk:
         end = point
         if limit is not None and point.time_ms is None:
             end = Point(offset=limit if point.offset is None else min(limit, point.offset))
-        for item in decoded_runs(log, first, end, chain.pieces, chain.is_passed):
+        for item in decoded(log, first, end, chain.pieces, chain.is_passed):
             if isinstance(item, Damage):
                 damaged = True
                 if end.offset is None or item.offset < end.offset:

@@ -1,0 +1,123 @@
+"""The one way through a log from its batches: what comes next, runs opened as far as a tool needs them.
+
+Owns the order of what was read, put back and opened. `walk.Walk` replays what comes; tools that look at
+records take it `decoded`. Knows no state: what of a run is needed a `Split` says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, decode_item
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.replay import Replayer
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import BatchRun
+
+Split = Callable[[BatchRun], Iterator[RecordBatch | Stretch]]
+"""Which batches of a run are needed one by one. A Split that applies the run itself gives nothing."""
+Piece = RecordBatch | Stretch | Damage
+
+
+class Passage:
+    """Goes through a log once, from the batch that holds `start_offset` on."""
+
+    def __init__(self, log: MetadataLog, start_offset: int) -> None:
+        self._source: Iterator[RecordBatch | BatchRun | Damage] = log.runs(start_offset or None)
+        self._opened: Iterator[RecordBatch | Stretch] = iter(())
+        self._ahead: deque[RecordBatch | BatchRun | Stretch | Damage] = deque()
+
+    def next(self, expected: int, limit: Point, split: Split) -> Piece | None:
+        """What comes next; None at the end. A run that begins at `expected` and is before `limit` as a whole
+        is opened by `split`, any other one batch by batch."""
+        while isinstance(item := self._take(), BatchRun):
+            fits = item.base_offset == expected and is_before(item, limit)
+            self._opened = split(item) if fits else item.batches()
+        return item
+
+    def put_back(self, item: RecordBatch) -> None:
+        """It comes next again."""
+        self._ahead.appendleft(item)
+
+    def put_in(self, parts: Iterable[RecordBatch | Stretch]) -> None:
+        """These come before what is left of an opened run."""
+        self._opened = chain(parts, self._opened)
+
+    def peek(self) -> RecordBatch | BatchRun | Stretch | None:
+        """What comes next behind damage, which stays."""
+        read: list[RecordBatch | BatchRun | Stretch | Damage] = []
+        while (item := self._take()) is not None:
+            read.append(item)
+            if not isinstance(item, Damage):
+                break
+        self._ahead.extendleft(reversed(read))
+        return None if isinstance(item, Damage) else item
+
+    def _take(self) -> RecordBatch | BatchRun | Stretch | Damage | None:
+        if self._ahead:
+            return self._ahead.popleft()
+        item = next(self._opened, None)
+        return next(self._source, None) if item is None else item
+
+
+def decoded(
+    log: MetadataLog,
+    start: int,
+    limit: Point,
+    split: Split,
+    is_passed: Callable[[RecordBatch], bool] | None = None,
+) -> Iterator[ReadBatch | RecordBatch | Stretch | Damage]:
+    """What `log.items` gives from `start` on, but stretches where `split` gives them. A batch alone that
+    `is_passed` comes as it is."""
+    if log.is_checkpoint:
+        yield from log.items(start or None)
+        return
+    passage, expected = Passage(log, start), start
+    while (piece := passage.next(expected, limit, split)) is not None:
+        if isinstance(piece, Stretch):
+            expected = piece.next_offset
+            yield piece
+        elif is_passed is not None and isinstance(piece, RecordBatch) and is_passed(piece):
+            expected = piece.header.next_offset
+            yield piece
+        else:
+            for item in decode_item(piece):
+                if isinstance(item, ReadBatch):
+                    expected = item.batch.header.next_offset
+                yield item
+
+
+def place_of(item: ReadBatch | RecordBatch | Stretch) -> tuple[int, int, int]:
+    """First offset, offset after the last one, time."""
+    if isinstance(item, Stretch):
+        return item.base_offset, item.next_offset, item.time_ms
+    header = item.batch.header if isinstance(item, ReadBatch) else item.header
+    return header.base_offset, header.next_offset, header.max_timestamp_ms
+
+
+def is_before(run: BatchRun, limit: Point) -> bool:
+    """Whether all of a run is before a place."""
+    if limit.time_ms is None:
+        return limit.covers(run.next_offset, 0)
+    return limit.covers(run.next_offset, int(run.timestamps_ms().max()))
+
+
+def apply_anywhere(engine: Replayer, batch: RecordBatch) -> str | None:
+    """Applies a batch at its own offset, whatever is missing before it; nothing for one that was replayed
+    already. Gives what is wrong with one whose records cannot be read: the replay continues behind it."""
+    header = batch.header
+    if header.next_offset <= engine.end_offset:
+        return None
+    engine.builder.offset = header.base_offset
+    try:
+        engine.apply_batch(batch)
+    except (BatchError, RecordDecodeError) as error:
+        engine.builder.offset, engine.builder.epoch = header.next_offset, header.leader_epoch
+        return str(error)
+    return None

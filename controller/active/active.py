@@ -16,7 +16,6 @@ from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
 from metaquorum.controller.active.broker_registration import decide_register_broker, decide_unregister_broker
 from metaquorum.controller.active.heartbeats import decide_heartbeat
 from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn, outcome_of, refused
-from metaquorum.controller.active.partition_requests import TOPICS_REQUESTS, decide_topics
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.controller.active.steps import Steps
 from metaquorum.controller.active.work import RemoveBroker, Work
@@ -25,8 +24,17 @@ from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import RequestArrived
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.partitions.reassignments import refuse_reassignments
-from metaquorum.controller.partitions.topics import refuse_all
+from metaquorum.controller.partitions.alter_partition import decide_alter_partition
+from metaquorum.controller.partitions.elections import decide_elections
+from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
+from metaquorum.controller.partitions.reassignments import decide_reassignments, refuse_reassignments
+from metaquorum.controller.partitions.topics import (
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+    refuse_all,
+)
+from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.metadata.errors import ApiError, ErrorCode, RecordEncodeError
 from metaquorum.metadata.requests.broker_ids import (
@@ -39,13 +47,30 @@ from metaquorum.metadata.requests.broker_ids import (
 from metaquorum.metadata.requests.common import (
     BrokerHeartbeatRequest,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
 )
-from metaquorum.metadata.requests.partitions import CreatePartitionsRequest
+from metaquorum.metadata.requests.partitions import (
+    PARTITIONS_REQUESTS,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    CreatePartitionsRequest,
+    ElectLeadersRequest,
+    PartitionsRequest,
+)
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest
 from metaquorum.metadata.requests.settings import SETTINGS_REQUESTS, SettingsRequest, UpdateFeaturesRequest
 from metaquorum.storage.errors import BatchError
+
+TopicsRequest = CreateTopicsRequest | DeleteTopicsRequest | AlterReassignmentsRequest | PartitionsRequest
+_TOPICS_REQUESTS = (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    AlterReassignmentsRequest,
+    *PARTITIONS_REQUESTS,
+)
 
 
 class ActiveController:
@@ -139,9 +164,62 @@ class ActiveController:
             return self._settings(arrived.key, request, wall_ms)
         if isinstance(request, BROKER_ID_REQUESTS):
             return self._broker_id(arrived, request, now_ms)
-        if isinstance(request, TOPICS_REQUESTS):
-            return decide_topics(state, arrived.key, request)
+        if isinstance(request, _TOPICS_REQUESTS):
+            return self._topics(arrived.key, request)
         raise TypeError(f"{type(request).__name__} is nothing that the active controller decides")
+
+    def _topics(self, key: int, request: TopicsRequest) -> Outcome:
+        state, config = self._state, self._config
+        image, rng = state.image, state.rng
+        most = config.records_per_request_max
+        match request:
+            case CreateTopicsRequest():
+                result = decide_create_topics(
+                    image, request, config, candidates=state.candidates(), new_topic_id=state.new_id, rng=rng
+                )
+            case DeleteTopicsRequest():
+                result = decide_delete_topics(image, request, config)
+            case CreatePartitionsRequest():
+                result = decide_create_partitions(
+                    image, request, config, candidates=state.candidates(), rng=rng
+                )
+            case AlterReassignmentsRequest():
+                result = decide_reassignments(image, request, state.rules(), records_max=most)
+            case ElectLeadersRequest():
+                result = decide_elections(image, request, state.rules(), records_max=most)
+            case AlterPartitionRequest():
+                result = decide_alter_partition(image, request, state.rules())
+            case AssignReplicasToDirsRequest(broker_id=broker_id):
+                result = decide_assign_replicas(image, request, state.rules(), records_max=most)
+                return self._assigned(key, broker_id, result)
+            case _:
+                assert_never(request)
+        return outcome_of(key, result)
+
+    def _assigned(self, key: int, broker_id: int, result: ControllerResult) -> Outcome:
+        """Replicas that wait for an unclean election, since the directory that held them is gone, are
+        remembered until that is settled; operators read of the first that is new."""
+        state, outcome = self._state, outcome_of(key, result)
+        if not isinstance(result.response, AssignReplicasToDirsResponse):
+            return outcome
+        known, first = state.sessions.begun_anew, None
+        changed: dict[tuple[bytes, int, int], bytes | None] = {}
+        for assigned in result.response.results:
+            replica = (assigned.topic_id, assigned.partition, broker_id)
+            directory_before = changed.get(replica, known.get(replica))
+            if assigned.error is not ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
+                if directory_before is not None:
+                    changed[replica] = None
+            elif directory_before != assigned.directory_id:
+                changed[replica] = assigned.directory_id
+                first = first or assigned
+        warnings: tuple[str, ...] = ()
+        if first is not None:
+            topic = state.image.topics.topic(first.topic_id)
+            name = first.topic_id.hex() if topic is None else topic.name
+            text = f"{name}-{first.partition} (and possibly others) remains without a leader: {first.message}"
+            warnings = (text,)
+        return replace(outcome, begun_anew=tuple(changed.items()), warnings=warnings)
 
     def _settings(self, key: int, request: SettingsRequest, wall_ms: int) -> Outcome:
         state = self._state

@@ -21,9 +21,11 @@ def main() -> int:
     if arguments.document:
         (REPOSITORY / DOCUMENT).write_text(render(ways), "utf-8")
     for way in ways:
-        print(f"{way.title}: {len(way.steps)} files")
-        for step in way.steps:
-            print(f"  {step.file}  (entered {step.entered} times, first by {step.functions[0]})")
+        print(f"{way.title}: {len(way.passed.way)} files on the way, {len(way.passed.asked)} more asked")
+        for step in way.passed.way:
+            again = " (left and entered again)" if step.file in way.passed.again else ""
+            print(f"  {step.file}{again}")
+        print(f"  asked: {', '.join(way.passed.asked)}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from pathlib import Path
 
 from tests.walk.recorder import Step
@@ -16,9 +17,12 @@ INTRODUCTION = """\
 # The ways through the house
 
 `make walk` prints these lists, and `make walk OPTIONS=--document` writes this page. A controller and brokers
-run in one process, with real gRPC and real files, and the files that call each other are noted in order.
-Files that call no other file (values, helpers) are left out. Each row has the first sentence of the file's
-docstring and what is called there.
+run in one process, with real gRPC and real files, and every call from one file to another is noted.
+
+A table has the files that lead from the door to the answer: for each place that the way must reach, such as
+the decision, the write to the file, the sync and the commit, the files of all callers, in order. Each row has
+the first sentence of the file's docstring and what is called there. Below it are the files that these ask
+on the way and that ask others in turn, such as for deadlines and invariants; values and helpers are left out.
 """
 
 
@@ -38,7 +42,13 @@ def line(number: int, step: Step) -> str:
 def render(ways: list[Way]) -> str:
     parts = [INTRODUCTION]
     for way in ways:
-        lines = [line(number, step) for number, step in enumerate(way.steps, 1)]
+        lines = [line(number, step) for number, step in enumerate(way.passed.way, 1)]
         table = "\n".join(["| | file | what it owns | called here |", "|---|---|---|---|", *lines])
         parts.append(f"## {way.title}\n\n{table}\n")
+        asked = ", ".join(f"`{file}`" for file in way.passed.asked)
+        told = f"These ask {len(way.passed.asked)} more files: {asked}."
+        if way.passed.again:
+            twice = ", ".join(f"`{file}`" for file in way.passed.again)
+            told = f"One chain of calls enters {twice} twice. {told}"
+        parts.append(textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False) + "\n")
     return "\n".join(parts)

@@ -1,13 +1,14 @@
 """Which files of the package are entered, in order, while something happens in this process.
 
-Owns the hook and the list. A file is entered when one of its functions is called from another file.
+Owns the hook and the list. A file is entered when one of its functions is called from another file. Of the
+functions that mark where a way passes, the files of the callers are noted too.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,11 +19,13 @@ _PREFIX = f"{PACKAGE}/"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file below the repository, the function that was called there, and the file of its caller."""
+    """A file below the repository, the function that was called there, and the file of its caller. `stack`:
+    for a mark, the files of all its callers and its own, outermost first, calls inside of a file left out."""
 
     file: str
     function: str
     caller: str
+    stack: tuple[str, ...] = ()
 
 
 def file_of(frame: FrameType | None) -> str:
@@ -31,11 +34,24 @@ def file_of(frame: FrameType | None) -> str:
     return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else ""
 
 
+def stack_of(frame: FrameType | None) -> tuple[str, ...]:
+    """The files of a call and its callers, outermost first."""
+    files: list[str] = []
+    while frame is not None:
+        file = file_of(frame)
+        if file and (not files or files[-1] != file):
+            files.append(file)
+        frame = frame.f_back
+    return tuple(reversed(files))
+
+
 @dataclass
 class Recorder:
-    """Records while `on`. Install it before the threads begin that it is to see."""
+    """Records while `on`. Install it before the threads begin that it is to see. `marks`: the functions whose
+    callers are noted."""
 
     on: bool = False
+    marks: frozenset[str] = frozenset()
     entries: list[Entry] = field(default_factory=list)
 
     def install(self) -> None:
@@ -59,40 +75,63 @@ class Recorder:
             return
         file = file_of(frame)
         if file and "_pb2" not in file:
-            self.entries.append(Entry(file, frame.f_code.co_qualname, file_of(frame.f_back)))
+            function = frame.f_code.co_qualname
+            stack = stack_of(frame) if function in self.marks else ()
+            self.entries.append(Entry(file, function, file_of(frame.f_back), stack))
 
 
-def between(entries: Iterable[Entry], door: str, answer: str) -> list[Entry]:
-    """From the first call of the function `door` to the first call of `answer` after it. Raises ValueError if
-    one of them was not called."""
-    found: list[Entry] = []
-    inside = False
-    for entry in entries:
-        inside = inside or entry.function.endswith(door)
-        if inside:
-            found.append(entry)
-            if entry.function.endswith(answer):
-                return found
-    raise ValueError(f"{answer if inside else door} was not called")
+def along(entries: Sequence[Entry], marks: Sequence[str]) -> list[Entry]:
+    """From the first call of the first mark to the first call of the last one behind all others. Raises
+    ValueError if a mark was not called behind the one before it."""
+    first = at = -1
+    for mark in marks:
+        at = next((place for place in range(at + 1, len(entries)) if entries[place].function == mark), -1)
+        if at < 0:
+            raise ValueError(f"{mark} was not called, or not behind the mark before it")
+        first = at if first < 0 else first
+    return list(entries[first : at + 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One file of a way, the functions through which it was entered, and how often."""
+    """One file of a way, and the functions through which it was entered."""
 
     file: str
     functions: tuple[str, ...]
-    entered: int
 
 
-def steps(runs: list[list[Entry]]) -> list[Step]:
-    """The files that every run entered and left for another file, in the order of the last run. What happened
-    to run beside one of them is left out, and so are values and helpers."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """`way`: the files that lead from the door to each mark, in order. `asked`: the files that they call on
+    the way and that call others in turn. `again`: files of the way that one chain of calls enters twice."""
+
+    way: tuple[Step, ...]
+    asked: tuple[str, ...]
+    again: tuple[str, ...]
+
+
+def passed(runs: list[list[Entry]], marks: Sequence[str]) -> Passed:
+    """What the last run passed; what happened to run beside one of them is left out, and so are values and
+    helpers. The runs are those of `along`."""
     common = set.intersection(*({entry.file for entry in run} for run in runs))
+    last = runs[-1]
+    stacks = list(_stacks(last, marks))
+    way = dict.fromkeys(file for stack in stacks for file in stack)
     # A file that calls nothing further is a value or a helper of the one before.
     common &= {entry.caller for run in runs for entry in run if entry.caller != entry.file}
-    found: dict[str, list[str]] = {}
-    for entry in runs[-1]:
-        if entry.file in common and entry.file != entry.caller:
-            found.setdefault(entry.file, []).append(entry.function)
-    return [Step(file, tuple(dict.fromkeys(names)), len(names)) for file, names in found.items()]
+    entered: dict[str, list[str]] = {}
+    for entry in last:
+        if entry.file != entry.caller:
+            entered.setdefault(entry.file, []).append(entry.function)
+    again = {file for stack in stacks for at, file in enumerate(stack) if file in stack[:at]}
+    return Passed(
+        way=tuple(Step(file, tuple(dict.fromkeys(entered.get(file, ())))) for file in way),
+        asked=tuple(file for file in entered if file in common and file not in way),
+        again=tuple(file for file in way if file in again),
+    )
+
+
+def _stacks(run: list[Entry], marks: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    rest = iter(run)
+    for mark in marks:
+        yield next(entry for entry in rest if entry.function == mark).stack

@@ -7,7 +7,7 @@ import pytest
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from tests.walk.document import line
-from tests.walk.recorder import Entry, Recorder, Step, between, steps
+from tests.walk.recorder import Entry, Recorder, Step, along, passed
 
 
 def entry(name: str, caller: str = "") -> Entry:
@@ -25,36 +25,61 @@ def test_files_are_noted_in_the_order_in_which_they_are_entered() -> None:
         Batches.parse(data)
     finally:
         recorder.remove()
-    files = list(dict.fromkeys(each.file for each in entries))
+    files = list(dict.fromkeys(entry.file for entry in entries))
     assert files[:2] == ["storage/batches/parsed.py", "storage/batches/batch.py"]
     assert entries[0].function == "Batches.parse"
     assert len(recorder.entries) == len(entries), "what happens after `stop` is not noted"
 
 
-def test_a_way_goes_from_its_door_to_its_answer() -> None:
-    way = [entry("before"), entry("door"), entry("inside"), entry("answer"), entry("after")]
-    assert between(way, "door.run", "answer.run") == way[1:4]
-    with pytest.raises(ValueError, match="answer was not called"):
-        between(way[:3], "door.run", "answer")
-    with pytest.raises(ValueError, match="window was not called"):
-        between(way, "window", "answer.run")
+def mark(name: str, *callers: str) -> Entry:
+    files = (*(f"{caller}.py" for caller in callers), f"{name}.py")
+    return Entry(files[-1], f"{name}.run", files[-2] if callers else "", files)
 
 
-def test_helpers_and_chance_are_left_out() -> None:
+def test_a_mark_has_the_files_of_its_callers() -> None:
+    recorder = Recorder(marks=frozenset({"iter_batches"}))
+    data = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=1, values=[b"x"])
+    recorder.install()
+    try:
+        recorder.start()
+        Batches.parse(data)
+        entries = recorder.stop()
+    finally:
+        recorder.remove()
+    stacks = {entry.function: entry.stack for entry in entries}
+    assert stacks["Batches.parse"] == ()
+    assert stacks["iter_batches"] == ("storage/batches/parsed.py", "storage/batches/batch.py")
+
+
+def test_a_way_goes_from_its_first_mark_to_its_last() -> None:
+    calls = [entry("before"), entry("door"), entry("inside"), entry("answer"), entry("after")]
+    assert along(calls, ["door.run", "answer.run"]) == calls[1:4]
+    with pytest.raises(ValueError, match=r"answer\.run was not called"):
+        along(calls[:3], ["door.run", "answer.run"])
+    with pytest.raises(ValueError, match=r"door\.run was not called, or not behind"):
+        along(calls, ["answer.run", "door.run"])
+
+
+def test_the_way_leads_to_the_marks_and_the_rest_is_asked() -> None:
     run = [
-        entry("a"),
-        entry("b", "a"),
-        entry("clock", "b"),
-        entry("c", "b"),
-        entry("d", "c"),
-        entry("b", "c"),
+        mark("door"),
+        entry("loop", "door"),
+        entry("rule", "loop"),
+        entry("value", "rule"),
+        mark("write", "loop", "core", "loop"),
+        entry("lines", "loop"),
+        mark("answer", "loop"),
     ]
-    other = [*run[:2], entry("tick"), entry("e", "tick"), *run[2:]]
-    found = steps([other, run])
-    assert [(step.file, step.entered) for step in found] == [("a.py", 1), ("b.py", 2), ("c.py", 1)]
+    run.insert(4, entry("core", "loop"))
+    run.insert(5, entry("loop", "core"))
+    other = [*run[:2], entry("chance", "loop"), entry("value", "chance"), *run[2:]]
+    found = passed([other, run], ["door.run", "write.run", "answer.run"])
+    assert [step.file for step in found.way] == ["door.py", "loop.py", "core.py", "write.py", "answer.py"]
+    assert found.again == ("loop.py",), "the core calls the loop that called it"
+    assert found.asked == ("rule.py",), "values, helpers and what happened beside one run are left out"
 
 
 def test_a_step_is_told_by_its_docstring_and_what_is_called() -> None:
-    told = line(3, Step("storage/types.py", ("LogPosition.key", "f.<locals>.run", "g.<locals>.<lambda>"), 2))
+    told = line(3, Step("storage/types.py", ("LogPosition.key", "f.<locals>.run", "g.<locals>.<lambda>")))
     assert told.startswith("| 3 | `storage/types.py` | Value types that name places in a log")
     assert told.endswith("| `LogPosition.key`, `run` |")

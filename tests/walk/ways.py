@@ -25,7 +25,7 @@ from tests.unit.server.nodes import (
     running_broker,
     running_controller,
 )
-from tests.walk.recorder import Entry, Recorder, Step, between, steps
+from tests.walk.recorder import Entry, Passed, Recorder, along, passed
 
 REPEATS = 4
 PATIENCE_S = 60
@@ -38,15 +38,54 @@ CONTROLLER = {
 BROKER = {"broker.heartbeat.interval.ms": "200"}
 
 
+STEP = ("Driver.submit", "Scheduler.submit")
+WRITE = (
+    "encode_and_replay",
+    "RaftCore.append",
+    "Segment.append",
+    "PosixFile.append",
+    "PosixFile.sync",
+    "advance_high_watermark",
+    "Ledger.commit",
+)
+CREATION = (
+    "AdminService.CreateTopics",
+    *STEP,
+    "decide_create_topics",
+    *WRITE,
+    "WaitingRequests.answer",
+    "MessageCodec.answer_to_pb",
+)
+HEARTBEAT = (
+    "BrokerLifecycleService._heartbeat",
+    *STEP,
+    "decide_heartbeat",
+    "WaitingRequests.answer",
+    "MessageCodec.answer_to_pb",
+)
+PRODUCE = (
+    "DataService._begin_produce",
+    *STEP,
+    "Leading.produce",
+    "PosixFile.append",
+    "PosixFile.sync",
+    "Leading.advance",
+    "results_to_pb",
+)
+DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
+CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")
+"""What each way must reach, in order: the files that lead there are the way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     title: str
-    steps: list[Step]
+    passed: Passed
 
 
 async def walk(root: Path) -> list[Way]:
     """Every way, in the order of docs/walkthrough.md."""
-    recorder = Recorder()
+    recorder = Recorder(marks=frozenset((*CREATION, *HEARTBEAT, *PRODUCE, *DEATH, *CATCH_UP)))
     recorder.install()
     try:
         site = new_site(root)
@@ -69,9 +108,9 @@ async def walk(root: Path) -> list[Way]:
             recorder.start()
             async with running_broker(site.broker_file(second)):
                 await unfenced(client, 102)
-                caught_up = between(recorder.stop(), "BrokerNode.start", "ReplicaManager.publish")
+                caught_up = along(recorder.stop(), CATCH_UP)
                 ways.append(Way("A broker's death", await death(recorder, client, broker)))
-                ways.append(Way("A catch-up by snapshot", steps([caught_up])))
+                ways.append(Way("A catch-up by snapshot", passed([caught_up], CATCH_UP)))
             with contextlib.suppress(AssertionError):
                 await doomed.__aexit__(None, None, None)
     finally:
@@ -97,50 +136,46 @@ async def trimmed(controller: ControllerProcess, client: AdminClient) -> None:
             await asyncio.sleep(0.2)
 
 
-async def creations(recorder: Recorder, client: AdminClient) -> list[Step]:
+async def creations(recorder: Recorder, client: AdminClient) -> Passed:
     runs = []
     for number in range(REPEATS):
         recorder.start()
         await client.create_topics([NewTopic(name=f"walk-{number}", partitions=1, replication_factor=1)])
-        runs.append(between(recorder.stop(), ".CreateTopics", ".answer_to_pb"))
-    return steps(runs)
+        runs.append(along(recorder.stop(), CREATION))
+    return passed(runs, CREATION)
 
 
-async def heartbeats(recorder: Recorder) -> list[Step]:
+async def heartbeats(recorder: Recorder) -> Passed:
     """What the controller does with a heartbeat of a broker that wants nothing."""
 
     def whole(entries: list[Entry]) -> list[Entry]:
-        door = "LifecycleService._heartbeat"
-        for first, entry in enumerate(entries):
-            if entry.function.endswith(door):
-                found = between(entries[first:], door, ".answer_to_pb")
-                if any(one.function == "Driver.submit" for one in found):
-                    return found  # and not only its end: a coroutine that goes on is entered again
-        raise ValueError(f"{door} was not called")
+        # A coroutine that goes on is entered again: the door is the last one before the request is queued.
+        queued = next((at for at, entry in enumerate(entries) if entry.function == STEP[0]), len(entries))
+        doors = [at for at, entry in enumerate(entries[:queued]) if entry.function == HEARTBEAT[0]]
+        return along(entries[doors[-1] if doors else 0 :], HEARTBEAT)
 
-    return steps([await until(recorder, whole) for _ in range(REPEATS)])
+    return passed([await until(recorder, whole) for _ in range(REPEATS)], HEARTBEAT)
 
 
-async def produces(recorder: Recorder, site: Site) -> list[Step]:
+async def produces(recorder: Recorder, site: Site) -> Passed:
     connections, runs = GrpcConnections(), []
     async with Producer(connections, [("127.0.0.1", site.broker_port)]) as producer:
         await (await producer.send("walk-0", b"the first one asks for metadata"))
         for _ in range(REPEATS):
             recorder.start()
             await (await producer.send("walk-0", b"a message"))
-            runs.append(between(recorder.stop(), "DataService._begin_produce", "results_to_pb"))
+            runs.append(along(recorder.stop(), PRODUCE))
     await connections.close()
-    return steps(runs)
+    return passed(runs, PRODUCE)
 
 
-async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) -> list[Step]:
+async def death(recorder: Recorder, client: AdminClient, broker: BrokerProcess) -> Passed:
     """From the end of its session until another broker has applied what came of it."""
     broker.node.farewell = lambda: None  # type: ignore[method-assign] -- killed: no last word
     recorder.start()
     broker.driver.end("killed", failed=True)
-    return steps(
-        [await until(recorder, lambda entries: between(entries, ".removal", "ReplicaManager.publish"))]
-    )
+    whole = await until(recorder, lambda entries: along(entries, DEATH))
+    return passed([whole], DEATH)
 
 
 async def until(recorder: Recorder, whole: Callable[[list[Entry]], list[Entry]]) -> list[Entry]:

@@ -72,8 +72,8 @@ def tell_of(message: bytes, ports: Collection[int], refused: RefusedCallers) -> 
     if port in ports and received > 1 and sent <= GREETING_MAX:
         refused.tell(
             peer,
-            f"{{peer}} spoke no HTTP/2 at port {port}, which is without TLS: it may speak TLS (leave it out "
-            "there, or name SSL for this listener in listener.security.protocol.map)",
+            f"{{peer}} did not speak HTTP/2 on port {port}, which is without TLS: it may speak TLS (leave it"
+            " out there, or name SSL for this listener in listener.security.protocol.map)",
         )
 
 

@@ -96,7 +96,7 @@ def check_directories(config: NodeConfig) -> tuple[MetaProperties, tuple[bytes, 
         check_identity(config, own, str(path), identity)
     ids = [found[path].directory_id or b"" for path in config.log_dirs]
     if len(set(ids)) != len(ids):
-        raise StartError("two of log.dirs have the same directory.id: one is a copy; reformat it")
+        raise StartError("two directories of log.dirs have the same directory.id: one is a copy; reformat it")
     return own, tuple(ids)
 
 

@@ -201,9 +201,7 @@ class FaultyDisk:
         normal = normal_path(path)
         directory = parent_of(normal)
         if normal in self._directories:
-            raise DiskError(
-                directory, f"open of {path}", "a directory stands where a file must be; move it away"
-            )
+            raise DiskError(directory, f"open of {path}", "a directory is where a file must be; move it away")
         if directory not in self._directories:
             raise FileMissingError(path)
         self.begin("open", directory, path)

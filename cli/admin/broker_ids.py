@@ -31,7 +31,7 @@ def bindings(options: ClientOptions, as_json: bool) -> None:
     if found.missing_ids:
         click.echo(f"missing ids: {', '.join(map(str, found.missing_ids))}")
     for claim in found.claims:
-        click.echo(f"id {claim.broker_id} is handed out ({claim.source.value}) but not registered yet")
+        click.echo(f"id {claim.broker_id} is allocated ({claim.source.value}) but not registered yet")
 
 
 @click.command()

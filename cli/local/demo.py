@@ -205,7 +205,7 @@ class _Story:
         ]
 
     def _begin_traffic(self) -> None:
-        _step("metaquorum produce (acks=all, min.insync.replicas=2) and metaquorum consume begin, and go on")
+        _step("metaquorum produce (acks=all, min.insync.replicas=2) and consume start, and keep running")
         self.traffic.start()
         self._flows()
 

@@ -48,8 +48,8 @@ from metaquorum.storage.log.reader import Damage
 
 @click.group()
 def log() -> None:
-    """Read any KRaft metadata log, metaquorum's or Apache Kafka's, while its node runs or not. Only `repair`
-    and `salvage` write, and only to new directories."""
+    """Read any KRaft metadata log, metaquorum's or Apache Kafka's, whether its node runs or not. Only
+    `repair` and `salvage` write, and only to new directories."""
     # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
     gc.set_threshold(50_000, 20, 50)
 

@@ -46,7 +46,7 @@ def table_options(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=lambda context, _, value: context.meta.__setitem__(_WIDE, value),
-        help="Cut nothing, however long the lines are. In a pipe nothing is cut anyway.",
+        help="Do not cut long lines. Output to a pipe is never cut.",
     )
     return json_option(wide(command))
 

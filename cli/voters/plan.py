@@ -131,8 +131,8 @@ def _plan_add(quorum: DescribeQuorumResponse, node_id: int, wanted: VoterWish) -
     if voter is not None:
         others = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
         if wanted.directory_id == voter.directory_id or (wanted.directory_id is None and not others):
-            return VoterPlan(nothing_to_do=f"{_named(voter)} is a voter already")
-        text = f"{_named(voter)} is a voter already: for another directory run replace-voter {node_id}"
+            return VoterPlan(nothing_to_do=f"{_named(voter)} is already a voter")
+        text = f"{_named(voter)} is already a voter: for another directory run replace-voter {node_id}"
         raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
     return _finished(quorum, wanted, _observer(quorum, node_id, wanted.directory_id))
 
@@ -179,7 +179,7 @@ def _plan_other_id(quorum: DescribeQuorumResponse, removed: int, added: int, wan
         last = _member(leaves) if leaves is not None else None
         return _finished(quorum, wanted, newcomer, remove_last=last)
     if wanted.directory_id not in (None, comes.directory_id):
-        text = f"{_named(comes)} is a voter already, with another directory id than was given"
+        text = f"{_named(comes)} is already a voter, with another directory id than was given"
         raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
     if leaves is None:
         return VoterPlan(nothing_to_do=f"node {removed} is not a voter, and {_named(comes)} is one")

@@ -166,7 +166,7 @@ class ActiveController:
             return self._broker_id(arrived, request, now_ms)
         if isinstance(request, _TOPICS_REQUESTS):
             return self._topics(arrived.key, request)
-        raise TypeError(f"{type(request).__name__} is nothing that the active controller decides")
+        raise TypeError(f"{type(request).__name__} is not a request to the active controller")
 
     def _topics(self, key: int, request: TopicsRequest) -> Outcome:
         state, config = self._state, self._config

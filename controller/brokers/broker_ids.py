@@ -192,7 +192,7 @@ def _new_id(
     while broker_id in taken:
         broker_id += 1
     if broker_id > ids.MAX_BROKER_ID:
-        text = f"every id up to {ids.MAX_BROKER_ID} was given out: set node.id to one that is free again"
+        text = f"every id up to {ids.MAX_BROKER_ID} is taken: set node.id to one that is free again"
         return ControllerResult(response=ApiError(ErrorCode.POLICY_VIOLATION, text))
     return _grant(config, request, broker_id, IdSource.NEW, ids.next_id_record(broker_id + 1))
 

@@ -186,7 +186,7 @@ class ControllerProcess:
             self._health.update(False)
             gone = ApiError(
                 ErrorCode.NOT_CONTROLLER,
-                f"controller {self._config.node_id} is stopping: ask another one",
+                f"controller {self._config.node_id} is stopping: use another one",
                 self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
             )
             self._requests.refuse_all(gone)

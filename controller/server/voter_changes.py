@@ -53,7 +53,7 @@ class VoterChanges:
         """What Raft would say as well, before the new node is asked in vain."""
         raft = self._raft
         if request.cluster_id not in (None, self._cluster_id):
-            text = f"this is cluster {self._cluster_id}, not {request.cluster_id}: ask the other one"
+            text = f"this is cluster {self._cluster_id}, not {request.cluster_id}: connect to that cluster"
             return ApiError(ErrorCode.INCONSISTENT_CLUSTER_ID, text)
         if not raft.is_leader:
             return not_controller(raft.node_id, raft.leader_id)

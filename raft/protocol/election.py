@@ -148,7 +148,7 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
         return
     if response.error not in (RaftError.NONE, RaftError.FENCED_LEADER_EPOCH):
         state.warn_once(
-            f"voter {flight.to} refuses vote requests of this node with {response.error.name}: "
+            f"voter {flight.to} refuses vote requests from this node with {response.error.name}: "
             "compare cluster id, voters and directory ids of both nodes"
         )
     if response.vote_granted and response.error is RaftError.NONE:

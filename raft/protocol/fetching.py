@@ -140,7 +140,7 @@ def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResp
         leaders.doubt_leader(state, now_ms, state.backoff_ms())
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):
         state.warn_once(
-            f"leader {role.leader_id} refuses fetches of this node with {response.error.name}: "
+            f"leader {role.leader_id} refuses fetches from this node with {response.error.name}: "
             "compare this node's configuration with the leader's"
         )
 

@@ -87,4 +87,5 @@ def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
             answers.answer(state, parked.key, parked.request)
     if view.transfer is not None and view.transfer.target_id not in voters:
         target_id, view.transfer = view.transfer.target_id, None
-        state.out.append(Warn(message=f"leadership was not transferred: node {target_id} is a voter no more"))
+        text = f"leadership was not transferred: node {target_id} is no longer a voter"
+        state.out.append(Warn(message=text))

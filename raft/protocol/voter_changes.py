@@ -121,13 +121,14 @@ def _judge(state: RaftState, now_ms: int, request: VoterChangeRequest) -> list[C
 def _not_this_leader(state: RaftState, request: VoterChangeRequest, error: RaftError) -> Refusal:
     match error:
         case RaftError.INCONSISTENT_CLUSTER_ID:
-            text = f"this is cluster {state.identity.cluster_id}, not {request.cluster_id}: ask the other one"
+            own = state.identity.cluster_id
+            text = f"this is cluster {own}, not {request.cluster_id}: connect to that cluster"
         case RaftError.NOT_LEADER_OR_FOLLOWER if state.leader_id is not None:
-            text = f"node {state.node_id} does not lead: ask the leader, node {state.leader_id}"
+            text = f"node {state.node_id} does not lead: send the request to node {state.leader_id}"
         case RaftError.NOT_LEADER_OR_FOLLOWER:
             text = f"node {state.node_id} knows no leader: try again when there is one"
         case _:
-            text = f"this is epoch {state.epoch}: find its leader, and ask that"
+            text = f"this is epoch {state.epoch}: send the request to its leader"
     return Refusal(error, text)
 
 
@@ -172,7 +173,7 @@ def _refuse_new_voter(state: RaftState, now_ms: int, voter: VoterNode) -> Refusa
     if voter.node_id in state.voters:
         return Refusal(
             RaftError.DUPLICATE_VOTER,
-            f"{state.voters[voter.node_id]} is a voter already: to replace its directory, remove it first",
+            f"{state.voters[voter.node_id]} is already a voter: to replace its directory, remove it first",
         )
     lag = _lag(state, now_ms, voter)
     if lag is None:
@@ -331,4 +332,4 @@ def on_update_response(state: RaftState, now_ms: int, response: VoterChangeRespo
     if leaders.learn(state, now_ms, response):
         return
     if response.error in (RaftError.INVALID_REQUEST, RaftError.VOTER_NOT_FOUND):
-        state.warn_once(f"the leader does not take this voter's endpoints: {response.message}")
+        state.warn_once(f"the leader refuses this voter's endpoints: {response.message}")

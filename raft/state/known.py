@@ -93,7 +93,7 @@ def check_cut(state: RaftState, end_offset: int) -> None:
     """The leader's log asks to cut this one. Raises CommittedLostError where that takes committed records
     back."""
     if end_offset < state.log.high_watermark:
-        _refuse(state, f"asks to cut the log at offset {end_offset}", end_offset)
+        _refuse(state, f"asks to truncate the log at offset {end_offset}", end_offset)
 
 
 def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -> None:
@@ -118,7 +118,7 @@ def _refuse(state: RaftState, what: str, end_offset: int) -> None:
     )
     raise CommittedLostError(
         f"committed records were lost: leader {state.leader_id} (epoch {state.epoch}) {what}, and node"
-        f" {state.node_id} knows everything below offset {log.high_watermark} to be committed"
+        f" {state.node_id} knows that everything below offset {log.high_watermark} was committed"
         f" ({log.directory}/{FILE_NAME}): a controller's directory was replaced by an older copy or emptied,"
         f" so offsets {end_offset} to {log.high_watermark - 1} are missing there. Nothing was cut here:"
         f" {back}; {WHERE}"

@@ -308,7 +308,7 @@ class ReplicaStore:
     def fill_records(self, effect: RespondWithRecords) -> FetchResponse:
         """The response with its records. Raises CorruptLogError or DiskError."""
         if not isinstance(effect.response, FetchResponse):
-            raise TypeError(f"records belong into a FetchResponse, not a {type(effect.response).__name__}")
+            raise TypeError(f"records belong in a FetchResponse, not a {type(effect.response).__name__}")
         found = self.read_log(effect.read_from, effect.read_to, effect.max_bytes)
         return replace(effect.response, records=found.data)
 
@@ -317,7 +317,7 @@ class ReplicaStore:
         removed the snapshot since the caller learned of it. Raises DiskError."""
         if not isinstance(effect.response, FetchSnapshotResponse):
             raise TypeError(
-                f"a chunk belongs into a FetchSnapshotResponse, not a {type(effect.response).__name__}"
+                f"a chunk belongs in a FetchSnapshotResponse, not a {type(effect.response).__name__}"
             )
         try:
             chunk = read_chunk(

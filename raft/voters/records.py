@@ -235,4 +235,4 @@ class _Reader:
     def end(self) -> None:
         self.skip_tags()
         if self._at < len(self._data):
-            raise BatchError(f"goes on after its end, at byte {self._at} of {len(self._data)}")
+            raise BatchError(f"continues past its end, at byte {self._at} of {len(self._data)}")

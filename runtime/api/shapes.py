@@ -210,7 +210,7 @@ def _settle_none(part: Part, descriptor: Any) -> None:
         if part.absent is UNSET:
             raise TypeError(f"{descriptor.full_name}.{part.name} may be absent: say what that stands for")
     if part.optional and not part.has_presence and part.type in (int, bool, float):
-        raise TypeError(f"{descriptor.full_name}.{part.name} has no presence: None could not be told from 0")
+        raise TypeError(f"{descriptor.full_name}.{part.name} has no presence: None would read as 0")
 
 
 def _spread(annotation: Any, rule: FieldRule, descriptor: Any) -> Shape:

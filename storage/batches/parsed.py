@@ -40,7 +40,7 @@ class Batches(NamedTuple):
             position += headers[-1].size_bytes
         if position > len(data):
             raise BatchError(
-                f"the last of these batches ends {position - len(data)} bytes behind what is there"
+                f"the last of these batches is {position - len(data)} bytes longer than the data"
             )
         return Batches(data, tuple(headers))
 

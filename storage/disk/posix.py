@@ -29,7 +29,7 @@ _ADVICE = {
     errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
     errno.ENOTDIR: "a part of the path is a file, not a directory; correct the configured directory",
     errno.ENOTEMPTY: "the directory still holds files; move them away",
-    errno.EISDIR: "a directory stands where a file must be; move it away",
+    errno.EISDIR: "a directory is where a file must be; move it away",
 }
 
 

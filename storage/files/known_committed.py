@@ -40,9 +40,9 @@ class CommittedLoss:
 
     def __str__(self) -> str:
         return (
-            f"committed records were lost: node {self.node_id} knows everything below offset"
-            f" {self.known_offset} to be committed, and the leader's log holds at most what is below"
-            f" {self.common_offset} of that; stop all nodes, keep every directory, and compare them with"
+            f"committed records were lost: node {self.node_id} knows that everything below offset"
+            f" {self.known_offset} was committed, but the leader's log agrees only below offset"
+            f" {self.common_offset}; stop all nodes, keep every directory, and compare them with"
             f" `metaquorum log salvage`; {WHERE}"
         )
 

@@ -94,7 +94,7 @@ class SegmentedLog(OpenLog):
         problem = self._problem(batches)
         if problem is not None:
             raise BatchError(
-                f"{self.directory} ends at offset {self.end_offset} and takes no such batches: {problem}"
+                f"{self.directory} ends at offset {self.end_offset} and refuses these batches: {problem}"
             )
         try:
             self._append_checked(batches)

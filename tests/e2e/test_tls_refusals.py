@@ -113,7 +113,9 @@ def assert_one_line(node: Process, pattern: str) -> None:
 
     def told() -> list[str]:
         return [
-            line for line in messages(node) if line.startswith("TLS handshake") or "spoke no HTTP/2" in line
+            line
+            for line in messages(node)
+            if line.startswith("TLS handshake") or "did not speak HTTP/2" in line
         ]
 
     wait_until(told, "the controller to say why", details=node.output)
@@ -165,7 +167,7 @@ def test_a_client_with_tls_at_a_port_without(site: Site, folder: Path) -> None:
         if sys.platform.startswith("linux"):
             port = site.controller_port
             assert_one_line(
-                process, rf"127\.0\.0\.1:\d+ spoke no HTTP/2 at port {port}, .* it may speak TLS \(.*\)"
+                process, rf"127\.0\.0\.1:\d+ did not speak HTTP/2 on port {port}, .* it may speak TLS \(.*\)"
             )
     finally:
         process.kill()

@@ -111,7 +111,7 @@ def decide(
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
         # It held data before directories had names: it goes on serving while the log learns where it is.
-        return _not_found(directories, is_new, "whose place was never recorded", copies)
+        return _not_found(directories, is_new, "in a directory that was never recorded", copies)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")
     if directories.is_good(place):
@@ -209,7 +209,7 @@ def _not_found(
     """The image names no directory of this broker."""
     here = next(iter(copies), None)
     if directories.any_bad and not is_new and (here is None or replaces):
-        return Offline(f"it lies {what}, or in a bad one: {_problems(directories)}")
+        return Offline(f"it is {what}, or in a bad one: {_problems(directories)}")
     return Create(None, replaces=replaces) if here is None else Assign(here)
 
 

@@ -86,7 +86,7 @@ def _fault(name: str, found: Departure) -> str:
     if found.committed:
         return (
             f"committed records were lost: {name} knew offsets {found.offset} to {found.committed - 1} to be"
-            f" committed, and {found.other} has others there: what follows is told as {found.other} has it;"
+            f" committed, and {found.other} has others there: what follows is shown as {found.other} has it;"
             " see metaquorum log check"
         )
     return f"{name} differs from {found.other} at offset {found.offset}"

@@ -193,7 +193,9 @@ def test_a_voter_that_refuses_for_good_is_named_once(refusal: RaftError) -> None
         warned += [each.message for each in effects if isinstance(each, Warn)]
         assert isinstance(core.state.role, Prospective)
         core.state.role.rejected.clear()
-    assert len(warned) == 1 and f"voter 2 refuses vote requests of this node with {refusal.name}" in warned[0]
+    assert (
+        len(warned) == 1 and f"voter 2 refuses vote requests from this node with {refusal.name}" in warned[0]
+    )
 
 
 def test_the_only_voter_with_another_disk_observes() -> None:

@@ -275,7 +275,7 @@ def test_a_snapshot_is_named_anew_only_if_it_is_another_one() -> None:
 def test_a_snapshot_that_contradicts_what_is_committed_stops_the_node(epoch: int, offset: int) -> None:
     core, fetch = follower(((1, 0),), 1)
     core.state.log.high_watermark = 1
-    with pytest.raises(CommittedLostError, match="everything below offset 1 to be committed"):
+    with pytest.raises(CommittedLostError, match="everything below offset 1 was committed"):
         core.on_response(1, 2, fetch.correlation_id, answer(snapshot=LogPosition(epoch, offset)))
 
 

@@ -269,7 +269,7 @@ class WithoutDefault:
     ("codec", "text"),
     [
         (MessageCodec(Renamed, data.FetchRequest), "has no field session"),
-        (MessageCodec(WithoutPresence, data.FetchRequest), "None could not be told from 0"),
+        (MessageCodec(WithoutPresence, data.FetchRequest), "None would read as 0"),
         (MessageCodec(WithoutDefault, data.FetchRequest), "say what that stands for"),
         (MessageCodec(FetchRequest, data.FetchRequest, sesion_id="session_id"), r"no fields \['sesion_id'\]"),
     ],

@@ -80,7 +80,7 @@ async def test_who_spoke_no_http2_is_named(
     finally:
         await server.stop(None)
     assert re.fullmatch(r"127\.0\.0\.1:\d+", peer)
-    said = f"{peer} spoke no HTTP/2 at port {port}, which is without TLS: it may speak TLS"
+    said = f"{peer} did not speak HTTP/2 on port {port}, which is without TLS: it may speak TLS"
     assert [line.split(" (")[0] for line in caplog.messages] == ([said] if suspected else [])
 
 

@@ -46,8 +46,7 @@ class ControllerExchange:
         self.next_send_ms = 0
         self.failures = 0
         self.last_problem = (
-            "no active controller of controller.quorum.voters has answered; check that the quorum runs"
-            " and that the addresses are right"
+            "no active controller has answered; check that the quorum runs and that the addresses are right"
         )
         self._correlation_id = 0
         self._last_heartbeat_ms: int | None = None
@@ -86,6 +85,10 @@ class ControllerExchange:
         last_ms = self._last_heartbeat_ms
         due_ms = now_ms if last_ms is None else max(now_ms, last_ms + pace_ms)
         self.next_send_ms = min(self.next_send_ms, due_ms)
+
+    def voters_are(self, voters: tuple[int, ...]) -> None:
+        """Others vote now."""
+        self._targets.voters_are(voters)
 
     def leader_known(self, now_ms: int, leader_id: int | None) -> None:
         """The quorum has this leader: after failures, ask it soon."""

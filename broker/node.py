@@ -45,7 +45,7 @@ from metaquorum.storage.errors import CommittedLostError
 
 class BrokerNode:
     """See the module. `image` is what the shell loaded from the newest snapshot on disk (or an empty one);
-    its provenance says where the log goes on. `voters` are the ids of the controllers.
+    its provenance says where the log goes on. `voters` are the ids of the controllers to ask first.
     `previous_broker_epoch`: that of the process before this one, if it stopped in order. `replicas`: the
     broker's partition data; None: it holds none. The broker registers those of `config.directories` that
     `replicas` found good."""
@@ -68,6 +68,7 @@ class BrokerNode:
         self._replicas = replicas
         self._metadata = MetadataReplica(raft, image, config.metadata_replica, now_ms=now_ms)
         self._published = MetadataImage()
+        self._voters = raft.voters
         self._incarnation_id = incarnation_id
         self._session = BrokerSession(
             config,
@@ -367,6 +368,9 @@ class BrokerNode:
 
     def _settle(self, now_ms: int) -> list[Effect]:
         """What follows from any event: apply further, tell the session, publish, write a snapshot."""
+        if self._raft.voters is not self._voters:
+            self._voters = self._raft.voters
+            self._session.exchange.voters_are(tuple(self._voters))
         if not self._stopped:
             self._lifecycle(self._session.applied(now_ms, self._image.provenance.offset))
         if not self._stopped:

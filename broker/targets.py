@@ -13,15 +13,22 @@ class ControllerTargets:
 
     def __init__(self, voters: tuple[int, ...], rng: random.Random) -> None:
         if not voters:
-            raise ValueError("no controllers are configured: set controller.quorum.voters")
+            raise ValueError(
+                "no controllers are configured: set controller.quorum.voters, or "
+                "controller.quorum.bootstrap.servers"
+            )
         self._voters = voters
         self._leader: int | None = None
         self._redirects = 0
         self.current = voters[rng.randrange(len(voters))]
 
+    def voters_are(self, voters: tuple[int, ...]) -> None:
+        """Others vote now. Whoever is being asked stays so until it gives no useful answer."""
+        self._voters = voters or self._voters
+
     def leader_known(self, leader_id: int | None) -> bool:
         """The leader as the metadata fetcher knows it; True if the next request goes elsewhere now."""
-        self._leader = leader_id if leader_id in self._voters else None
+        self._leader = leader_id
         if self._leader is None or self._leader == self.current:
             return False
         self.current = self._leader
@@ -39,7 +46,7 @@ class ControllerTargets:
         """
         if (
             hint is not None
-            and hint in self._voters
+            and hint in (*self._voters, self._leader)
             and hint != asked
             and self._redirects < len(self._voters)
         ):

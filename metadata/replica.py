@@ -134,9 +134,9 @@ class MetadataReplica:
                 return push(raft.on_log_trimmed(now_ms, log_start_offset))
             case SnapshotWritten(position=position):
                 return self._on_snapshot_written(position, now_ms)
-            case SnapshotLoaded(position=position, image=image):
+            case SnapshotLoaded(position=position, image=image, voters=voters):
                 self._load(position, image, now_ms)
-                return push(raft.on_snapshot_loaded(now_ms, position))
+                return push(raft.on_snapshot_loaded(now_ms, position, voters))
             case SnapshotRejected(position=position, reason=reason):
                 warning = Warn(message=f"the fetched snapshot {position} is damaged: {reason}")
                 return [warning, *push(raft.on_snapshot_rejected(now_ms, position))]
@@ -214,4 +214,9 @@ class MetadataReplica:
         if position is None:
             return None
         image = self.state.image
-        return WriteSnapshot(image=image, position=position, timestamp_ms=image.provenance.timestamp_ms)
+        return WriteSnapshot(
+            image=image,
+            position=position,
+            timestamp_ms=image.provenance.timestamp_ms,
+            voters=self.raft.voters_at(position.offset),
+        )

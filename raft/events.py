@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
+from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
 
@@ -89,10 +90,11 @@ class SnapshotWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLoaded(Generic[ImageT_co]):
-    """A fetched snapshot was checked and loaded."""
+    """A fetched snapshot was checked and loaded; `voters` is what it says of them."""
 
     position: LogPosition
     image: ImageT_co
+    voters: VotersAt = CONFIGURED_VOTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +124,13 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSnapshot(Generic[ImageT_co]):
-    """Write `image` as the snapshot `position` in the background, then report `SnapshotWritten`."""
+    """Write `image` and `voters` as the snapshot `position` in the background, then report
+    `SnapshotWritten`."""
 
     image: ImageT_co
     position: LogPosition
     timestamp_ms: int
+    voters: VotersAt = CONFIGURED_VOTERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

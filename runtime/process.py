@@ -47,7 +47,6 @@ def run_process(
     `node_id`: what the command line says of it."""
     try:
         config = load_config(Path(config_path), role, node_id).with_host_name(socket.getfqdn)
-        _refuse_dynamic_voters(config)
         refused = RefusedCallers()
         take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
@@ -75,15 +74,6 @@ def run_process(
         return EXIT_FAILED
     _log.info("%s: %s", who, _one_line(ending.reason))
     return EXIT_OK
-
-
-def _refuse_dynamic_voters(config: NodeConfig) -> None:
-    """Raises StartError for a node whose voters are in the log (kraft.version 1)."""
-    if not config.voters:
-        raise StartError(
-            f"{config.path}: controller.quorum.voters is missing: this release formats directories for "
-            "dynamic voters, but runs static ones only; name every controller there"
-        )
 
 
 def leave_at_once(last_line: str) -> None:

@@ -5,7 +5,6 @@ Owns the checks that come before anything is changed, each with one line that sa
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterable
@@ -18,22 +17,26 @@ from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import KRaftVersionRecord, VotersRecord
 from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
 from metaquorum.metadata.records.types import Record
-from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
-from metaquorum.raft.config import Identity
+from metaquorum.metadata.snapshot import QuorumRecord, load_snapshot, snapshot_batches
+from metaquorum.raft.config import Identity, Voter
 from metaquorum.raft.store import voter_memory
 from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.store.stored_voters import read_voters
+from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.voters.records import changes_of, kraft_version_record, voters_record
+from metaquorum.runtime.config.key import CONTROLLER
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
+from metaquorum.storage.batches.encode import control_key
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.errors import FileMissingError, StorageError
+from metaquorum.storage.errors import BatchError, FileMissingError, StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
-from metaquorum.storage.files.quorum_state import FILE_NAME as QUORUM_STATE_FILE
-from metaquorum.storage.files.quorum_state import load_quorum_state
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
 from metaquorum.storage.log.log import METADATA_DIRECTORY
 from metaquorum.storage.log.reader import LogReader
@@ -42,27 +45,30 @@ from metaquorum.storage.types import LogPosition
 MANY_RECORDS = 16
 """From so many records on a batch is looked at as columns."""
 
-DYNAMIC_VOTERS = (
-    "belongs to a quorum with dynamic voters (kraft.version 1), which this release can read with "
-    "`metaquorum log` but cannot run: start it with the software that wrote it; no byte was changed"
-)
-
 _log = logging.getLogger(__name__)
 
 
 class SnapshotFiles:
     """Images to snapshot files and back, for the driver's worker."""
 
-    def encode(self, image: MetadataImage, position: LogPosition, timestamp_ms: int) -> Iterable[bytes]:
-        return snapshot_batches(image, position=position, timestamp_ms=timestamp_ms)
+    def encode(
+        self, image: MetadataImage, position: LogPosition, timestamp_ms: int, voters: VotersAt
+    ) -> Iterable[bytes]:
+        quorum = quorum_records(voters)
+        return snapshot_batches(image, position=position, timestamp_ms=timestamp_ms, quorum=quorum)
 
     def load(self, path: Path, position: LogPosition) -> MetadataImage:
         content = read_file(PosixDisk(), str(path))
-        batches = list(iter_batches(content, file=str(path)))
-        for batch in batches:
-            if batch.header.is_control:
-                _check_no_voters(batch)
-        return load_snapshot(batches, position=position)
+        return load_snapshot(iter_batches(content, file=str(path)), position=position)
+
+
+def quorum_records(said: VotersAt) -> tuple[QuorumRecord, ...]:
+    """What a snapshot says of voters, as the records that Raft would write."""
+    if said.voters is None:
+        return ()
+    values = (kraft_version_record(said.kraft_version), voters_record(said.voters))
+    found = [decode_control(control_key(each.control_type), each.value) for each in values]
+    return tuple(each for each in found if isinstance(each, KRaftVersionRecord | VotersRecord))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,20 +129,25 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     # All that is only read comes first: damage that is found here leaves the directory as it was.
     bootstrap = read_bootstrap(disk, str(config.metadata_log_dir))
     replica_directory = join(str(config.metadata_log_dir), METADATA_DIRECTORY)
-    _check_voters(disk, replica_directory, config)
-    _check_static_voters(disk, replica_directory)
-    image = _newest_image(disk, replica_directory)
-    _verify(disk, replica_directory, image.provenance.offset)
+    newest = latest_snapshot(disk, replica_directory) if disk.is_directory(replica_directory) else None
+    image, from_offset, is_dynamic = MetadataImage(), 0, False
+    if newest is not None:
+        path, from_offset = snapshot_path(replica_directory, newest), newest.offset
+        image = SnapshotFiles().load(Path(path), newest)
+        is_dynamic = _voters_in(disk, path).voters is not None
+    is_dynamic = _verify(disk, replica_directory, from_offset) or is_dynamic
+    static = () if is_dynamic else config.voters
+    _check_voters(disk, replica_directory, config, is_dynamic=is_dynamic)
     store = ReplicaStore.open(
         disk,
         str(config.metadata_log_dir),
         config.log,
         _log.warning,
-        voter_ids=tuple(voter.node_id for voter in config.voters),
+        voter_ids=tuple(voter.node_id for voter in static),
         retention_bytes=config.retention.max_bytes,
         retention_ms=config.retention.max_ms,
     )
-    if _is_voter(config):
+    if _is_among(static, config):
         voter_memory.remember(disk, replica_directory, config.voters)
         _warn_of_unpinned(config)
     _log.info(
@@ -150,7 +161,11 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     return OpenReplica(
         store=store,
         identity=Identity(
-            cluster_id=own.cluster_id or "", node_id=config.node_id, directory_id=own.directory_id or b""
+            cluster_id=own.cluster_id or "",
+            node_id=config.node_id,
+            directory_id=own.directory_id or b"",
+            endpoints=config.voter_endpoints,
+            may_vote=config.role == CONTROLLER,
         ),
         image=image,
         bootstrap=bootstrap,
@@ -158,16 +173,39 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     )
 
 
-def _is_voter(config: NodeConfig) -> bool:
-    return any(voter.node_id == config.node_id for voter in config.voters)
+def _voters_in(disk: PosixDisk, path: str) -> VotersAt:
+    """What a snapshot says of voters. Raises StartError where this release cannot tell."""
+    try:
+        return read_voters(disk, path)
+    except BatchError as error:
+        raise StartError(f"{path}: {error}; no byte was changed") from error
 
 
-def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig) -> None:
-    """A voter starts with the voters that it started with before. Raises StartError or CorruptFileError."""
-    if not _is_voter(config):
+def _is_among(voters: tuple[Voter, ...], config: NodeConfig) -> bool:
+    return any(voter.node_id == config.node_id for voter in voters)
+
+
+def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig, *, is_dynamic: bool) -> None:
+    """A static voter starts with the voters that it started with before; where the log names the voters, the
+    configured ones are not used. Raises StartError or CorruptFileError."""
+    if is_dynamic:
+        if config.voters:
+            _log.warning(
+                "%s: controller.quorum.voters is not used any more: the metadata log names the voters "
+                "(kraft.version 1); remove it, and name some controllers in "
+                "controller.quorum.bootstrap.servers",
+                config.path,
+            )
         return
     known = voter_memory.load_voters(disk, replica_directory)
-    change = None if known is None else voter_memory.change_of_voters(known, config.voters)
+    if known is not None and config.role == CONTROLLER and not config.voters:
+        raise StartError(
+            f"{config.path}: controller.quorum.voters is missing, but this controller belongs to a quorum "
+            "with static voters (kraft.version 0): name every controller there again"
+        )
+    if known is None or not _is_among(config.voters, config):
+        return
+    change = voter_memory.change_of_voters(known, config.voters)
     if change is not None:
         raise StartError(change)
 
@@ -183,54 +221,33 @@ def _warn_of_unpinned(config: NodeConfig) -> None:
         )
 
 
-def _check_static_voters(disk: PosixDisk, replica_directory: str) -> None:
-    """A quorum with dynamic voters (kraft.version 1, KIP-853) keeps them in its log, which this release only
-    reads with its tools: a node that went by its configuration would lose them. Raises StartError."""
-    path = join(replica_directory, QUORUM_STATE_FILE)
-    if not disk.exists(path):
-        return
-    load_quorum_state(disk, replica_directory)  # damage has its own words
-    if json.loads(read_file(disk, path))["data_version"] >= 1:
-        raise StartError(f"{path} {DYNAMIC_VOTERS}")
-
-
-def _check_no_voters(batch: RecordBatch) -> None:
-    """Raises StartError for a control record that makes the voters dynamic."""
-    for decoded in decode_batch(batch, tolerant=True):
-        record = decoded.record
-        if isinstance(record, VotersRecord) or (
-            isinstance(record, KRaftVersionRecord) and record.kraft_version >= 1
-        ):
-            raise StartError(f"{batch.file} {DYNAMIC_VOTERS}")
-
-
-def _newest_image(disk: PosixDisk, replica_directory: str) -> MetadataImage:
-    """The image in the newest snapshot, or an empty one. Raises CorruptLogError or ReplayError."""
-    if not disk.is_directory(replica_directory):
-        return MetadataImage()
-    newest = latest_snapshot(disk, replica_directory)
-    if newest is None:
-        return MetadataImage()
-    return SnapshotFiles().load(Path(snapshot_path(replica_directory, newest)), newest)
-
-
-def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> None:
+def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> bool:
     """Every checksum and every record's type of what is going to be replayed, before this node says a word
-    to its peers. What shows after it joined would stop it just the same, with an election in between. Raises
-    CorruptLogError, or StartError for a record from the future."""
+    to its peers. What shows after it joined would stop it just the same, with an election in between. Whether
+    a record names voters. Raises CorruptLogError, or StartError for a record from the future."""
     if not disk.is_directory(replica_directory):
-        return
+        return False
     if not any(name.endswith(".log") for name in disk.list_directory(replica_directory)):
-        return
+        return False
+    names_voters = False
     reader = LogReader(disk, replica_directory, start_offset=from_offset)
     try:
         for batch in reader.batches():
             if batch.header.is_control:
-                _check_no_voters(batch)
+                names_voters = _names_voters(batch) or names_voters
             else:
                 _check_known(batch)
     finally:
         reader.close()
+    return names_voters
+
+
+def _names_voters(batch: RecordBatch) -> bool:
+    """Raises StartError for a record of voters, or a kraft.version, that this release does not know."""
+    try:
+        return any(change.voters is not None for change in changes_of(batch))
+    except BatchError as error:
+        raise StartError(f"{batch.file}: {error}; no byte was changed") from error
 
 
 def _check_known(batch: RecordBatch) -> None:

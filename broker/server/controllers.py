@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.runtime.api import brokers as codec
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
-from metaquorum.runtime.rpc.raft_client import PeerAddress
+from metaquorum.runtime.rpc.raft_client import Addresses, PeerAddress
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 
 FAILURES = (
@@ -52,14 +52,12 @@ Report = Callable[[ControllerResponseArrived | ControllerRequestFailed], None]
 class ControllerCalls:
     """`send` ends in exactly one report, and never calls back before it returned."""
 
-    def __init__(
-        self, controllers: Mapping[int, PeerAddress], report: Report, tls: TlsMaterial | None
-    ) -> None:
+    def __init__(self, controllers: Addresses, report: Report, tls: TlsMaterial | None) -> None:
         self._controllers = controllers
         self._report = report
         self._tls = tls
         self._reasons = Reasons(tls)
-        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._channels: dict[int, tuple[PeerAddress, grpc.aio.Channel]] = {}
         self._heartbeats: dict[int, Any] = {}
         self._calls = Calls()
 
@@ -70,7 +68,7 @@ class ControllerCalls:
         """Tells the active controller the last word of this broker, `first` being asked first; True: it was
         taken. What is under way is given up: nothing that was sent before may come after it."""
         await self._calls.end()
-        known, target = list(self._controllers), first
+        target = first
         once = SendToController(
             target=first,
             correlation_id=0,
@@ -93,15 +91,20 @@ class ControllerCalls:
                             _log.warning("controller %d refused the shutdown notice: %s", target, answer)
                             return False
                         hint = answer.leader_hint
-                    if hint is None or hint == target or hint not in self._controllers:
-                        hint = known[(known.index(target) + 1) % len(known)]
-                    target = hint
+                    target = self._next(target, hint)
                     await asyncio.sleep(FAREWELL_RETRY_S)
         return False
 
     async def close(self) -> None:
         await self._calls.end()
-        await asyncio.gather(*(channel.close(None) for channel in self._channels.values()))
+        await asyncio.gather(*(channel.close(None) for _, channel in self._channels.values()))
+
+    def _next(self, asked: int, hint: int | None) -> int:
+        """Whom to ask after `asked`, which is not the active controller: the one it named, or the next."""
+        if hint is not None and hint != asked and self._controllers.get(hint) is not None:
+            return hint
+        known = list(self._controllers)
+        return known[(known.index(asked) + 1) % len(known)] if asked in known else known[0]
 
     async def _call(self, effect: SendToController) -> None:
         try:
@@ -112,8 +115,9 @@ class ControllerCalls:
             reason = str(error)
             if isinstance(error, grpc.aio.AioRpcError):
                 reason = f"{error.code().name}: {error.details()}"
-                address = self._controllers[effect.target]
-                self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
+                address = self._controllers.get(effect.target)
+                if address is not None:
+                    self._reasons.tell(f"controller {effect.target}", error, (address.host, address.port))
             elif isinstance(error, TimeoutError):
                 reason = f"no answer within {effect.timeout_ms} ms"
             self._report(
@@ -129,7 +133,7 @@ class ControllerCalls:
             )
 
     async def _ask(self, effect: SendToController) -> LifecycleResponse | ApiError:
-        stub: Any = BrokerLifecycleStub(self._channel(effect.target))
+        stub: Any = BrokerLifecycleStub(await self._channel(effect.target))
         timeout_s = effect.timeout_ms / 1000
         if isinstance(effect.request, BrokerHeartbeatRequest):
             request = codec.HEARTBEAT.to_pb(effect.request)
@@ -156,15 +160,21 @@ class ControllerCalls:
         self._heartbeats[target] = call
         return answer
 
-    def _channel(self, target: int) -> grpc.aio.Channel:
-        channel = self._channels.get(target)
-        if channel is None:
-            address = self._controllers[target]
-            channel = self._channels[target] = open_channel(address.host, address.port, self._tls)
-        return channel
+    async def _channel(self, target: int) -> grpc.aio.Channel:
+        address = self._controllers.get(target)
+        if address is None:
+            raise ConnectionError(f"controller {target} has no known address")
+        known = self._channels.get(target)
+        if known is not None and known[0] != address:
+            await self._drop(target)  # it moved
+            known = None
+        if known is None:
+            known = address, open_channel(address.host, address.port, self._tls)
+            self._channels[target] = known
+        return known[1]
 
     async def _drop(self, target: int) -> None:
         self._heartbeats.pop(target, None)
-        channel = self._channels.pop(target, None)
-        if channel is not None:
-            await channel.close(None)
+        known = self._channels.pop(target, None)
+        if known is not None:
+            await known[1].close(None)

@@ -70,7 +70,7 @@ async def _settle(config: NodeConfig, disk: PosixDisk, tls: TlsMaterial | None) 
         _write(disk, known.unwritten, known.node_id, known.cluster_id)
         return settled
     timeout_ms = config.number("initial.broker.registration.timeout.ms")
-    addresses = [(voter.host, voter.port) for voter in config.voters]
+    addresses = [(voter.host, voter.port) for voter in config.voters] or config.bootstrap_servers
     async with AdminClient(addresses, tls=tls, timeout_ms=timeout_ms) as client:
         try:
             node_id, cluster_id = await _from_controllers(config, known, client, timeout_ms)

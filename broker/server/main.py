@@ -48,8 +48,9 @@ from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot
 from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.image_service import ImageRead, MetadataService
-from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
 from metaquorum.storage.disk.posix import PosixDisk
@@ -146,11 +147,12 @@ class BrokerProcess:
             replica.store.recovered(),
             rng,
         )
-        self.node = _node(config, replica, data, self._raft, rng, now_ms)
+        self._controllers = Controllers(config, self._raft)
+        asked = tuple(self._controllers)
+        self.node = _node(config, replica, data, self._raft, asked, rng, now_ms)
         controllers_tls = tls if config.controllers_use_tls else None
-        controllers = {voter.node_id: PeerAddress(voter.host, voter.port) for voter in config.voters}
-        client = RaftClient(controllers, self._on_transport_event, tls=controllers_tls, rng=rng)
-        self._transport = GrpcRaftTransport(client, None)
+        self._client = RaftClient(self._controllers, self._on_transport_event, tls=controllers_tls, rng=rng)
+        self._transport = GrpcRaftTransport(self._client, None)
         self.driver = Driver(
             self.node,
             replica.store,
@@ -162,8 +164,9 @@ class BrokerProcess:
             inbox_max=config.number("inbox.max.events"),
             watch=self._stats,
         )
-        self._calls = ControllerCalls(controllers, self.driver.post, controllers_tls)
-        self._data = DataPlane(config, data, self.driver, replica.image, tls, stats)
+        self._calls = ControllerCalls(self._controllers, self.driver.post, controllers_tls)
+        addresses = self._controllers.addresses
+        self._data = DataPlane(config, data, self.driver, replica.image, tls, stats, controllers=addresses)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         self._add_services()
@@ -171,7 +174,7 @@ class BrokerProcess:
     def _add_services(self) -> None:
         config, server = self._config, self._server
         images = BrokerImages(self.node, self._clock)
-        hints = Hints(config.voters)
+        hints = Hints(self._controllers)
         service = MetadataService(
             images,
             node_id=config.node_id,
@@ -252,7 +255,7 @@ class BrokerProcess:
             self.driver,
             self._stats,
             cluster_id=self._cluster_id,
-            addresses=[voter.node_id for voter in self._config.voters],
+            controllers=self._controllers,
             directories=self._directories,
         )
         return await open_endpoint(self._metrics, (figures,), self._clock)
@@ -294,6 +297,7 @@ class BrokerProcess:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
     def _after_step(self, now_ms: int) -> None:
+        self._controllers.let_go(self._client)
         self._health.update(self.node.serves(now_ms))
         self._lines.tick(now_ms)
 
@@ -342,6 +346,7 @@ def _node(
     replica: OpenReplica,
     data: OpenData,
     raft: RaftCore,
+    asked: tuple[int, ...],
     rng: random.Random,
     now_ms: int,
 ) -> BrokerNode:
@@ -351,7 +356,7 @@ def _node(
         config.broker(replica.identity.cluster_id, data.good_ids, _features()),
         raft,
         replica.image,
-        voters=tuple(voter.node_id for voter in config.voters),
+        voters=asked,
         incarnation_id=random_uuid(rng),
         rng=rng,
         now_ms=now_ms,

@@ -5,7 +5,7 @@ Owns which value is which figure. Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.status import LocalReplicaStatus
@@ -29,7 +29,7 @@ from metaquorum.runtime.metrics.statistics import TrafficStatistics
 
 
 class BrokerFigures:
-    """A `Source`. `addresses`: the controllers that this broker can reach; `directories`: those of
+    """A `Source`. `controllers` has the ids that this broker can reach; `directories`: those of
     `log.dirs`."""
 
     def __init__(
@@ -40,7 +40,7 @@ class BrokerFigures:
         stats: NodeStatistics,
         *,
         cluster_id: str,
-        addresses: Collection[int],
+        controllers: Container[int],
         directories: Sequence[str],
     ) -> None:
         self._node = node
@@ -48,7 +48,7 @@ class BrokerFigures:
         self._driver = driver
         self._stats = stats
         self._cluster_id = cluster_id
-        self._addresses = frozenset(addresses)
+        self._controllers = controllers
         self._directories = tuple(directories)
 
     async def prepare(self) -> None:
@@ -58,7 +58,7 @@ class BrokerFigures:
         node, stats = self._node, self._stats
         status = node.status(now_ms=now_ms)
         yield node_info(status.node_id, "broker", self._cluster_id)
-        yield from quorum_families(self._raft, self._addresses, stats, now_ms)
+        yield from quorum_families(self._raft, self._controllers, stats, now_ms)
         yield from image_families(node.metadata_version, stats, now_ms)
         yield from self._metadata(wall_ms)
         yield from _standing(status)

@@ -54,8 +54,9 @@ from metaquorum.runtime.process import handle_signals, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.image_service import MetadataService
-from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
 
@@ -123,14 +124,10 @@ class ControllerProcess:
             rng,
             now_ms,
         )
-        peers = {
-            voter.node_id: PeerAddress(voter.host, voter.port)
-            for voter in config.voters
-            if voter.node_id != config.node_id
-        }
-        service = RaftService(self._on_transport_event, peers)
-        client = RaftClient(peers, self._on_transport_event, tls=tls, rng=rng)
-        self._transport = GrpcRaftTransport(client, service)
+        self._controllers = Controllers(config, self._raft)
+        service = RaftService(self._on_transport_event, self._controllers)
+        self._client = RaftClient(self._controllers, self._on_transport_event, tls=tls, rng=rng)
+        self._transport = GrpcRaftTransport(self._client, service)
         self.driver = Driver(
             self.node,
             replica.store,
@@ -148,11 +145,11 @@ class ControllerProcess:
         )
         self.voter_changes = VoterChanges(self._requests, self._raft, replica.identity.cluster_id, tls)
         self._health = Health(server)
-        addresses = [(voter.host, voter.port) for voter in config.voters]
-        self._registration = SelfRegistration(self.node, AdminClient(addresses, tls=tls, rng=rng), rng)
+        asks = AdminClient(self._controllers.addresses, tls=tls, rng=rng)
+        self._registration = SelfRegistration(self.node, asks, rng)
         self._lines = MetadataLines(replica.image)
-        self._standing = Standing(tuple(peers))
-        self._add_services(service, Hints(config.voters), replica.identity.cluster_id)
+        self._standing = Standing(lambda: self._raft.state.other_voters)
+        self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         add_raft_service(raft, self._server)
@@ -209,7 +206,7 @@ class ControllerProcess:
             self.driver,
             self._requests,
             self._stats,
-            addresses=[voter.node_id for voter in self._config.voters],
+            controllers=self._controllers,
         )
         return await open_endpoint(self._metrics, (figures,), self._clock)
 
@@ -232,6 +229,7 @@ class ControllerProcess:
 
     def _after_step(self, now_ms: int) -> None:
         raft, node = self._raft, self.node
+        self._controllers.let_go(self._client)
         self._registration.poke()
         self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
         takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)

@@ -5,7 +5,7 @@ Owns which value is which figure. Changes nothing, counts nothing but partitions
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Container, Iterable
 
 from metaquorum.controller.node import ControllerNode
 from metaquorum.runtime.driver.driver import Driver
@@ -25,7 +25,7 @@ from metaquorum.runtime.requests import WaitingRequests
 
 
 class ControllerFigures:
-    """A `Source`. `addresses`: the voters that this node can reach, itself included."""
+    """A `Source`. `controllers` has the ids that this node can reach."""
 
     def __init__(
         self,
@@ -34,13 +34,13 @@ class ControllerFigures:
         requests: WaitingRequests,
         stats: NodeStatistics,
         *,
-        addresses: Collection[int],
+        controllers: Container[int],
     ) -> None:
         self._node = node
         self._driver = driver
         self._requests = requests
         self._stats = stats
-        self._addresses = frozenset(addresses)
+        self._controllers = controllers
         self._partitions = PartitionCounts()
 
     async def prepare(self) -> None:
@@ -51,7 +51,7 @@ class ControllerFigures:
         node, stats = self._node, self._stats
         config = node.config
         yield node_info(config.node_id, "controller", config.cluster_id)
-        yield from quorum_families(node.raft, self._addresses, stats, now_ms)
+        yield from quorum_families(node.raft, self._controllers, stats, now_ms)
         yield from image_families(node.ledger.committed.image.features.metadata_version, stats, now_ms)
         yield from self._queue()
         yield from self._cluster()

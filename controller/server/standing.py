@@ -7,6 +7,7 @@ nothing else of it; the driver says what moved.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 
 SEARCHES_BEFORE_SILENCE = 3
 """Attempts in a row, in one epoch and without an answer from a leader, before one warning stands for all."""
@@ -17,9 +18,10 @@ _Told = tuple[str, int, int | None, bool]
 
 
 class Standing:
-    """`fetched` for each successful answer of a leader, `moved` after every step. `others`: voters."""
+    """`fetched` for each successful answer of a leader, `moved` after every step. `others`: the other voters
+    in force."""
 
-    def __init__(self, others: tuple[int, ...]) -> None:
+    def __init__(self, others: Callable[[], Iterable[int]]) -> None:
         self._others = others
         self._fetched_in_epoch = -1
         self._now: _Told | None = None
@@ -49,7 +51,7 @@ class Standing:
                         "epoch %d: no leader, and no majority of voters answers; check that controllers "
                         "%s run and are reachable; this one keeps trying",
                         epoch,
-                        ", ".join(str(node_id) for node_id in self._others),
+                        ", ".join(str(node_id) for node_id in self._others()),
                     )
         searching = role in ("prospective", "follower", "unattached")
         if now != self._told and not (searching and self._searches >= SEARCHES_BEFORE_SILENCE):

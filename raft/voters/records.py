@@ -126,10 +126,11 @@ def voter_changes(batches: Batches) -> list[VoterChange]:
     release wrote."""
     if not any(header.is_control for header in batches.headers):
         return []
-    return [change for batch in batches.split() if batch.header.is_control for change in _changes_of(batch)]
+    return [change for batch in batches.split() if batch.header.is_control for change in changes_of(batch)]
 
 
-def _changes_of(batch: RecordBatch) -> Iterator[VoterChange]:
+def changes_of(batch: RecordBatch) -> Iterator[VoterChange]:
+    """What one control batch changes. Raises as `voter_changes`."""
     for record in batch.records():
         control_type = parse_control_key(record.key)[1]
         if control_type not in (KRAFT_VERSION_TYPE, VOTERS_TYPE):
@@ -177,6 +178,8 @@ def _read_voters(reader: _Reader) -> VoterSet:
             )
         )
     reader.end()
+    if not voters:
+        raise BatchError("names no voter")
     return VoterSet(voters)
 
 

@@ -5,12 +5,12 @@ Owns the mapping only. What a value means and who may ask is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto import metadata_pb2 as common
-from metaquorum.raft.config import Voter
 from metaquorum.storage.uuids import UUID_BYTES
 
 
@@ -23,26 +23,41 @@ class LeaderAddress:
     port: int
 
 
-class Hints:
-    """Turns the id in an error into an address, as the voters are configured."""
+class Address(Protocol):
+    """Where a controller listens."""
 
-    def __init__(self, voters: tuple[Voter, ...]) -> None:
-        self._voters: Mapping[int, Voter] = {voter.node_id: voter for voter in voters}
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
+class AddressBook(Protocol):
+    """Ids of controllers, rising, and where each listens; a dict is one."""
+
+    def get(self, node_id: int, /) -> Address | None: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
+class Hints:
+    """Turns the id in an error into an address, as it is known at that time."""
+
+    def __init__(self, controllers: AddressBook) -> None:
+        self._controllers = controllers
 
     def of(self, node_id: int | None) -> common.LeaderHint | None:
-        voter = None if node_id is None else self._voters.get(node_id)
-        if voter is None:
+        address = None if node_id is None else self._controllers.get(node_id)
+        if node_id is None or node_id < 0 or address is None:
             return None
-        return common.LeaderHint(id=voter.node_id, host=voter.host, port=voter.port)
+        return common.LeaderHint(id=node_id, host=address.host, port=address.port)
 
     def all(self) -> list[common.LeaderHint]:
-        return [
-            common.LeaderHint(id=voter.node_id, host=voter.host, port=voter.port)
-            for _, voter in sorted(self._voters.items())
-        ]
+        return [hint for node_id in self._controllers if (hint := self.of(node_id)) is not None]
 
 
-NO_HINTS = Hints(())
+NO_HINTS = Hints({})
 """Of those who answer for themselves alone, and of one part of a request."""
 
 

@@ -115,8 +115,9 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
 
 
 class AdminClient:
-    """`bootstrap`: addresses of controllers (and brokers, for reads). `timeout_ms` bounds one call with all
-    its retries; `attempts_max` 1 makes every call a single shot, for callers that must know what happened.
+    """`bootstrap`: addresses of controllers (and brokers, for reads), or what says those of now.
+    `timeout_ms` bounds one call with all its retries; `attempts_max` 1 makes every call a single shot, for
+    callers that must know what happened.
 
     Every call raises ApiError when it is refused, ClientError when no one answers. After a ClientError, or a
     retry, a change may have been made already: creating a topic again then says that it exists.
@@ -124,21 +125,25 @@ class AdminClient:
 
     def __init__(
         self,
-        bootstrap: Sequence[Address] | str,
+        bootstrap: Sequence[Address] | str | Callable[[], Sequence[Address]],
         *,
         timeout_ms: int = 15_000,
         attempts_max: int | None = None,
         tls: TlsMaterial | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+        if callable(bootstrap):
+            self._addresses = bootstrap
+        else:
+            known = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+            self._addresses = lambda: known
         self._timeout_ms = timeout_ms
         self._attempts_max = attempts_max
         self._tls = tls
         self._reasons = Reasons(tls)
         self._rng = rng or random.Random()
         self._channels: dict[Address, grpc.aio.Channel] = {}
-        self._current = self._bootstrap[0]
+        self._current: Address | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -272,7 +277,7 @@ class AdminClient:
             if remaining_s <= 0 or attempts == self._attempts_max:
                 raise refusal or ClientError(self._nobody(problem, attempts))
             attempts += 1
-            address = self._current
+            address = self._current or self._bootstrap[0]
             try:
                 call = method(self._channel(address))
                 answer = await call(request, timeout=min(remaining_s, ATTEMPT_MAX_MS / 1000))
@@ -299,6 +304,10 @@ class AdminClient:
             hints = 0
             wait_s = backoff.failed(0) / 1000
             await asyncio.sleep(max(0.0, min(wait_s, deadline - loop.time())))
+
+    @property
+    def _bootstrap(self) -> Sequence[Address]:
+        return self._addresses()
 
     def _channel(self, address: Address) -> grpc.aio.Channel:
         channel = self._channels.get(address)

@@ -34,6 +34,11 @@ class Listener:
     protocol: str
 
     @property
+    def leads_nowhere(self) -> bool:
+        """Whether no other machine can connect to this host."""
+        return self.host in _NOWHERE
+
+    @property
     def is_tls(self) -> bool:
         return self.protocol == "SSL"
 
@@ -175,10 +180,10 @@ def check_advertised(listeners: tuple[Listener, ...], advertised: tuple[Listener
     no one here."""
     known = {listener.name for listener in listeners}
     for listener in advertised or listeners:
-        if listener.host in _NOWHERE:
+        if listener.leads_nowhere:
             raise ConfigError(
                 f"{listener.name}://{listener.host}:{listener.port} cannot be advertised: it leads nowhere;"
-                " name this broker's own host in advertised.listeners"
+                " name this node's own host in advertised.listeners"
             )
         if listener.name not in known:
             raise ConfigError(

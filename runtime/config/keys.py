@@ -31,15 +31,15 @@ _NODE = (
         "list",
         None,
         "Static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
-        "the directory. A controller must be one of them, a broker must not.",
+        "the directory. A controller must be one of them, a broker must not. From kraft.version 1 on "
+        "it is not used.",
     ),
     Key(
         "controller.quorum.bootstrap.servers",
         "list",
         (),
-        "Controllers of a quorum with dynamic voters (kraft.version 1), as `host:port`, from which a node "
-        "learns the others. `storage format` reads it; no node of this release starts without "
-        "`controller.quorum.voters`.",
+        "Some controllers of a quorum with dynamic voters (kraft.version 1), as `host:port`. A node that "
+        "does not know the leader asks them; all else about the quorum is in the metadata log.",
     ),
     Key(
         "listeners",
@@ -53,9 +53,8 @@ _NODE = (
         "advertised.listeners",
         "list",
         (),
-        "What a broker registers instead of `listeners`, by the same names; without a host: this "
+        "What a node registers instead of `listeners`, by the same names; without a host: this "
         "machine's name.",
-        roles=(BROKER,),
     ),
     Key("controller.listener.names", "list", ("CONTROLLER",), "Name of the controllers' listener."),
     Key(

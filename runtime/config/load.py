@@ -40,6 +40,8 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
+FIRST_BOOTSTRAP_ID = -2
+"""Under which the first of them is asked, as in Kafka; the others follow downwards."""
 
 
 def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
@@ -161,7 +163,8 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     advertised = parse_listeners(
         "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
     )
-    if role == BROKER:
+    if role == BROKER or advertised or not voters:
+        # Static voters are found by `controller.quorum.voters`.
         check_advertised(listeners, advertised)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
@@ -181,7 +184,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         log_dirs=log_dirs,
         metadata_log_dir=Path(cast(str, metadata_dir)) if metadata_dir else log_dirs[0],
         tls=tls_files(values),
-        raft=_raft(values),
+        raft=_raft(values, len(servers)),
         log=LogConfig(
             segment_bytes=cast(int, values["metadata.log.segment.bytes"]),
             segment_ms=cast(int, values["metadata.log.segment.ms"]),
@@ -213,7 +216,7 @@ def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple
     return voters, servers
 
 
-def _raft(values: Mapping[str, Value]) -> RaftConfig:
+def _raft(values: Mapping[str, Value], servers: int) -> RaftConfig:
     def number(name: str) -> int:
         return cast(int, values[f"controller.quorum.{name}"])
 
@@ -236,4 +239,5 @@ def _raft(values: Mapping[str, Value]) -> RaftConfig:
         retry_backoff_max_ms=number("retry.backoff.max.ms"),
         fetch_max_bytes=number("fetch.max.bytes"),
         snapshot_chunk_bytes=number("fetch.snapshot.max.bytes"),
+        bootstrap_ids=tuple(FIRST_BOOTSTRAP_ID - at for at in range(servers)),
     )

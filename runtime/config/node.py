@@ -16,6 +16,7 @@ from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.raft.config import RaftConfig, Voter
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
@@ -127,6 +128,14 @@ class NodeConfig:
             ),
             metadata_log_max_snapshot_interval_ms=self.number("metadata.log.max.snapshot.interval.ms"),
         )
+
+    @property
+    def voter_endpoints(self) -> tuple[Endpoint, ...]:
+        """What a voters' record is to say of this controller, with listener names in upper case as Kafka has
+        them; none where its listeners lead nowhere, or of a broker."""
+        if self.role != CONTROLLER or any(each.leads_nowhere for each in self.advertised):
+            return ()
+        return tuple(Endpoint(each.name.upper(), each.host, each.port) for each in self.advertised)
 
     @property
     def generates_broker_id(self) -> bool:

@@ -20,6 +20,7 @@ from metaquorum.raft.effects import FinishSnapshot, RespondWithSnapshotChunk
 from metaquorum.raft.events import SnapshotLoaded, SnapshotRejected, SnapshotWritten, WriteSnapshot
 from metaquorum.raft.messages import FetchSnapshotResponse
 from metaquorum.raft.store.store import ReplicaStore
+from metaquorum.raft.voters.history import VotersAt
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.storage.errors import DiskError, StorageError
@@ -33,9 +34,12 @@ _log = logging.getLogger(__name__)
 
 
 class SnapshotCodec(Protocol):
-    """How an image becomes a snapshot's batches and comes back; called on the worker."""
+    """How an image, and what is said of voters, becomes a snapshot's batches, and how the image comes back;
+    called on the worker."""
 
-    def encode(self, image: MetadataImage, position: LogPosition, timestamp_ms: int) -> Iterable[bytes]: ...
+    def encode(
+        self, image: MetadataImage, position: LogPosition, timestamp_ms: int, voters: VotersAt
+    ) -> Iterable[bytes]: ...
 
     def load(self, path: Path, position: LogPosition) -> MetadataImage: ...
 
@@ -107,7 +111,7 @@ class SnapshotWorker:
 
     async def _write(self, effect: WriteSnapshot[MetadataImage]) -> None:
         def write() -> int:
-            batches = self._codec.encode(effect.image, effect.position, effect.timestamp_ms)
+            batches = self._codec.encode(effect.image, effect.position, effect.timestamp_ms, effect.voters)
             return self._store.write_snapshot(effect.position, paced(batches))
 
         begun_ms = self._clock.monotonic_ms()
@@ -123,14 +127,14 @@ class SnapshotWorker:
         self._post(SnapshotWritten(position=effect.position, size_bytes=size))
 
     async def _finish(self, effect: FinishSnapshot) -> None:
-        def load() -> MetadataImage:
+        def load() -> tuple[MetadataImage, VotersAt]:
             path = self._store.partial_snapshot(effect.snapshot, effect.size_bytes)
-            image = self._codec.load(Path(path), effect.snapshot)
+            image, voters = self._codec.load(Path(path), effect.snapshot), self._store.voters_in(path)
             self._store.finish_snapshot(effect.snapshot)  # only a good one gets its final name
-            return image
+            return image, voters
 
         try:
-            image = await self._loop.run_in_executor(self._thread, load)
+            image, voters = await self._loop.run_in_executor(self._thread, load)
         except DiskError as error:
             self._fail(f"stopped: {error}; repair the disk, then start again")
         except (StorageError, RecordDecodeError, ReplayError, ValueError) as error:
@@ -144,7 +148,7 @@ class SnapshotWorker:
             self.loaded += 1
             if self._watch is not None:
                 self._watch.snapshot_loaded(effect.size_bytes)
-            self._post(SnapshotLoaded(position=effect.snapshot, image=image))
+            self._post(SnapshotLoaded(position=effect.snapshot, image=image, voters=voters))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,10 +54,10 @@ def quorum_state(raft: RaftCore) -> str:
 
 
 def quorum_families(
-    raft: RaftCore, addresses: frozenset[int], stats: NodeStatistics, now_ms: int
+    raft: RaftCore, controllers: Container[int], stats: NodeStatistics, now_ms: int
 ) -> Iterable[Family]:
-    """raft-metrics, and our own histograms of the same times. `addresses`: the voters whose address is known
-    here, this node itself included."""
+    """raft-metrics, and our own histograms of the same times. `controllers` has the ids whose
+    address is known here."""
     own = quorum_state(raft)
     states = {state: float(state == own) for state in names.STATES}
     yield labelled(names.CURRENT_STATE, states)
@@ -69,7 +69,7 @@ def quorum_families(
     lost = [loss.known_offset - loss.common_offset for loss in raft.losses]
     yield one(names.LOST_RECORDS, max(lost, default=0))
     yield one(names.LOG_END_EPOCH, raft.epochs.last_epoch if raft.log_end_offset else -1)
-    yield one(names.UNKNOWN_VOTERS, len(frozenset(raft.state.voters) - addresses))
+    yield one(names.UNKNOWN_VOTERS, sum(node_id not in controllers for node_id in raft.voters))
     yield one(names.COMMIT_AVG, stats.commit_window.average(now_ms))
     yield one(names.COMMIT_MAX, stats.commit_window.maximum(now_ms))
     yield one(names.ELECTION_AVG, stats.election_window.average(now_ms))

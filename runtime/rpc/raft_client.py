@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
 
@@ -40,34 +40,65 @@ class PeerAddress:
     port: int
 
 
+class Addresses(Protocol):
+    """Where peers are, and the ids of those to ask, in order; a dict is one. What it says may change."""
+
+    def get(self, node_id: int, /) -> PeerAddress | None: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
 class RaftClient:
-    """Streams to all peers of one node. Everything runs on the loop's thread."""
+    """Streams to the peers of one node. Everything runs on the loop's thread. A peer that moved gets a new
+    stream with the next request."""
 
     def __init__(
         self,
-        peers: Mapping[int, PeerAddress],
+        addresses: Addresses,
         sink: EventSink,
         *,
         tls: TlsMaterial | None = None,
         rng: random.Random,
     ) -> None:
-        self._peers = {node_id: _Peer(node_id, peer, sink, tls, rng) for node_id, peer in peers.items()}
+        self._addresses = addresses
+        self._peers: dict[int, _Peer] = {}
+        self._retired: set[asyncio.Task[None]] = set()
         self._sink = sink
+        self._tls = tls
+        self._rng = rng
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
         """Sends; one RaftResponseArrived or RaftRequestFailed follows."""
-        peer = self._peers.get(to)
-        if peer is None:
+        address = self._addresses.get(to)
+        if address is None:
             failure = RaftRequestFailed(
                 target=to, correlation_id=correlation_id, reason=f"node {to} has no known address"
             )
             asyncio.get_running_loop().call_soon(self._sink, failure)
             return
+        peer = self._peers.get(to)
+        if peer is None or peer.address != address:
+            self._retire(to, f"node {to} moved to {address.host}:{address.port}")
+            peer = self._peers[to] = _Peer(to, address, self._sink, self._tls, self._rng)
         peer.send(correlation_id, request, timeout_ms)
+
+    def retain(self, node_ids: Container[int]) -> None:
+        """Ends the streams to all other nodes: voters that were removed, bootstrap servers that have named
+        the leader."""
+        for node_id in [each for each in self._peers if each not in node_ids]:
+            self._retire(node_id, f"node {node_id} is asked no more")
+
+    def _retire(self, node_id: int, reason: str) -> None:
+        peer = self._peers.pop(node_id, None)
+        if peer is not None:
+            peer.fail_all(reason)
+            task = asyncio.get_running_loop().create_task(peer.close())
+            self._retired.add(task)
+            task.add_done_callback(self._retired.discard)
 
     async def close(self) -> None:
         """Ends all streams; outstanding requests are dropped without an event."""
-        await asyncio.gather(*(peer.close() for peer in self._peers.values()))
+        await asyncio.gather(*(peer.close() for peer in self._peers.values()), *self._retired)
 
 
 class _Peer:
@@ -76,8 +107,8 @@ class _Peer:
     def __init__(
         self, node_id: int, address: PeerAddress, sink: EventSink, tls: TlsMaterial | None, rng: random.Random
     ) -> None:
+        self.address = address
         self._node_id = node_id
-        self._address = address
         self._sink = sink
         self._tls = tls
         self._reasons = Reasons(tls)
@@ -106,6 +137,14 @@ class _Peer:
         self._outbound.append(raft_codec.encode(correlation_id, request))
         self._wake.set()
 
+    def fail_all(self, reason: str) -> None:
+        """Reports every request as failed, behind the caller's step."""
+        loop = asyncio.get_running_loop()
+        waiting, self._waiting = self._waiting, {}
+        for correlation_id, timer in waiting.items():
+            timer.cancel()
+            loop.call_soon(self._report_failure, correlation_id, reason)
+
     async def close(self) -> None:
         task, self._task = self._task, None
         for timer in self._waiting.values():
@@ -128,7 +167,7 @@ class _Peer:
         """One stream's life: from the first request to its end, which fails all that is outstanding."""
         loop = asyncio.get_running_loop()
         reason = "the peer ended the stream"
-        channel = open_channel(self._address.host, self._address.port, self._tls)
+        channel = open_channel(self.address.host, self.address.port, self._tls)
         try:
             exchange: Any = RaftStub(channel).Exchange
             call = exchange()
@@ -141,7 +180,7 @@ class _Peer:
                 call.cancel()
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
-            self._reasons.tell(f"node {self._node_id}", error, (self._address.host, self._address.port))
+            self._reasons.tell(f"node {self._node_id}", error, (self.address.host, self.address.port))
         except raft_codec.EnvelopeError as error:
             reason = f"it sent an invalid answer: {error}"
         except (grpc.aio.UsageError, asyncio.InvalidStateError) as error:
@@ -185,7 +224,7 @@ class _Peer:
 
     def _broken(self, reason: str) -> None:
         loop = asyncio.get_running_loop()
-        self._last_failure = f"cannot reach node {self._node_id} at {self._address.host}:{self._address.port}"
+        self._last_failure = f"cannot reach node {self._node_id} at {self.address.host}:{self.address.port}"
         self._last_failure += f" ({reason})"
         self._backoff.failed(int(loop.time() * 1000))
         self._outbound.clear()

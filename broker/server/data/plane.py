@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from metaquorum.broker.replica import events
@@ -22,7 +22,7 @@ from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock
 from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.admin import Address, AdminClient
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.driver import Driver
@@ -38,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 class DataPlane:
-    """See the module. `image` is the newest published one; its publisher keeps it."""
+    """See the module. `image` is the newest published one; its publisher keeps it. `controllers`: where those
+    of now can be asked."""
 
     def __init__(
         self,
@@ -48,6 +49,8 @@ class DataPlane:
         image: MetadataImage,
         tls: TlsMaterial | None,
         statistics: NodeStatistics | None = None,
+        *,
+        controllers: Callable[[], Sequence[Address]],
     ) -> None:
         self.image = image
         self._config = config
@@ -80,7 +83,6 @@ class DataPlane:
         self._peers = PeerFetches(
             driver.post, self._tls_for, message_max_bytes=config.number("socket.request.max.bytes")
         )
-        controllers = [(voter.host, voter.port) for voter in config.voters]
         client = AdminClient(
             controllers,
             timeout_ms=config.number("controller.request.timeout.ms"),

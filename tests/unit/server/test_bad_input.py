@@ -150,18 +150,15 @@ def another_directory_id_for_a_voter(site: Site) -> str:
     return "a voter with another disk could lose committed records; restore the old id"
 
 
-def dynamic_voters_in_the_state(site: Site) -> str:
+def future_kraft_version_in_the_log(site: Site) -> str:
     replica = filled(site)
-    store_quorum_state(PosixDisk(), str(replica), QuorumState(epoch=1), version=1)
-    return "quorum-state belongs to a quorum with dynamic voters (kraft.version 1)"
+    log = SegmentedLog.open(PosixDisk(), str(replica))
+    log.append(Batches.parse(_control_batch(log.end_offset, KRaftVersionRecord(kraft_version=2))))
+    log.clean_close()
+    return "00000000000000000000.log: the KRaftVersionRecord at offset 3 sets kraft.version 2"
 
 
-def dynamic_voters_in_the_log(site: Site) -> str:
-    _add_voters(filled(site))
-    return "00000000000000000000.log belongs to a quorum with dynamic voters"
-
-
-def dynamic_voters_in_the_checkpoint(site: Site) -> str:
+def no_voters_in_the_checkpoint(site: Site) -> str:
     replica = filled(site)
     records = (
         SnapshotHeaderRecord(last_contained_log_timestamp=1),
@@ -171,13 +168,7 @@ def dynamic_voters_in_the_checkpoint(site: Site) -> str:
     )
     content = b"".join(_control_batch(offset, record) for offset, record in enumerate(records))
     (replica / "00000000000000000002-0000000001.checkpoint").write_bytes(content)
-    return "00000000000000000002-0000000001.checkpoint belongs to a quorum with dynamic voters"
-
-
-def _add_voters(replica: Path) -> None:
-    log = SegmentedLog.open(PosixDisk(), str(replica))
-    log.append(Batches.parse(_control_batch(log.end_offset, VotersRecord(voters=()))))
-    log.clean_close()
+    return "00000000000000000002-0000000001.checkpoint: the VotersRecord at offset 2 names no voter"
 
 
 def _control_batch(offset: int, record: ControlRecord) -> bytes:
@@ -190,9 +181,8 @@ def _control_batch(offset: int, record: ControlRecord) -> bytes:
 @pytest.mark.parametrize(
     "damage",
     [
-        dynamic_voters_in_the_state,
-        dynamic_voters_in_the_log,
-        dynamic_voters_in_the_checkpoint,
+        future_kraft_version_in_the_log,
+        no_voters_in_the_checkpoint,
         other_voters,
         another_directory_id_for_a_voter,
         not_formatted,
@@ -217,6 +207,21 @@ def test_a_directory_that_cannot_be_used(
     (site.root / "controller" / ".lock").touch() if (site.root / "controller").is_dir() else None
     line = refused(capsys, site, controller_main.run, path)
     assert line.startswith("metaquorum controller: ") and expected in line
+
+
+def test_a_static_voter_whose_voters_are_not_configured(
+    capsys: pytest.CaptureFixture[str], site: Site
+) -> None:
+    voter = Voter(node_id=1, host="127.0.0.1", port=site.controller_port)
+    store_voters(PosixDisk(), str(filled(site)), [voter])
+    (site.root / "controller" / ".lock").touch()
+    servers = {"controller.quorum.bootstrap.servers": f"127.0.0.1:{site.controller_port}"}
+    path = site.controller_file(servers)
+    path.write_text(
+        "".join(line for line in path.read_text().splitlines(keepends=True) if "quorum.voters" not in line)
+    )
+    line = refused(capsys, site, controller_main.run, path)
+    assert "controller.quorum.voters is missing, but this controller belongs to a quorum with static" in line
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], site: Site) -> None:

@@ -136,7 +136,7 @@ async def test_a_controller_answers_every_heartbeat_of_a_stream_and_refuses_what
 
     server = new_server()
     port = bind(server, "127.0.0.1", 0, None)
-    service = BrokerLifecycleService(cast(WaitingRequests, Requests()), Hints(()))
+    service = BrokerLifecycleService(cast(WaitingRequests, Requests()), Hints({}))
     add_BrokerLifecycleServicer_to_server(service, server)
     await server.start()
     async with open_channel("127.0.0.1", port, None) as channel:

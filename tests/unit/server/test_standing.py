@@ -17,7 +17,7 @@ def search(standing: Standing, times: int, epoch: int = 4) -> None:
 
 
 def test_a_follower_takes_part_once_its_leader_answered_and_until_it_falls_silent() -> None:
-    standing = Standing((2, 3))
+    standing = Standing(lambda: (2, 3))
     standing.moved("follower", 4, 2, active=False)
     assert not standing.takes_part(high_watermark=7)
     standing.fetched(4)
@@ -32,7 +32,7 @@ def test_a_follower_takes_part_once_its_leader_answered_and_until_it_falls_silen
 
 
 def test_a_leader_takes_part_while_it_is_active() -> None:
-    standing = Standing((2, 3))
+    standing = Standing(lambda: (2, 3))
     standing.moved("leader", 4, 1, active=False)
     assert not standing.takes_part(high_watermark=7)
     standing.moved("leader", 4, 1, active=True)
@@ -42,7 +42,7 @@ def test_a_leader_takes_part_while_it_is_active() -> None:
 
 
 def test_a_search_without_an_end_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    standing = Standing((2, 3))
+    standing = Standing(lambda: (2, 3))
     with caplog.at_level(logging.INFO):
         search(standing, 50)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -60,7 +60,7 @@ def test_a_search_without_an_end_is_one_warning(caplog: pytest.LogCaptureFixture
 
 
 def test_a_new_epoch_is_told_in_the_middle_of_a_search(caplog: pytest.LogCaptureFixture) -> None:
-    standing = Standing((2, 3))
+    standing = Standing(lambda: (2, 3))
     search(standing, 10)
     caplog.clear()
     with caplog.at_level(logging.INFO):

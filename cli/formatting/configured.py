@@ -48,7 +48,7 @@ def read_node_config(path: str) -> ConfiguredNode:
         directories.append(config.metadata_log_dir)
     pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
     is_controller = config.role == CONTROLLER
-    listener = config.listeners[0]
+    listener = config.advertised[0]
     address = (listener.host, listener.port) if is_controller else None
     others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
     if not config.voters:

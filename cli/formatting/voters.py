@@ -19,7 +19,6 @@ from metaquorum.storage.uuids import is_reserved_directory, random_uuid, uuid_fr
 
 SUPPORTED_KRAFT_VERSIONS = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
 DEFAULT_LISTENER = "CONTROLLER"
-_EVERYWHERE = ("0.0.0.0", "::")
 _IDS_NEEDED = "metaquorum storage random-uuid makes one"
 
 
@@ -94,11 +93,6 @@ def _own(node: ConfiguredNode, own_id: str | None) -> Voter:
     if not node.is_controller or node.address is None:
         raise click.UsageError("--standalone needs --config with the configuration file of a controller")
     host, port = node.address
-    if host in _EVERYWHERE:
-        raise Failure(
-            f"listeners has {host}, where no other node can reach this controller; name its host, or "
-            "leave it out for localhost"
-        )
     directory_id = uuid_from_text(own_id) if own_id is not None else random_uuid(random.SystemRandom())
     return new_voter(node.node_id, host or "localhost", port, directory_id, node.controller_listener)
 

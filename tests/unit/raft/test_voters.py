@@ -45,7 +45,7 @@ NODES = st.builds(
     endpoints=st.lists(ENDPOINTS, max_size=3).map(tuple),
     versions=st.builds(VersionRange, LEVELS, LEVELS),
 )
-SETS = st.lists(NODES, max_size=150, unique_by=lambda node: node.node_id).map(VoterSet)
+SETS = st.lists(NODES, min_size=1, max_size=150, unique_by=lambda node: node.node_id).map(VoterSet)
 
 
 def control_batch(*records: ControlValue, base_offset: int = 7) -> Batches:

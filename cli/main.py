@@ -34,10 +34,13 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "brokers": ("metaquorum.cli.admin.brokers:brokers", "List, describe and unregister brokers."),
     "configs": ("metaquorum.cli.admin.configs:configs", "Describe and change configurations."),
     "features": ("metaquorum.cli.admin.features:features", "Describe, upgrade and downgrade feature levels."),
-    "acls": ("metaquorum.cli.admin.acls:acls", "Add, list and remove access control entries."),
-    "users": ("metaquorum.cli.admin.users:users", "Set, delete and list SCRAM credentials."),
-    "quotas": ("metaquorum.cli.admin.quotas:quotas", "Change and describe client quotas."),
-    "tokens": ("metaquorum.cli.admin.tokens:tokens", "Create, renew, expire and list delegation tokens."),
+    "acls": ("metaquorum.cli.admin.access.acls:acls", "Add, list and remove access control entries."),
+    "users": ("metaquorum.cli.admin.access.users:users", "Set, delete and list SCRAM credentials."),
+    "quotas": ("metaquorum.cli.admin.access.quotas:quotas", "Change and describe client quotas."),
+    "tokens": (
+        "metaquorum.cli.admin.access.tokens:tokens",
+        "Create, renew, expire and list delegation tokens.",
+    ),
     "producer-ids": (
         "metaquorum.cli.admin.producer_ids:producer_ids",
         "Allocate blocks of producer ids to brokers.",

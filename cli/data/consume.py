@@ -31,7 +31,7 @@ from metaquorum.runtime.data_client.consumer import (
     Start,
     StartKind,
 )
-from metaquorum.runtime.data_client.records import Record
+from metaquorum.runtime.data_client.consuming.records import Record
 
 _POLL_MS = 500
 

@@ -24,9 +24,9 @@ from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure, one_line
 from metaquorum.cli.interrupts import EXIT_TERMINATED
 from metaquorum.cli.text.output import echo_json
 from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.data_client.batches import Codec
 from metaquorum.runtime.data_client.connections import GrpcConnections
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, Settlement
+from metaquorum.runtime.data_client.producing.batches import Codec
 
 _ACKS = {"all": -1, "1": 1, "0": 0}
 _ENDINGS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}

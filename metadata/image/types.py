@@ -27,7 +27,7 @@ class Provenance(msgspec.Struct, frozen=True, order=True):
     timestamp_ms: int = -1
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class NodeEndpoint(msgspec.Struct, frozen=True):
     """A listener of a broker or controller. `port` is 0..65535; `security_protocol` is Kafka's id."""
 
     name: str
@@ -50,7 +50,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     epoch: int
     incarnation_id: bytes
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[NodeEndpoint, ...] = ()
     features: tuple[FeatureRange, ...] = ()
     rack: str | None = None
     fenced: bool = True
@@ -68,7 +68,7 @@ class ControllerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     controller_id: int
     incarnation_id: bytes
     zk_migration_ready: bool = False
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[NodeEndpoint, ...] = ()
     features: tuple[FeatureRange, ...] = ()
 
 

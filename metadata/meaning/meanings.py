@@ -23,9 +23,9 @@ from metaquorum.metadata.image import (
     ConfigResource,
     ControllerRegistration,
     DelegationToken,
-    Endpoint,
     FeatureRange,
     ImageBuilder,
+    NodeEndpoint,
     ProducerIds,
     QuotaEntity,
     ScramCredential,
@@ -95,9 +95,9 @@ def _broker(builder: ImageBuilder, record: BrokerRecord, offset: int) -> None:
     builder.note_registration(record.broker_id, offset)
 
 
-def _endpoints(listed: tuple[Any, ...]) -> tuple[Endpoint, ...]:
+def _endpoints(listed: tuple[Any, ...]) -> tuple[NodeEndpoint, ...]:
     # By name: Kafka keeps listeners and features in maps, and its snapshots list them in map order.
-    found = [Endpoint(at.name, at.host, at.port, at.security_protocol) for at in listed]
+    found = [NodeEndpoint(at.name, at.host, at.port, at.security_protocol) for at in listed]
     return tuple(sorted(found, key=lambda endpoint: endpoint.name))
 
 

@@ -18,9 +18,9 @@ from metaquorum.metadata.image import (
     BrokerRegistration,
     ConfigResource,
     ControllerRegistration,
-    Endpoint,
     FeatureRange,
     MetadataImage,
+    NodeEndpoint,
     PartitionInfo,
     QuotaEntity,
     ScramCredential,
@@ -147,7 +147,7 @@ def controller_tree(registration: ControllerRegistration) -> Tree:
     }
 
 
-def _endpoints(listed: tuple[Endpoint, ...]) -> Tree:
+def _endpoints(listed: tuple[NodeEndpoint, ...]) -> Tree:
     return {
         at.name: {"host": at.host, "port": at.port, "securityProtocol": at.security_protocol} for at in listed
     }

@@ -23,14 +23,7 @@ from metaquorum.metadata.records.types import (
     UnknownRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.pipeline.intervals.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
-from metaquorum.pipeline.intervals.questions import (
-    ActiveBrokers,
-    Question,
-    is_plainly_sound,
-    topic_is_plainly_sound,
-)
 from metaquorum.pipeline.intervals.state import (
     SavedState,
     StateError,
@@ -38,6 +31,13 @@ from metaquorum.pipeline.intervals.state import (
     decode_state,
     encode_image,
     encode_state,
+)
+from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
+from metaquorum.pipeline.intervals.tables.questions import (
+    ActiveBrokers,
+    Question,
+    is_plainly_sound,
+    topic_is_plainly_sound,
 )
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers

@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
-from metaquorum.pipeline.intervals.availability import Availability
-from metaquorum.pipeline.intervals.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
-from metaquorum.pipeline.intervals.coverage import CoverageRows
-from metaquorum.pipeline.intervals.failovers import Failovers, is_unclean
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
-from metaquorum.pipeline.intervals.partitions import PartitionStates
-from metaquorum.pipeline.intervals.quorum import QuorumEpochs
-from metaquorum.pipeline.intervals.settings import Configs, Topics
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import StateError
-from metaquorum.pipeline.intervals.violations import Violations
+from metaquorum.pipeline.intervals.tables.availability import Availability
+from metaquorum.pipeline.intervals.tables.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
+from metaquorum.pipeline.intervals.tables.coverage import CoverageRows
+from metaquorum.pipeline.intervals.tables.failovers import Failovers, is_unclean
+from metaquorum.pipeline.intervals.tables.partitions import PartitionStates
+from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs
+from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
+from metaquorum.pipeline.intervals.tables.violations import Violations
 from metaquorum.storage.uuids import uuid_to_text
 
 RowsByTable = dict[str, list[Row]]

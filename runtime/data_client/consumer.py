@@ -19,9 +19,15 @@ from metaquorum.metadata.requests.data import EARLIEST_TIMESTAMP, LATEST_TIMESTA
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionName
 from metaquorum.runtime.data_client.connections import Connections
-from metaquorum.runtime.data_client.fetcher import Fetched, Fetcher, FetchLimits, Position, TruncatedError
-from metaquorum.runtime.data_client.offsets import OffsetFinder
-from metaquorum.runtime.data_client.records import Record
+from metaquorum.runtime.data_client.consuming.fetcher import (
+    Fetched,
+    Fetcher,
+    FetchLimits,
+    Position,
+    TruncatedError,
+)
+from metaquorum.runtime.data_client.consuming.offsets import OffsetFinder
+from metaquorum.runtime.data_client.consuming.records import Record
 from metaquorum.storage.errors import BatchError
 
 __all__ = [

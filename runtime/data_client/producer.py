@@ -17,15 +17,15 @@ from typing import Any, Self
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import Address
-from metaquorum.runtime.data_client.batches import BatchBuilder, Headers, Payload, foreign_payload
-from metaquorum.runtime.data_client.buffer import Buffer
 from metaquorum.runtime.data_client.cluster_view import ClusterView
 from metaquorum.runtime.data_client.connections import Connections
-from metaquorum.runtime.data_client.partitioner import StickyPartition, partition_of
-from metaquorum.runtime.data_client.produce_queue import OutBatch
-from metaquorum.runtime.data_client.producer_config import ProducerConfig
-from metaquorum.runtime.data_client.sender import Lane, Sender, SendError
-from metaquorum.runtime.data_client.turns import Turns
+from metaquorum.runtime.data_client.producing.batches import BatchBuilder, Headers, Payload, foreign_payload
+from metaquorum.runtime.data_client.producing.buffer import Buffer
+from metaquorum.runtime.data_client.producing.partitioner import StickyPartition, partition_of
+from metaquorum.runtime.data_client.producing.produce_queue import OutBatch
+from metaquorum.runtime.data_client.producing.producer_config import ProducerConfig
+from metaquorum.runtime.data_client.producing.sender import Lane, Sender, SendError
+from metaquorum.runtime.data_client.producing.turns import Turns
 
 __all__ = ["Producer", "ProducerConfig", "Receipt", "SendError", "Settlement"]
 

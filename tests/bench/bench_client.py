@@ -9,10 +9,10 @@ import asyncio
 import time
 from typing import Any
 
-from metaquorum.runtime.data_client.batches import BatchBuilder
 from metaquorum.runtime.data_client.consumer import Consumer, Start, StartKind
+from metaquorum.runtime.data_client.consuming.records import split_batches
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
-from metaquorum.runtime.data_client.records import split_batches
+from metaquorum.runtime.data_client.producing.batches import BatchBuilder
 from tests.bench.figures import Figure
 from tests.unit.runtime.fake_broker import FakeCluster
 

@@ -11,7 +11,12 @@ from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, voter_set_texts
-from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, Voter, VotersRecord
+from metaquorum.metadata.records.control import (
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    Voter,
+    VotersRecord,
+)
 
 
 class QuorumFields:

@@ -47,9 +47,9 @@ from metaquorum.metadata.image import (
     UNASSIGNED,
     BrokerRegistration,
     ConfigResource,
-    Endpoint,
     ImageBuilder,
     MetadataImage,
+    NodeEndpoint,
     PartitionInfo,
 )
 from metaquorum.metadata.requests.data import DataRequest, PartitionKey
@@ -93,7 +93,7 @@ class Cluster:
                 broker_id=broker_id,
                 epoch=100 + broker_id if epoch is None else epoch,
                 incarnation_id=bytes([broker_id]) * 16,
-                endpoints=(Endpoint("DATA", f"host{broker_id}", 9000 + broker_id, 0),),
+                endpoints=(NodeEndpoint("DATA", f"host{broker_id}", 9000 + broker_id, 0),),
                 fenced=fenced,
             )
         )

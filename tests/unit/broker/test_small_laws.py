@@ -12,7 +12,7 @@ from metaquorum.broker.replica.partition.isr import NEVER_MS, FollowerProgress
 from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.targets import ControllerTargets
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import BrokerRegistration, Endpoint, ImageBuilder, MetadataImage
+from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, NodeEndpoint
 from metaquorum.metadata.requests.broker_status import ProcessState
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from tests.unit.broker.test_session import DIRECTORY, beat, error, running
@@ -129,7 +129,7 @@ def test_defaults_are_kafkas() -> None:
 
 def test_a_leader_is_reached_at_its_first_listener_whole() -> None:
     builder = ImageBuilder(MetadataImage())
-    listeners = (Endpoint("DATA", "inside", 9001, 0), Endpoint("PUBLIC", "outside", 9002, 0))
+    listeners = (NodeEndpoint("DATA", "inside", 9001, 0), NodeEndpoint("PUBLIC", "outside", 9002, 0))
     for broker_id, endpoints in ((1, listeners), (2, listeners[::-1]), (3, ())):
         builder.put_broker(
             BrokerRegistration(

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image.types import BrokerRegistration, Endpoint
+from metaquorum.metadata.image.types import BrokerRegistration, NodeEndpoint
 from metaquorum.metadata.requests import data as api
 from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto import metadata_pb2 as meta
@@ -113,7 +113,7 @@ class DataServer(DataServicer, MetadataServicer):
                         epoch=1,
                         incarnation_id=bytes(16),
                         fenced=False,
-                        endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", port, 0),),
+                        endpoints=(NodeEndpoint("PLAINTEXT", "127.0.0.1", port, 0),),
                     )
                 )
                 for each, port in zip(self.cluster.brokers, self.ports, strict=True)

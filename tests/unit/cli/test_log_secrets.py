@@ -23,7 +23,7 @@ from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secr
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
 from metaquorum.pipeline.intervals.moments import Moment
-from metaquorum.pipeline.intervals.settings import Configs
+from metaquorum.pipeline.intervals.tables.settings import Configs
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.storage.disk.interface import Disk

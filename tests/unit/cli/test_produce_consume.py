@@ -26,7 +26,7 @@ from metaquorum.metadata.requests.data import (
     LogDirDescription,
     ReplicaDescription,
 )
-from metaquorum.runtime.data_client.batches import BatchBuilder
+from metaquorum.runtime.data_client.producing.batches import BatchBuilder
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 from tests.e2e.processes import running
 from tests.unit.cli.data_server import Served, served

@@ -14,8 +14,8 @@ from metaquorum.cli.text.quorum import replication_json, replication_text, statu
 from metaquorum.cli.text.topics import describe_json, describe_text
 from metaquorum.metadata.image.types import (
     BrokerRegistration,
-    Endpoint,
     FeatureRange,
+    NodeEndpoint,
     PartitionInfo,
     TopicInfo,
 )
@@ -156,7 +156,7 @@ def test_a_broker(fenced: bool, leaving: bool, state: str) -> None:
         broker_id=3,
         epoch=17,
         incarnation_id=bytes(15) + b"\x07",
-        endpoints=(Endpoint("PLAINTEXT", "127.0.0.1", 9092, 0),),
+        endpoints=(NodeEndpoint("PLAINTEXT", "127.0.0.1", 9092, 0),),
         features=(FeatureRange("metadata.version", 1, 19),),
         rack="a",
         fenced=fenced,

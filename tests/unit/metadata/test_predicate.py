@@ -38,7 +38,8 @@ def image() -> MetadataImage:
 
 
 PLACE = Subject(
-    image=image(), quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voter_set=(Voter(3000, ZERO_UUID),))
+    image=image(),
+    quorum=QuorumView(leader_id=3000, epoch=4, offset=0, voter_set=(Voter(3000, ZERO_UUID),)),
 )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image.types import BrokerRegistration, Endpoint, PartitionInfo, TopicInfo
+from metaquorum.metadata.image.types import BrokerRegistration, NodeEndpoint, PartitionInfo, TopicInfo
 from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.client.admin import Address, TopicDescription
 from metaquorum.runtime.data_client.connections import LinkError, MetadataAnswer, Referral
@@ -181,7 +181,7 @@ class FakeCluster:
 
     def values(self, partition: FakePartition) -> list[bytes | None]:
         """Every value stored, in order."""
-        from metaquorum.runtime.data_client.records import FetchedBatch
+        from metaquorum.runtime.data_client.consuming.records import FetchedBatch
 
         return [r.value for each in partition.batches for r in FetchedBatch(each.header, each.data).records()]
 
@@ -348,7 +348,7 @@ class FakeCluster:
             return api.ListedOffset(key=each.key, offset=partition.end_offset)
         if each.timestamp_ms == api.EARLIEST_TIMESTAMP:
             return api.ListedOffset(key=each.key, offset=partition.start_offset)
-        from metaquorum.runtime.data_client.records import FetchedBatch
+        from metaquorum.runtime.data_client.consuming.records import FetchedBatch
 
         for stored in partition.batches:
             for record in FetchedBatch(stored.header, stored.data).records():
@@ -394,7 +394,7 @@ class FakeCluster:
                 epoch=1,
                 incarnation_id=bytes(16),
                 fenced=False,
-                endpoints=(Endpoint("PLAINTEXT", "broker", each, 0),),
+                endpoints=(NodeEndpoint("PLAINTEXT", "broker", each, 0),),
             )
             for each in self.brokers
         )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaquorum.runtime.data_client.batches import BatchBuilder, Codec, foreign_payload
-from metaquorum.runtime.data_client.partitioner import StickyPartition, murmur2, partition_of
-from metaquorum.runtime.data_client.records import Record, split_batches
+from metaquorum.runtime.data_client.consuming.records import Record, split_batches
+from metaquorum.runtime.data_client.producing.batches import BatchBuilder, Codec, foreign_payload
+from metaquorum.runtime.data_client.producing.partitioner import StickyPartition, murmur2, partition_of
 from metaquorum.storage.batches.batch import (
     BatchHeader,
     Compression,

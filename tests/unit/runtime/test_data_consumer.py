@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.data_client.batches import BatchBuilder
 from metaquorum.runtime.data_client.consumer import (
     Consumer,
     ConsumerConfig,
@@ -21,6 +20,7 @@ from metaquorum.runtime.data_client.consumer import (
     StartKind,
     TruncatedError,
 )
+from metaquorum.runtime.data_client.producing.batches import BatchBuilder
 from metaquorum.storage.batches.batch import BatchHeader, Compression, seal_batch
 from metaquorum.storage.errors import BatchError, CompressedBatchError
 from tests.unit.runtime.fake_broker import FakeCluster, FakePartition, Faults, Stored, run

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import Address, ClientError
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, SendError
-from metaquorum.runtime.data_client.turns import Turn, Turns
+from metaquorum.runtime.data_client.producing.turns import Turn, Turns
 from tests.unit.runtime.fake_broker import FakeCluster, Faults, run
 
 

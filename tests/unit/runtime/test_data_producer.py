@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.data_client.batches import Codec
-from metaquorum.runtime.data_client.partitioner import partition_of
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, Receipt, SendError
+from metaquorum.runtime.data_client.producing.batches import Codec
+from metaquorum.runtime.data_client.producing.partitioner import partition_of
 from metaquorum.storage.batches.batch import BatchHeader, Compression, seal_batch
 from tests.unit.runtime.fake_broker import FakeCluster, Faults, run
 
@@ -158,7 +158,7 @@ def test_keys_go_where_kafka_puts_them_with_headers_and_time() -> None:
         async with producing(cluster) as producer:
             for key in (b"21", b"foobar", b"abc"):
                 await producer.send("t", b"v-" + key, key=key, headers=[(b"h", None)], timestamp_ms=77)
-        from metaquorum.runtime.data_client.records import FetchedBatch
+        from metaquorum.runtime.data_client.consuming.records import FetchedBatch
 
         for key in (b"21", b"foobar", b"abc"):
             stored = partitions[partition_of(key, 5)].batches

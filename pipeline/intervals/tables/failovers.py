@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.image import LOST, RECOVERING, BrokerRegistration, PartitionInfo
-from metaquorum.pipeline.intervals.availability import Availability, PartitionKey
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.pipeline.intervals.tables.availability import Availability, PartitionKey
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 CAUSE_WINDOW_MS = 10_000

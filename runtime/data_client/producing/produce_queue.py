@@ -21,7 +21,7 @@ from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
-from metaquorum.runtime.data_client.batches import Payload
+from metaquorum.runtime.data_client.producing.batches import Payload
 from metaquorum.storage.partition.producers import BATCHES_KEPT, SEQUENCE_LIMIT
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)

@@ -16,7 +16,7 @@ from metaquorum.metadata.requests import data as api
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionLeader, PartitionName
 from metaquorum.runtime.data_client.connections import Connections, LinkError
-from metaquorum.runtime.data_client.records import FetchedBatch, split_batches
+from metaquorum.runtime.data_client.consuming.records import FetchedBatch, split_batches
 from metaquorum.storage.errors import BatchError
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)

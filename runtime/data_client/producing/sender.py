@@ -19,7 +19,7 @@ from metaquorum.runtime.backoff import Backoff
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.data_client.cluster_view import ClusterView, PartitionLeader
 from metaquorum.runtime.data_client.connections import Connections, LinkError
-from metaquorum.runtime.data_client.produce_queue import (
+from metaquorum.runtime.data_client.producing.produce_queue import (
     RETRY,
     BatchOutcome,
     OutBatch,

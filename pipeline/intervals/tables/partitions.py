@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
-from metaquorum.pipeline.intervals.failovers import is_unclean
 from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.tables.failovers import is_unclean
 from metaquorum.storage.uuids import uuid_to_text
 
 _CREATED = "created"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.metadata.requests.data import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from metaquorum.runtime.data_client.batches import Codec
-from metaquorum.runtime.data_client.sender import SendLimits
+from metaquorum.runtime.data_client.producing.batches import Codec
+from metaquorum.runtime.data_client.producing.sender import SendLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Commands on who may use a cluster, and how much of it."""

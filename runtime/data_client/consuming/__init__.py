@@ -1,0 +1,1 @@
+"""The inside of the consumer: fetching, unpacking, and looking up offsets."""

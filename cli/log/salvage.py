@@ -35,7 +35,7 @@ from metaquorum.storage.uuids import random_uuid, uuid_to_text
 @click.option(
     "--kraft-version",
     type=click.IntRange(0, 1),
-    help="1: the log gets the new voters as its last record (KIP-853). Default: as the old quorum.",
+    help="1: the log gets the new voters as its last record (KIP-853). Default: that of the old quorum.",
 )
 @click.option("--cluster-id", help="The cluster id, if no survivor's meta.properties has it.")
 @table_options

@@ -45,7 +45,7 @@ dry_run = click.option(
     help="Show the steps, the majority that each needs, and who is alive. Change nothing.",
 )
 force = click.option(
-    "--force", is_flag=True, help="Take steps that leave no live majority. Nothing is committed then."
+    "--force", is_flag=True, help="Take steps that leave no live majority; nothing can be committed then."
 )
 wait = click.option(
     "--wait",
@@ -91,7 +91,7 @@ def add_voter(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Make a controller that observes a voter, once it has caught up."""
+    """Promote an observing controller to voter, once it has caught up."""
     wish = VoterWish(add_id=node_id, directory_id=directory_id, force=force)
     ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
     _run(options, ordered, dry_run=dry_run, as_json=as_json)
@@ -146,7 +146,7 @@ def replace_voter(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Replace a voter by one with another directory or another id, once that has caught up.
+    """Replace a voter with one that has another directory or id, once the new one has caught up.
 
     With the same id, the old directory is removed first; with another id, the new voter is added first."""
     wish = VoterWish(

@@ -47,7 +47,7 @@ def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption:
 
     Given the logs of several nodes of one quorum, also checks that they are one log (same offset and epoch,
     same bytes) and that their snapshots agree. Names the first difference by offset and entity, and any node
-    that knew records to be committed which the others lost.
+    that knows of committed records that the others lost.
     """
     logs = open_paths(paths)
     seen: set[str] = set()

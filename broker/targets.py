@@ -23,7 +23,7 @@ class ControllerTargets:
         self.current = voters[rng.randrange(len(voters))]
 
     def voters_are(self, voters: tuple[int, ...]) -> None:
-        """Others vote now. The controller that is being asked stays the target while its answers are useful."""
+        """Others vote now. The present target stays, as long as its answers are useful."""
         self._voters = voters or self._voters
 
     def leader_known(self, leader_id: int | None) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from metaquorum.raft.voters.records import VoterChange
 from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VersionRange, VoterNode
-from metaquorum.storage.files.known_committed import NOTHING
+from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.types import LogPosition
 
 
@@ -143,9 +143,10 @@ class Identity:
 class RecoveredLog:
     """What was found on disk: hard state, the epoch table, log bounds (offsets) and snapshots.
 
-    `known_committed`: everything below was known to be committed when this replica ran last. `directory`
-    names the log in messages. `voter_changes`: what the newest snapshot, and the log behind it, say of
-    voters, in order; a record in a snapshot counts as standing before the snapshot's end offset.
+    `known_committed`: everything below was known to be committed when this replica ran last; `acknowledged`:
+    how far directories of voters had acknowledged that to it, as their leader. `directory` names the log in
+    messages. `voter_changes`: what the newest snapshot, and the log behind it, say of voters, in order; a
+    record in a snapshot counts as standing before the snapshot's end offset.
     """
 
     epoch: int = 0
@@ -157,5 +158,6 @@ class RecoveredLog:
     log_end_offset: int = 0
     snapshots: tuple[LogPosition, ...] = field(default=())
     known_committed: LogPosition = NOTHING
+    acknowledged: tuple[Acknowledged, ...] = ()
     voter_changes: tuple[VoterChange, ...] = ()
     directory: str = "this log"

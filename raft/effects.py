@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
 
 
@@ -134,10 +135,12 @@ class HighWatermarkChanged:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteCommitted:
     """Everything below `position` is committed, and synced here: write that to the file `known-committed`
-    without waiting for the disk; with `durably` also replace the file in the background."""
+    without waiting for the disk; with `durably` also replace the file in the background, with what the
+    directories of voters have `acknowledged`."""
 
     position: LogPosition
     durably: bool
+    acknowledged: tuple[Acknowledged, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

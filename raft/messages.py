@@ -54,11 +54,14 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
+    """`last_position` is where the voter's own log ends (None: it does not say, as Kafka's do not)."""
+
     error: RaftError
     epoch: int
     leader_id: int | None
     vote_granted: bool
     pre_vote: bool
+    last_position: LogPosition | None = None
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
@@ -127,7 +130,9 @@ class FetchRequest:
 class FetchResponse:
     """`records` are whole batches from the fetch offset on. At most one of records, diverging, snapshot.
 
-    `read_round` numbers the leader's rounds of linearizable reads within its epoch.
+    With INVALID_VOTER_KEY, `high_watermark` is up to where the caller's directory has acknowledged the log
+    before: further than it fetches from now. `read_round` numbers the leader's rounds of linearizable reads
+    within its epoch.
     """
 
     error: RaftError

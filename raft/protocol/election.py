@@ -12,7 +12,7 @@ from metaquorum.raft.messages import (
     VoteResponse,
 )
 from metaquorum.raft.protocol import leaders, transitions
-from metaquorum.raft.state import quorum
+from metaquorum.raft.state import memory, quorum
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Unattached
 from metaquorum.raft.state.state import InFlight, RaftState, Vote
 
@@ -38,6 +38,7 @@ def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> No
             leader_id=state.leader_id,
             vote_granted=granted,
             pre_vote=request.pre_vote,
+            last_position=state.log.end_position,
         ),
     )
 
@@ -96,7 +97,7 @@ def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
 def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
     """The candidate's log is at least as far as this one (Raft paper 5.4.1), and reaches as far as this voter
     knows it to be committed: where committed records were lost, a later epoch proves nothing."""
-    if request.last_position < state.log.end_position:
+    if memory.refuse_candidate(state, request) or request.last_position < state.log.end_position:
         return False
     if state.log.has_committed(request.last_position):
         return True
@@ -151,11 +152,17 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
             f"voter {flight.to} refuses vote requests from this node with {response.error.name}: "
             "compare cluster id, voters and directory ids of both nodes"
         )
-    if response.vote_granted and response.error is RaftError.NONE:
+    granted = response.vote_granted and response.error is RaftError.NONE
+    if granted and not memory.refuse_vote(state, flight.to, _directory_asked(state, flight), response):
         role.granted.add(flight.to)
     elif flight.to not in role.granted:
         role.rejected.add(flight.to)
     settle_election(state, now_ms)
+
+
+def _directory_asked(state: RaftState, flight: InFlight) -> bytes:
+    """The directory that a vote comes from, empty where the voter is not pinned."""
+    return flight.request.voter_directory_id if isinstance(flight.request, VoteRequest) else b""
 
 
 def settle_election(state: RaftState, now_ms: int) -> None:

@@ -10,7 +10,7 @@ from metaquorum.raft.config import doubled_ms
 from metaquorum.raft.effects import AppendLog, TruncateLog, Warn
 from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
 from metaquorum.raft.protocol import leaders, membership, replication, snapshots, transitions
-from metaquorum.raft.state import known
+from metaquorum.raft.state import known, memory
 from metaquorum.raft.state.roles import Follower, Unattached
 from metaquorum.raft.state.state import InFlight, RaftState
 from metaquorum.raft.voters.records import voter_changes
@@ -107,7 +107,7 @@ def on_fetch_response(
     if not isinstance(role, Follower) or role.leader_id != flight.to or response.epoch != state.epoch:
         return
     if response.error is not RaftError.NONE:
-        _on_error(state, now_ms, role, response)
+        _on_error(state, now_ms, role, request.fetch_offset, response)
         return
     news = bool(
         response.records
@@ -134,8 +134,12 @@ def on_fetch_response(
         replication.set_high_watermark(state, min(response.high_watermark, agreed))
 
 
-def _on_error(state: RaftState, now_ms: int, role: Follower, response: FetchResponse) -> None:
+def _on_error(
+    state: RaftState, now_ms: int, role: Follower, fetch_offset: int, response: FetchResponse
+) -> None:
     role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
+    if response.error is RaftError.INVALID_VOTER_KEY:
+        memory.check_refusal(state, role.leader_id, fetch_offset, response.high_watermark)
     if response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
         leaders.doubt_leader(state, now_ms, state.backoff_ms())
     elif response.error not in (RaftError.FENCED_LEADER_EPOCH, RaftError.UNKNOWN_LEADER_EPOCH):

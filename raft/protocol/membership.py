@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.protocol import answers, transitions
+from metaquorum.raft.state import memory
 from metaquorum.raft.state.progress import LeaderView, ReplicaKey, ReplicaProgress
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.state.state import RaftState
@@ -70,6 +71,7 @@ def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
     """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A fetch that waits
     is answered where its replica is another kind now: observers are not told what is not committed, so the
     record that makes one a voter would never reach it."""
+    memory.fold(state, view)
     known = dict(view.observers)
     known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())
     voters: dict[int, ReplicaProgress] = {}

@@ -9,7 +9,7 @@ from metaquorum.raft.effects import AppendLog, HighWatermarkChanged, Warn
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.protocol import answers, membership, reads, transitions
-from metaquorum.raft.state import known, quorum
+from metaquorum.raft.state import known, memory, quorum
 from metaquorum.raft.state.progress import (
     ReplicaKey,
     ReplicaProgress,
@@ -41,6 +41,16 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
         error = RaftError.INVALID_REQUEST
     if error is not RaftError.NONE:
         state.respond(key, FetchResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
+        return
+    acknowledged = memory.refuse_fetch(state, request)
+    if acknowledged is not None:
+        refusal = FetchResponse(
+            error=RaftError.INVALID_VOTER_KEY,
+            epoch=state.epoch,
+            leader_id=state.leader_id,
+            high_watermark=acknowledged,
+        )
+        state.respond(key, refusal)
         return
     view = state.leader_view()
     replica = (request.replica_id, request.replica_directory_id)
@@ -75,7 +85,8 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
         progress = view.voters[replica[0]]
         if progress.directory_id != replica[1]:
             # Another disk: what the one before held no longer counts (a voter that is not pinned).
-            progress.directory_id, progress.acked_offset = replica[1], None
+            memory.fold(state, view)
+            progress.directory_id, progress.acked_offset, progress.furthest_offset = replica[1], None, 0
         progress.next_begin_ms = now_ms + state.config.quiet_voter_ms
     elif replica[0] < 0:
         # A tool that reads the log: served like an observer, and no replica of which anything is kept.
@@ -103,6 +114,7 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
     progress.end_at_last_fetch = end
     progress.acked_offset = request.fetch_offset
     if progress is state.leader_view().voters.get(progress.node_id):
+        progress.furthest_offset = max(progress.furthest_offset, request.fetch_offset)
         advance_high_watermark(state, now_ms)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metaquorum.raft.effects import AppendLog, ReadFailed
 from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.raft.state import memory
 from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
 from metaquorum.raft.state.roles import (
     Candidate,
@@ -158,6 +159,8 @@ def _change(
         state.role.role, role.role, epoch=state.epoch, new_epoch=epoch, observer=not state.may_stand
     )
     old = state.role
+    if isinstance(old, Leader):
+        memory.fold(state, old.view)
     hard_state = (state.epoch, state.vote, state.known_leader_id)
     state.role = role
     state.epoch, state.vote, state.known_leader_id = epoch, vote, leader_id

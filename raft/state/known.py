@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from metaquorum.raft.effects import NoteCommitted
 from metaquorum.raft.messages import FetchRequest
+from metaquorum.raft.state import memory
 from metaquorum.raft.state.roles import Leader
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.files.known_committed import FILE_NAME, WHERE, CommittedLoss
@@ -63,7 +64,10 @@ def note(state: RaftState, now_ms: int) -> None:
     if durably:
         times.next_durable_ms = now_ms + state.config.sync_committed_ms
         times.durable = log.noted.offset
-    state.out.append(NoteCommitted(position=log.noted, durably=durably))
+    if durably and isinstance(state.role, Leader):
+        memory.fold(state, state.role.view)
+    acknowledged = memory.remembered(state) if durably else ()
+    state.out.append(NoteCommitted(position=log.noted, durably=durably, acknowledged=acknowledged))
 
 
 # ---- what this node refuses ----------------------------------------------------------------------

@@ -25,6 +25,8 @@ class ReplicaProgress:
     acked_offset: int | None = None
     """End of what the replica holds, a voter durably. Never above the leader's end, and a voter's does not
     fall; None before its first fetch of this epoch that matched the log."""
+    furthest_offset: int = 0
+    """The highest `acked_offset` as a voter: a fetch that was long on its way does not take it back."""
     last_fetch_ms: int | None = None
     """Its newest fetch of this epoch, matching or not: check-quorum counts it. Never falls."""
     last_fetch_wall_ms: int | None = None
@@ -182,6 +184,8 @@ class LeaderView:
     """Set while leadership is being handed over: the owner holds appends back."""
     next_prune_ms: int = 0
     """When observers that fell silent are forgotten; set with the first of them."""
+    refused: dict[bytes, int] = field(default_factory=dict)
+    """By directory that has forgotten what it acknowledged: from where it fetched."""
     announced: int = -1
     """The high watermark that is worth an answer of its own to a voter. Never above the real one."""
     announce_ms: int | None = None

@@ -88,6 +88,8 @@ class RaftState:
         self.retry_at_ms: dict[int, int] = {}
         self.election_attempts = 0
         self.note_times = NoteTimes(durable=self.log.noted.offset)
+        self.acknowledged = {one.directory_id: one for one in recovered.acknowledged}
+        """By directory: how far it has acknowledged what is committed, to this node as a leader."""
         self.losses: dict[int, CommittedLoss] = {}
         """By replica: what it knows to be committed and this node, as a leader, does not have."""
         self._last_token = 0

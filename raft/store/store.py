@@ -38,7 +38,7 @@ from metaquorum.raft.voters.records import VoterChange
 from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.interface import BackgroundSync, Disk, Lock, join
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError, FileMissingError
-from metaquorum.storage.files.known_committed import KnownCommitted, load_known_committed
+from metaquorum.storage.files.known_committed import Known, KnownCommitted, load_known
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state, store_quorum_state
@@ -72,7 +72,7 @@ class ReplicaStore:
         identity: MetaProperties,
         log: SegmentedLog,
         lock: Lock,
-        known: LogPosition,
+        known: Known,
         quorum: QuorumState | None,
         voter_ids: tuple[int, ...],
         retention: Retention,
@@ -113,7 +113,8 @@ class ReplicaStore:
         lock = disk.lock(metadata_directory)
         try:
             quorum = load_quorum_state(disk, replica_directory)
-            committed = load_known_committed(disk, replica_directory)
+            known = load_known(disk, replica_directory)
+            committed = known.position
             if quorum is None and identity.node_id in voter_ids:
                 refuse_forgotten_vote(disk, replica_directory, voter_ids, committed)
             check = partial(check_committed, disk, replica_directory, committed)
@@ -121,14 +122,14 @@ class ReplicaStore:
             try:
                 retention = Retention(max_bytes=retention_bytes, max_age_ms=retention_ms)
                 store = ReplicaStore(
-                    disk, metadata_directory, identity, log, lock, committed, quorum, voter_ids, retention
+                    disk, metadata_directory, identity, log, lock, known, quorum, voter_ids, retention
                 )
                 store._settle(on_warning)
                 store._voter_changes = read_changes(disk, log, store.latest_snapshot())
                 if quorum is None:
                     named = votes_in(store._voter_changes, identity)
                     refuse_forgotten_vote(disk, replica_directory, named, committed)
-                store._committed = KnownCommitted(disk, replica_directory, committed)
+                store._committed = KnownCommitted(disk, replica_directory, known)
             except BaseException:
                 log.close()
                 raise
@@ -189,7 +190,8 @@ class ReplicaStore:
             log_start_offset=self.log.start_offset,
             log_end_offset=self.log.end_offset,
             snapshots=tuple(self.snapshots()),
-            known_committed=self._known,
+            known_committed=self._known.position,
+            acknowledged=self._known.acknowledged,
             voter_changes=self._voter_changes,
             directory=self.replica_directory,
         )
@@ -230,6 +232,8 @@ class ReplicaStore:
                 self._tail.clear()
                 self.log.reset_to(position)
             case NoteCommitted(position=position):
+                if effect.durably:
+                    self._notes.acknowledged = effect.acknowledged
                 self._notes.note(position)
             case WriteSnapshotChunk():
                 self._receive(effect)
@@ -270,17 +274,17 @@ class ReplicaStore:
             raise RaftUsageError("a store takes notes between `open` and `close`")
         return self._committed
 
-    def prepare_committed(self) -> LogPosition:
+    def prepare_committed(self) -> Known:
         """What `persist_committed` is to make durable: the newest note. One write at a time."""
         return self._notes.begin_write()
 
-    def persist_committed(self, position: LogPosition) -> None:
+    def persist_committed(self, known: Known) -> None:
         """Blocks until the note is durable. Raises DiskError; the process must stop then."""
-        self._notes.write(position)
+        self._notes.write(known)
 
-    def committed_persisted(self, position: LogPosition) -> None:
-        """Takes note that `persist_committed(position)` returned."""
-        self._notes.end_write(position)
+    def committed_persisted(self, known: Known) -> None:
+        """Takes note that `persist_committed(known)` returned."""
+        self._notes.end_write(known)
 
     def prepare_sync(self) -> SyncTicket:
         """What is to be made durable now; its `run` is for the disk thread."""

@@ -1,7 +1,9 @@
 """The `known-committed` file: up to where a replica has known its log to be committed, a durable lower bound.
 
-Owns the file's format and how it is written. A replica that is asked to give up what is below the bound,
-or finds its own log ending before it, knows that committed records were lost somewhere. Knows no roles.
+With it, how far the directories of voters have acknowledged that, to those who led: a directory that holds
+less than it acknowledged is an older copy of itself. Owns the file's format and how it is written. A replica
+that is asked to give up what is below the bound, or finds its own log ending before it, knows that committed
+records were lost somewhere. Knows no roles.
 
 It is a file of our own beside the segments, as `recovery-point` is: Kafka's log loader passes over names
 without its own endings. One line a note, the last whole one counts: a note is appended without a sync, so
@@ -21,6 +23,8 @@ from metaquorum.storage.types import LogPosition
 
 FILE_NAME = "known-committed"
 _VERSION = b"0"
+_DIRECTORY = b"d"
+"""What a line of an acknowledgement begins with."""
 _ADVICE = (
     "only a failing disk or another program can damage it: check the disk; remove the file to start "
     "without knowing what was committed"
@@ -47,21 +51,58 @@ class CommittedLoss:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A directory has acknowledged everything below `offset`, all committed, to the leader of `epoch`."""
+
+    directory_id: bytes
+    offset: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that the file says."""
+
+    position: LogPosition
+    acknowledged: tuple[Acknowledged, ...] = ()
+
+    def encode(self) -> bytes:
+        """A note, and a line for each directory."""
+        lines = [
+            _line(b"%b %d %d %b" % (_DIRECTORY, one.offset, one.epoch, one.directory_id.hex().encode()))
+            for one in self.acknowledged
+        ]
+        return b"".join([encode(self.position), *lines])
+
+
 def encode(position: LogPosition) -> bytes:
     """One line: version, offset, epoch of the record before it, CRC-32 of these."""
-    fields = b"%b %d %d" % (_VERSION, position.offset, position.epoch)
+    return _line(b"%b %d %d" % (_VERSION, position.offset, position.epoch))
+
+
+def _line(fields: bytes) -> bytes:
     return b"%b %08x\n" % (fields, zlib.crc32(fields))
 
 
 def decode(content: bytes, file: str = FILE_NAME) -> LogPosition:
-    """The newest note; what follows a line that is not whole is what a power loss left. Raises
+    """The newest note. Raises as `decode_known`."""
+    return decode_known(content, file).position
+
+
+def decode_known(content: bytes, file: str = FILE_NAME) -> Known:
+    """All that the file says; what follows a line that is not whole is what a power loss left. Raises
     CorruptFileError where not even the first line is whole, or is of a later release."""
     newest: LogPosition | None = None
+    acknowledged: list[Acknowledged] = []
     for line in content.split(b"\n")[:-1]:
         fields, _, checksum = line.rpartition(b" ")
         words = fields.split(b" ")
         if checksum != b"%08x" % zlib.crc32(fields) or len(words) < 3:
             break
+        if words[0] == _DIRECTORY:
+            acknowledged.append(Acknowledged(bytes.fromhex(words[3].decode()), int(words[1]), int(words[2])))
+            continue
         if words[0] != _VERSION:
             raise CorruptFileError(
                 file,
@@ -71,34 +112,45 @@ def decode(content: bytes, file: str = FILE_NAME) -> LogPosition:
         newest = LogPosition(int(words[2]), int(words[1]))
     if newest is None:
         raise CorruptFileError(file, "does not say what is committed", _ADVICE)
-    return newest
+    return Known(newest, tuple(acknowledged))
 
 
 def load_known_committed(disk: Disk, directory: str) -> LogPosition:
-    """The bound of a replica's directory; `NOTHING` where there is no file (a new directory, or Kafka's).
-    Raises CorruptFileError or DiskError."""
+    """The bound of a replica's directory. Raises as `load_known`."""
+    return load_known(disk, directory).position
+
+
+def load_known(disk: Disk, directory: str) -> Known:
+    """What a replica's directory says; `NOTHING` where there is no file (a new directory, or Kafka's). Raises
+    CorruptFileError or DiskError."""
     path = join(directory, FILE_NAME)
     try:
-        return decode(read_file(disk, path), path)
+        return decode_known(read_file(disk, path), path)
     except FileMissingError:
-        return NOTHING
+        return Known(NOTHING)
 
 
 class KnownCommitted:
     """The file of an open replica. `write` is for the disk thread, everything else for the loop's: between
     `begin_write` and `end_write` notes wait in memory."""
 
-    def __init__(self, disk: Disk, directory: str, position: LogPosition) -> None:
-        """Makes the file, durably, or shortens it to its one line."""
-        self.position = position
+    def __init__(self, disk: Disk, directory: str, known: Known) -> None:
+        """Makes the file, durably, or shortens it to what it says."""
+        self.position = known.position
+        self.acknowledged = known.acknowledged
         self._disk = disk
         self._path = join(directory, FILE_NAME)
         self._file: DiskFile | None = None
-        self._written = position
-        line = encode(position)
-        if not disk.exists(self._path) or disk.file_size(self._path) != len(line):
-            write_atomically(disk, self._path, line)
+        self._written = known
+        content = known.encode()
+        if not disk.exists(self._path) or disk.file_size(self._path) != len(content):
+            write_atomically(disk, self._path, content)
         self._file = disk.open_append(self._path)
+
+    @property
+    def known(self) -> Known:
+        """The newest of both."""
+        return Known(self.position, self.acknowledged)
 
     def note(self, position: LogPosition) -> None:
         """The log below `position` is committed, and synced here. In the page cache on return."""
@@ -106,24 +158,24 @@ class KnownCommitted:
         if self._file is not None:
             self._file.append(encode(position))
 
-    def begin_write(self) -> LogPosition:
+    def begin_write(self) -> Known:
         """What `write` is to make durable."""
         if self._file is not None:
             self._file.close()
             self._file = None
-        return self.position
+        return self.known
 
-    def write(self, position: LogPosition) -> None:
+    def write(self, known: Known) -> None:
         """Replaces the file; durable when it returns. Raises DiskError."""
-        write_atomically(self._disk, self._path, encode(position))
+        write_atomically(self._disk, self._path, known.encode())
 
-    def end_write(self, position: LogPosition) -> None:
-        """`write(position)` has returned: notes are appended again."""
-        self._written = position
+    def end_write(self, known: Known) -> None:
+        """`write(known)` has returned: notes are appended again."""
+        self._written = known
         if self._file is not None:
             self._file.close()
         self._file = self._disk.open_append(self._path)
-        if self.position != position:
+        if self.position != known.position:
             self._file.append(encode(self.position))
 
     def close(self, *, clean: bool) -> None:
@@ -131,5 +183,5 @@ class KnownCommitted:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if clean and self.position != self._written:
-            self.write(self.position)
+        if clean and self.known != self._written:
+            self.write(self.known)

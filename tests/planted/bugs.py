@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
+from tests.planted.table_memory import MEMORY_BUGS
 from tests.planted.table_nodes import (
     BROKER_BUGS,
     DECISION_BUGS,
@@ -21,6 +22,7 @@ from tests.planted.table_voters import VOTER_BUGS
 SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Raft", RAFT_BUGS),
     ("Voters that come and go", VOTER_BUGS),
+    ("What voters remember of directories", MEMORY_BUGS),
     ("Storage", STORAGE_BUGS),
     ("Steps of a node's driver", SCHEDULER_BUGS),
     ("Controller node", NODE_BUGS),

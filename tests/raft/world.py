@@ -31,7 +31,7 @@ from metaquorum.raft.voters.records import voter_changes
 from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.files.known_committed import NOTHING
+from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
@@ -67,6 +67,8 @@ class MemoryDisk:
     hard: fx.PersistQuorumState | None = None
     known: LogPosition = NOTHING
     durably_known: LogPosition = NOTHING
+    acknowledged: tuple[Acknowledged, ...] = ()
+    """What other directories have acknowledged to this node, as it was last made durable."""
 
     def copy(self) -> MemoryDisk:
         """What a backup of the directory holds."""
@@ -125,6 +127,7 @@ class MemoryDisk:
             log_end_offset=self.end,
             snapshots=tuple(self.snapshots),
             known_committed=self.known,
+            acknowledged=self.acknowledged,
             voter_changes=tuple(changes),
         )
 
@@ -444,6 +447,7 @@ class World:
                 self._check_note(node, position)
                 disk.known = position
                 disk.durably_known = position if durably else disk.durably_known
+                disk.acknowledged = effect.acknowledged if durably else disk.acknowledged
             case fx.ReadReady(token=token, offset=offset):
                 assert offset >= self.reads[token], "a read sees everything that was committed before it"
                 self.read_results[token] = offset

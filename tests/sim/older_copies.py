@@ -8,6 +8,7 @@ left who could know (docs/raft.md, Older copies).
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from metaquorum.raft.errors import RaftInvariantError
@@ -20,9 +21,10 @@ from metaquorum.storage.log.log import METADATA_DIRECTORY
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.sim.checks import Checks
 from tests.sim.errors import SafetyError
-from tests.sim.processes import DATA_DIRECTORY, BrokerProcess, ControllerProcess
+from tests.sim.host import Host, Process
+from tests.sim.processes import DATA_DIRECTORY, BrokerProcess, ControllerProcess, format_host
 from tests.sim.profile import FaultProfile
-from tests.sim.world import World
+from tests.sim.world import FORGETFUL, World
 
 COPIES_FROM = 3_000
 """Seeds from here on run with this fault."""
@@ -44,6 +46,7 @@ class OlderCopyWorld(World):
         """The first offset of which a committed record was overwritten."""
         self.said: list[str] = []
         self.replaced: set[int] = set()
+        self._reformatted: set[int] = set()
         self._noted: dict[int, int] = {}
         self._held: set[int] = set()
         self.engine.after(self.engine.rng.randint(*PAUSE_MS), self._copy)
@@ -52,7 +55,7 @@ class OlderCopyWorld(World):
 
     def _copy(self) -> None:
         """A copy of one controller; then others stay down, so that it must acknowledge what is written."""
-        if not self.faults_on or self.lost_from is not None:
+        if not self.faults_on or self.lost_from is not None or self._reformatted:
             return
         rng = self.engine.rng
         ids = list(self.controller_ids)
@@ -61,6 +64,8 @@ class OlderCopyWorld(World):
         if active is not None:  # without an election in between no vote is forgotten
             ids.remove(active.node_id)
             ids.append(active.node_id)
+        if 2 * len(self.replaced) >= len(ids) - 1:  # a majority stays sound, and so able to go on alone
+            ids.sort(key=lambda node_id: node_id not in self.replaced)
         one, absent = ids[0], ids[1 : 1 + len(ids) // 2]
         self.crash(one, power_loss=rng.random() < 0.3)
         host = self.directory[one]
@@ -170,7 +175,21 @@ class OlderCopyWorld(World):
         except StorageError as error:
             raise SafetyError(f"node {node_id}: a crash spoiled what it knew: {error}") from error
 
+    def _ended(self, node_id: int, host: Host, process: Process) -> None:
+        stopped = process.stopped
+        super()._ended(node_id, host, process)
+        if stopped is not None and FORGETFUL in stopped.reason and self.lost_from is None:
+            self._reformatted.add(node_id)
+            self._noted.pop(node_id, None)
+            host.disk = FaultyDisk(random.Random(host.rng.getrandbits(64)))
+            format_host(host, node_id, bytes([9] * 12) + node_id.to_bytes(4, "big"))
+            self.marks.add("forgetful directory found out and replaced")
+            self.engine.trace(host.name, "is reformatted, and only observes")
+
     def may_fail(self, node_id: int, reason: str) -> bool:
+        if FORGETFUL in reason:
+            # After a loss, sound directories have dropped what was committed, too.
+            return node_id in self.replaced or self.lost_from is not None
         if self.replaced and any(text in reason for text in SAID):
             self.said.append(f"{self.directory[node_id].name}: {reason}")
             self.marks.add("node stopped over lost committed records")

@@ -45,6 +45,8 @@ from tests.sim.promises import BrokenPromise
 FIRST_CONTROLLER_ID = 3000
 LIVENESS_MS = 60_000
 STEP_MS = 100
+FORGETFUL = "older copy of itself"
+"""What a node says that was told that it has forgotten what it acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

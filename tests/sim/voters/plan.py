@@ -53,9 +53,9 @@ def draw_plan(seed: int) -> VoterPlan:
         upgrade=rng.random() < 0.8,
         remove=rng.random() < 0.8,
         remove_leader=rng.random() < 0.6,
-        empty_rate=maybe(rng.choice((0.2, 0.6)), 0.6),
-        rename_rate=maybe(0.3, 0.4),
-        rollback_rate=maybe(rng.choice((0.3, 1.0)), 0.6),
+        empty_rate=maybe(rng.choice((0.2, 0.5)), 0.5),
+        rename_rate=maybe(0.2, 0.4),
+        rollback_rate=maybe(rng.choice((0.3, 0.6)), 0.5),
         lag_max=rng.choice((3, 20, 1_000)),
     )
 
@@ -74,6 +74,7 @@ def draw_faults(seed: int, plan: VoterPlan) -> FaultProfile:
         partition_rate=rng.choice((0.0, 0.4, 0.8)),
         crash_rate=rng.choice((0.0, 0.4, 1.0)),
         down_ms=rng.choice(((50, 500), (200, 2_000))),
+        slow_message_ms=min(drawn.slow_message_ms, 400),
         pause_ms=(100, 1_500),
         client_pause_ms=(20, 200),
         broker_stop_rate=0.0,

@@ -24,11 +24,9 @@ from tests.sim.profile import FaultProfile
 from tests.sim.voters.nodes import Addresses, VoterBroker, VoterController, as_voter, write_first_checkpoint
 from tests.sim.voters.operator import VoterOperator
 from tests.sim.voters.plan import VoterPlan, draw_faults, draw_plan
-from tests.sim.world import LIVENESS_MS, STEP_MS, World
+from tests.sim.world import FORGETFUL, LIVENESS_MS, STEP_MS, World
 
 REPAIR_PAUSE_MS = 200
-FORGETFUL = "older copy of itself"
-"""What a node says that was told that it has forgotten what it acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class VoterWorld(World):
         self._replaced: set[int] = set()
         self._backups: dict[int, Backup] = {}
         self._known_sets: dict[int, list[tuple[int, VoterSet]]] = {}
-        self._wants_rollback = False
+        self._wanted: list[Callable[[], bool]] = []
         self._drawn_ids = 0
         self._committed_sets = 0
         first = self.controller_ids[: self.plan.voters]
@@ -156,15 +154,38 @@ class VoterWorld(World):
         if not self.faults_on:
             return
         rng, plan, seconds = self.engine.rng, self.plan, STEP_MS / 1000
-        chosen = rng.choice(self.controller_ids)
-        if rng.random() < plan.empty_rate * seconds and self._may_lose() and self._spared(chosen):
+        for fault, rate in (
+            (self._maybe_empty, plan.empty_rate),
+            (self._maybe_rename, plan.rename_rate),
+            (self._maybe_roll_back, plan.rollback_rate),
+        ):
+            if rng.random() < rate * seconds and fault not in self._wanted:
+                self._wanted.append(fault)
+        if plan.rollback_rate and rng.random() < 0.1:
+            self._back_up(rng.choice(self.controller_ids))
+        if self._wanted and self._may_lose() and self._wanted[0]():
+            self._wanted.pop(0)
+        elif self._wanted and rng.random() < 0.03:
+            self._wanted.clear()
+
+    @property
+    def wants_quiet(self) -> bool:
+        """A fault waits until nothing is asked for."""
+        return bool(self._wanted)
+
+    def _maybe_empty(self) -> bool:
+        chosen = self.engine.rng.choice(self.controller_ids)
+        spared = self._spared(chosen)
+        if spared:
             self.empty(chosen)
-        chosen = rng.choice(self.controller_ids)
-        if rng.random() < plan.rename_rate * seconds and self._may_lose() and self._spared(chosen):
+        return spared
+
+    def _maybe_rename(self) -> bool:
+        chosen = self.engine.rng.choice(self.controller_ids)
+        spared = self._spared(chosen)
+        if spared:
             self._rename(chosen)
-        self._wants_rollback |= rng.random() < plan.rollback_rate * seconds
-        if self._wants_rollback and self._may_lose():
-            self._maybe_roll_back()
+        return spared
 
     def empty(self, node_id: int) -> None:
         """A new disk, formatted without voters: another directory under the same id."""
@@ -199,18 +220,21 @@ class VoterWorld(World):
         if isinstance(process, VoterController) and process.alive:
             self._note(node_id, process)
         super().crash(node_id, power_loss=power_loss)
-        if isinstance(process, VoterController) and self.plan.rollback_rate and self.faults_on:
-            sets = process.known_sets(self.configured)
-            # A set of one voter elects its only member, which asks nobody who could know better.
-            if all(len(voters) > 1 for _, voters in sets):
-                self._backups[node_id] = Backup(
-                    process.directory_id, host.disk.copy(), process.core.log_end_offset
-                )
+
+    def _back_up(self, node_id: int) -> None:
+        host, process = self.directory[node_id], self.directory[node_id].process
+        if not isinstance(process, VoterController) or not process.alive:
+            return
+        sets = process.known_sets(self.configured)
+        # A set of one voter elects its only member, which asks nobody who could know better.
+        if all(len(voters) > 1 for _, voters in sets):
+            end = process.core.log_end_offset
+            self._backups[node_id] = Backup(process.directory_id, host.disk.copy(), end)
 
     def _note(self, node_id: int, process: VoterController) -> None:
         self._known_sets[node_id] = process.known_sets(self.configured)
 
-    def _maybe_roll_back(self) -> None:
+    def _maybe_roll_back(self) -> bool:
         """The copy of one controller comes back in its place, when all that it forgets is on every other
         directory, so that nothing that it may do wrongly costs a commit or elects a second leader."""
         for node_id in self.controller_ids:
@@ -222,9 +246,9 @@ class VoterWorld(World):
             core = process.core
             others = [self.directory[one].process for one in self.controller_ids if one != node_id]
             if core.log_end_offset > backup.end_offset and all(_holds_all(one, process) for one in others):
-                self._wants_rollback = False
                 self._roll_back(node_id, process, backup)
-                return
+                return True
+        return False
 
     def _roll_back(self, node_id: int, process: VoterController, backup: Backup) -> None:
         host, end = self.directory[node_id], process.core.log_end_offset
@@ -354,9 +378,12 @@ class VoterWorld(World):
 
 
 def _holds_all(other: object, process: VoterController) -> bool:
-    """Whether a controller runs, follows the newest leader, and has all records of this one on its disk."""
+    """Whether a controller runs, follows the newest leader, and has all records of this one on its disk, or
+    will never stand for election."""
     if not isinstance(other, VoterController) or not other.alive:
         return False
+    if not other.core.state.may_stand:
+        return True
     mine, theirs = process.core, other.core
     follows = isinstance(theirs.state.role, Leader | Follower) and isinstance(mine.state.role, Follower)
     end = mine.log_end_offset

@@ -25,6 +25,7 @@ from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CommittedLostError, CorruptFileError, CorruptLogError, FileMissingError
+from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.log import LogConfig
@@ -266,13 +267,15 @@ def test_what_was_known_to_be_committed_is_known_again_after_a_kill(tmp_path: Pa
     again = opened(tmp_path)
     assert again.recovered().known_committed == LogPosition(1, 4)
     assert again.recovered().directory == again.replica_directory
-    again.execute(NoteCommitted(position=LogPosition(1, 5), durably=True))
+    heard = (Acknowledged(b"d" * 16, 4, 1),)
+    again.execute(NoteCommitted(position=LogPosition(1, 5), durably=True, acknowledged=heard))
     due = again.prepare_committed()
     again.persist_committed(due)
     again.committed_persisted(due)
     again.close()
     last = opened(tmp_path)
     assert last.recovered().known_committed == LogPosition(1, 5)
+    assert last.recovered().acknowledged == heard
     last.close()
 
 

@@ -12,9 +12,12 @@ from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.known_committed import (
     FILE_NAME,
     NOTHING,
+    Acknowledged,
+    Known,
     KnownCommitted,
     decode,
     encode,
+    load_known,
     load_known_committed,
 )
 from metaquorum.storage.files.snapshots import parse_snapshot_name
@@ -36,7 +39,7 @@ def disk_of(seed: int = 0) -> FaultyDisk:
 def test_a_new_directory_knows_nothing_and_its_file_is_no_name_of_kafkas() -> None:
     disk = disk_of()
     assert load_known_committed(disk, DIRECTORY) == NOTHING
-    known = KnownCommitted(disk, DIRECTORY, NOTHING)
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     known.close(clean=True)
     assert decode(read_file(disk, PATH)) == NOTHING
     assert parse_snapshot_name(FILE_NAME) is None and "." not in FILE_NAME
@@ -44,7 +47,7 @@ def test_a_new_directory_knows_nothing_and_its_file_is_no_name_of_kafkas() -> No
 
 def test_every_note_survives_a_kill() -> None:
     disk = disk_of()
-    known = KnownCommitted(disk, DIRECTORY, NOTHING)
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     for offset in (3, 9, 1 << 40):
         known.note(LogPosition(2, offset))
         assert load_known_committed(disk, DIRECTORY) == LogPosition(2, offset)
@@ -53,7 +56,7 @@ def test_every_note_survives_a_kill() -> None:
 
 def test_the_file_is_one_line_again_after_a_start_and_after_a_durable_write() -> None:
     disk = disk_of()
-    known = KnownCommitted(disk, DIRECTORY, NOTHING)
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     for offset in range(1, 50):
         known.note(LogPosition(1, offset))
     due = known.begin_write()
@@ -62,23 +65,40 @@ def test_the_file_is_one_line_again_after_a_start_and_after_a_durable_write() ->
     assert read_file(disk, PATH) == encode(LogPosition(1, 49))
     known.end_write(due)
     assert read_file(disk, PATH) == encode(LogPosition(1, 49)) + encode(LogPosition(1, 50))
-    again = KnownCommitted(disk.kill(), DIRECTORY, LogPosition(1, 50))
+    again = KnownCommitted(disk.kill(), DIRECTORY, Known(LogPosition(1, 50)))
     assert read_file(again._disk, PATH) == encode(LogPosition(1, 50))
 
 
 def test_a_clean_end_is_durable() -> None:
     disk = disk_of()
-    known = KnownCommitted(disk, DIRECTORY, NOTHING)
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     known.note(LogPosition(1, 7))
     known.close(clean=True)
     assert load_known_committed(disk.crash(), DIRECTORY) == LogPosition(1, 7)
+
+
+def test_acknowledgements_are_as_durable_as_the_durable_note_before_them() -> None:
+    disk = disk_of()
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
+    acknowledged = (Acknowledged(b"a" * 16, 1 << 40, 7), Acknowledged(bytes(15) + b"\n", 3, 0))
+    known.acknowledged = acknowledged
+    due = known.begin_write()
+    known.write(due)
+    known.end_write(due)
+    known.note(LogPosition(2, 9))
+    known.acknowledged = ()
+    found = load_known(disk, DIRECTORY)
+    assert found == Known(LogPosition(2, 9), acknowledged)
+    disk = disk.kill()
+    KnownCommitted(disk, DIRECTORY, found).close(clean=True)
+    assert load_known(disk, DIRECTORY) == found
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_power_lost_at_any_operation_leaves_a_note_that_was_made_and_all_that_were_durable(seed: int) -> None:
     rng = random.Random(seed)
     disk = disk_of(seed)
-    known = KnownCommitted(disk, DIRECTORY, NOTHING)
+    known = KnownCommitted(disk, DIRECTORY, Known(NOTHING))
     made, durable = {NOTHING}, 0
     disk.crash_after = disk.operations + rng.randrange(1, 40)
     offset = 0
@@ -90,7 +110,7 @@ def test_power_lost_at_any_operation_leaves_a_note_that_was_made_and_all_that_we
             if rng.random() < 0.3:
                 due = known.begin_write()
                 known.write(due)
-                durable = due.offset
+                durable = due.position.offset
                 known.end_write(due)
     except PowerLossError:
         pass

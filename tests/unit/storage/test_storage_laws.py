@@ -24,7 +24,7 @@ from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, write_atomically
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
-from metaquorum.storage.files.known_committed import KnownCommitted, decode
+from metaquorum.storage.files.known_committed import Known, KnownCommitted, decode
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.files.snapshots import SnapshotWriter, latest_snapshot
 from metaquorum.storage.log.indexes import LogIndexes
@@ -148,7 +148,7 @@ def test_a_note_of_too_few_words_is_no_note_whatever_its_checksum(fields: bytes)
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_note_of_what_is_committed_gives_its_file_back(disk: FaultyDisk, clean: bool) -> None:
     counting = CountingDisk(disk)
-    known = KnownCommitted(counting, "/data", LogPosition(1, 5))  # type: ignore[arg-type]
+    known = KnownCommitted(counting, "/data", Known(LogPosition(1, 5)))  # type: ignore[arg-type]
     known.note(LogPosition(1, 6))
     known.end_write(known.begin_write())
     known.note(LogPosition(1, 7))

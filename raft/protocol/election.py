@@ -97,7 +97,9 @@ def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
 def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
     """The candidate's log is at least as far as this one (Raft paper 5.4.1), and reaches as far as this voter
     knows it to be committed: where committed records were lost, a later epoch proves nothing."""
-    if memory.refuse_candidate(state, request) or request.last_position < state.log.end_position:
+    if memory.refuse_candidate(state, request):
+        return False
+    if request.last_position < state.log.end_position:
         return False
     if state.log.has_committed(request.last_position):
         return True
@@ -153,14 +155,15 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
             "compare cluster id, voters and directory ids of both nodes"
         )
     granted = response.vote_granted and response.error is RaftError.NONE
-    if granted and not memory.refuse_vote(state, flight.to, _directory_asked(state, flight), response):
+    granted = granted and not memory.refuse_vote(state, flight.to, _asked(flight), response)
+    if granted:
         role.granted.add(flight.to)
     elif flight.to not in role.granted:
         role.rejected.add(flight.to)
     settle_election(state, now_ms)
 
 
-def _directory_asked(state: RaftState, flight: InFlight) -> bytes:
+def _asked(flight: InFlight) -> bytes:
     """The directory that a vote comes from, empty where the voter is not pinned."""
     return flight.request.voter_directory_id if isinstance(flight.request, VoteRequest) else b""
 

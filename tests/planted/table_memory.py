@@ -25,8 +25,8 @@ MEMORY_BUGS = (
         breaks="a candidate does not count the vote of a directory that forgot what it acknowledged",
         source="docs/raft.md, Older copies",
         file="raft/protocol/election.py",
-        old="    if granted and not memory.refuse_vote(state, flight.to, _directory_asked(state, flight), response):",
-        new="    if granted:",
+        old="    granted = granted and not memory.refuse_vote(state, flight.to, _asked(flight), response)",
+        new="    pass",
         caught_by=(script("forgetful_voter_does_not_count"),),
     ),
     Bug(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,
@@ -34,6 +34,7 @@ from metaquorum.raft.events import (
 from metaquorum.raft.messages import RaftResponse
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
+from metaquorum.runtime.replica import SnapshotFiles
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.types import LogPosition
@@ -341,15 +342,17 @@ class Process:
         position = effect.snapshot
         path = self.store.partial_snapshot(position, effect.size_bytes)
         try:
-            image = read_image(self.host.disk, path, position)
+            image, voters = read_image(self.host.disk, path, position), self.store.voters_in(path)
         except (CorruptLogError, ReplayError) as error:
             self.store.drop_snapshot()
             return SnapshotRejected(position=position, reason=str(error))
         self.store.finish_snapshot(position)
-        return SnapshotLoaded(position=position, image=image)
+        if voters.voters is not None:
+            self._marks.add("snapshot fetched with its voters")
+        return SnapshotLoaded(position=position, image=image, voters=voters)
 
     def _write_snapshot(self, effect: WriteSnapshot[Any]) -> SnapshotWritten:
-        batches = snapshot_batches(effect.image, position=effect.position, timestamp_ms=effect.timestamp_ms)
+        batches = SnapshotFiles().encode(effect.image, effect.position, effect.timestamp_ms, effect.voters)
         size = self.store.write_snapshot(effect.position, batches)
         return SnapshotWritten(position=effect.position, size_bytes=size)
 

@@ -88,6 +88,9 @@ REQUIRED_WITH_VOTERS = (
     "directory of a voter replaced",
     "host renamed",
     "repaired after healing",
+    "snapshot fetched with its voters",
+    "directory rolled back to an older copy",
+    "forgetful directory found out and replaced",
 )
 
 REQUIRED_WITH_DATA = (

@@ -80,5 +80,4 @@ def draw_faults(seed: int, plan: VoterPlan) -> FaultProfile:
         broker_stop_rate=0.0,
         forged_heartbeat_rate=0.0,
         transfer_rate=rng.choice((0.0, 0.3)),
-        snapshot_every_bytes=1 << 20,
     )

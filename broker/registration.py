@@ -10,7 +10,7 @@ from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 
 _BEATS_TO_AMEND = (1, 2, 4, 8, 16)
-"""A registration that the log has wrong is sent again after so many heartbeats, and then after every 16."""
+"""The heartbeats after which a registration that is wrong in the log is sent again; then after every 16."""
 
 
 class Incarnation:

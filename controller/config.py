@@ -23,11 +23,11 @@ class ControllerConfig:
     node_id: int
     bootstrap: tuple[Record, ...] = ()
     broker_session_timeout_ms: int = 9_000
-    """broker.session.timeout.ms: a lease without a heartbeat lasts so long (S2.11)."""
+    """broker.session.timeout.ms: how long a lease lasts without a heartbeat (S2.11)."""
     broker_metadata_lag_timeout_ms: int = 30_000
     """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for this long (S2.21)."""
     metadata_max_idle_interval_ms: int = 500
-    """metadata.max.idle.interval.ms: a NoOp record after so much silence (KIP-835); 0: never."""
+    """metadata.max.idle.interval.ms: the silence after which a NoOp record is written (KIP-835); 0: never."""
     metadata_replica: MetadataReplicaConfig = VOTER_REPLICA
     """How it follows the metadata log."""
     endpoints: tuple[ControllerEndpoint, ...] = ()
@@ -43,7 +43,8 @@ class ControllerConfig:
     reserved_broker_max_id: int = 1_000
     """reserved.broker.max.id: ids that are generated are above it (S0.10)."""
     broker_id_reuse_grace_ms: int = 300_000
-    """broker.id.reuse.grace.ms: an id that no one has may be taken over after so long, not before (S0.22)."""
+    """broker.id.reuse.grace.ms: how long no broker must have had an id before another may take it over
+    (S0.22)."""
     broker_id_gc_interval_ms: int = 60_000
     """broker.id.gc.interval.ms: how often bindings that are garbage are removed (S0.18); 0: never."""
     num_partitions: int = 1
@@ -59,7 +60,7 @@ class ControllerConfig:
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION."""
     records_per_slice_max: int = 5_000
-    """Fencing, unfencing and the like write at most so many partition changes in one batch and step."""
+    """The most partition changes that fencing, unfencing and the like write in one batch and step."""
     answers_max: int = 10_000
     """Requests that wait for a commit or a read; more are refused as retriable (THROTTLING_QUOTA_EXCEEDED).
     """

@@ -58,11 +58,13 @@ class MetadataReplicaConfig:
     """How a node follows the metadata log. Durations in ms, sizes in bytes of record batches."""
 
     metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
-    """metadata.log.max.record.bytes.between.snapshots: a snapshot after so many bytes."""
+    """metadata.log.max.record.bytes.between.snapshots: the bytes of records after which a snapshot is
+    written."""
     metadata_log_max_snapshot_interval_ms: int = 3_600_000
-    """metadata.log.max.snapshot.interval.ms: a snapshot at least so often while records arrive; 0: never."""
+    """metadata.log.max.snapshot.interval.ms: the longest time between two snapshots while records arrive; 0:
+    never."""
     apply_slice_bytes: int = 64 * 1024
-    """At most so much of the log is read and replayed in one step (one batch at least), so that a voter's
+    """The most of the log that is read and replayed in one step (one batch at least), so that a voter's
     fetches and votes never wait long."""
     catch_up_slice_bytes: int = 1024 * 1024
     """The same while it is more than `catch_up_records` behind: fewer steps, and no one counts on it yet."""

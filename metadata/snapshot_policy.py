@@ -22,7 +22,7 @@ class SnapshotPolicy:
         self._bytes = 0
 
     def replayed(self, size_bytes: int) -> None:
-        """So many bytes of batches went into the committed state."""
+        """Batches of `size_bytes` went into the committed state."""
         self._bytes += size_bytes
 
     def cut(self, state: ReplayState, now_ms: int) -> LogPosition | None:

@@ -49,7 +49,7 @@ from metaquorum.storage.types import LogPosition
 
 _IDLE, _RUNNING, _ENDED = range(3)
 READ_BYTES = 1 << 20
-"""At most so much of the log is handed to `on_committed` at once (one batch at least)."""
+"""The most of the log that `on_committed` gets at once (one batch at least)."""
 
 
 class BlockingDriver:

@@ -40,8 +40,8 @@ class RaftConfig:
     sync_committed_ms: int = 5000
     """How often at most that is made durable; a loss of power forgets no more than this."""
     new_voter_lag_max: int = 1000
-    """An observer is made a voter when it is at most so many records behind the leader's end: until it has
-    them, nothing may be committed without the voters that were there before."""
+    """How many records an observer may be behind the leader's end when it is made a voter: until it has them,
+    nothing may be committed without the earlier voters."""
     bootstrap_ids: tuple[int, ...] = ()
     """Names, all below 0, of servers whose addresses the driver knows, and whose node ids are unknown
     (`controller.quorum.bootstrap.servers`). A node that finds no leader asks them too."""
@@ -69,8 +69,8 @@ class RaftConfig:
 
     @property
     def keepalive_ms(self) -> int:
-        """A voter that can take no more records lets the leader hear of it so often: check-quorum and its own
-        fetch timeout each outlast several lost ones."""
+        """How often a voter that can take no more records sends a keep-alive: check-quorum and its own fetch
+        timeout each outlast several lost ones."""
         return max(1, self.fetch_timeout_ms // 4)
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 AGAIN_S = 10.0
-"""What was logged of a host is logged again after so long, with how often it came."""
+"""After this time a line about a host is logged again, with the number of times it was left out."""
 REMEMBERED_MAX = 1_000
 
 

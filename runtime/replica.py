@@ -43,7 +43,7 @@ from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.types import LogPosition
 
 MANY_RECORDS = 16
-"""From so many records on a batch is looked at as columns."""
+"""From this many records on a batch is read as columns."""
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ class ReplicaConfig:
     produce_purgatory_max_requests: int = 10_000
     fetch_purgatory_max_requests: int = 10_000
     log_tail_cache_max_bytes: int = 32 * 1024 * 1024
-    """What was just appended to partitions that this broker leads is kept in memory, up to so much in all."""
+    """The memory for what was just appended to partitions that this broker leads."""
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     """What the broker's file says for topics that set nothing, by the names that brokers have for it
     (log.retention.hours)."""

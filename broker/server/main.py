@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 STOP_GRACE_S = 0.1
 FAREWELL_TIMEOUT_S = 2.0
-"""So long a process that cannot go on tries to tell the controller, which may be gone as well."""
+"""How long a process that cannot go on tries to notify the controller, which may be gone as well."""
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ LINE_MAX_BYTES = 7 * 1024 * 1024
 """A message must fit into a batch."""
 RUN_MAX = 4096
 PACE_S = 0.005
-"""With a rate, messages are let through in groups of about so long."""
+"""With a rate, messages are let through in groups of about this time."""
 
 
 async def lines(descriptor: int) -> AsyncIterator[list[bytes]]:

@@ -15,7 +15,7 @@ import click
 
 INTERVAL_S = 1.0
 _DIGITS = 3
-"""Latencies are kept to so many significant digits of microseconds."""
+"""The number of significant digits of microseconds to which latencies are kept."""
 
 progress_option = click.option(
     "--progress/--no-progress",

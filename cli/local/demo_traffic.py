@@ -21,7 +21,7 @@ from metaquorum.cli.errors import Failure
 
 KEYS = 24
 ROUND_S = 0.05
-"""A message of each key is written so often."""
+"""The interval at which a message of each key is written."""
 
 END_WAIT_S = 5.0
 

@@ -43,7 +43,7 @@ INTERVAL_S = 0.5
 EVENTS_SHOWN = 12
 EVENTS_MIN = 2
 _WIDE = 130
-"""So many columns have room for events as `log timeline` prints them."""
+"""From this many columns on there is room for events as `log timeline` prints them."""
 _LINES_AROUND = 15
 """Of the title, the tables' heads and frames, and the line that stays free."""
 _COLOURS = {"running": "green", "fenced": "red", "controlled shutdown": "yellow", "not registered": "dim"}

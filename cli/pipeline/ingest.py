@@ -20,7 +20,7 @@ from metaquorum.pipeline.logs.places import NoLogsError
 from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
 
 LINE_SECONDS = 5.0
-"""Where standard error is no terminal, progress is a line so often."""
+"""The interval of progress lines where standard error is not a terminal."""
 
 
 class IngestProgress:

@@ -14,7 +14,7 @@ from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import BrokersImage
 
 CLAIM_MS = 30_000
-"""An id that was handed out is kept so long for its start to register."""
+"""How long an allocated id is kept for its start to register."""
 
 ASKED_MAX = 1_000
 """Requests whose first arrival is remembered; the oldest are forgotten and wait again."""

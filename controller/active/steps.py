@@ -27,7 +27,7 @@ EXPIRIES_PER_STEP_MAX = 100
 """Sessions that one step may call expired; their work is sliced further."""
 
 PENDING_BATCHES_MAX = 16
-"""Work in slices waits while so many batches are uncommitted."""
+"""Work in slices waits while this many batches are uncommitted."""
 
 FIRST_STEPS = (
     Step.END_TRANSACTION,

@@ -22,7 +22,7 @@ from metaquorum.runtime.rpc.channels import TlsMaterial
 from metaquorum.storage.uuids import uuid_to_text
 
 PROBE_TIMEOUT_MS = 3_000
-"""So long a new voter may take to say who it is; less when the caller waits less."""
+"""How long a new voter may take to say who it is; less when the caller waits less."""
 
 
 class VoterChanges:

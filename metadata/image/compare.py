@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int32]
 FEW_CHUNKS = 4
-"""So many chunks are compared whole faster than topic by topic, also where none is shared."""
+"""Up to this many chunks are compared whole faster than topic by topic, also where none is shared."""
 FEW_ROWS = 6
 """So few rows are looked up faster one by one."""
 PartitionKey = tuple[bytes, int]

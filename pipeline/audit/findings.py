@@ -215,7 +215,7 @@ def fence_storms(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFindin
 
 
 def _storm(one: ClusterFacts, fences: list[BrokerPeriod]) -> Iterator[AuditFinding]:
-    """A storm, if so many different brokers were fenced within one window of this run."""
+    """A storm, if enough different brokers were fenced within one window of this run."""
     most: set[int] = set()
     for at, first in enumerate(fences):
         window = {

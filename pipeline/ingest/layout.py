@@ -22,7 +22,7 @@ from metaquorum.pipeline.tables import TABLES
 
 FORMAT = 4
 KEPT_VERSIONS = 2
-"""So many versions stay, so that a reader that opened the one before can finish."""
+"""The number of versions that are kept, so that a reader that opened the one before can finish."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
 
 

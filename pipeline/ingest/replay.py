@@ -36,7 +36,7 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
 FLUSH_ROWS = 20_000
-"""So many rows of a table are gathered before they are written."""
+"""The number of rows of a table that are gathered before they are written."""
 RETAINED_SUFFIX = ".retained"
 NOTES_SUFFIX = ".notes"
 """Beside a state: what was noted of the records before it, and is told at the end."""

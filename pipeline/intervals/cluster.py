@@ -50,7 +50,7 @@ _CHANGES = {PartitionChangeRecord}
 RESUME_EVERY = 2_000
 """Offsets between places where a later run can go on."""
 COLUMN_RECORDS = 24
-"""Batches of so many records are replayed in columns, smaller ones record by record."""
+"""From this many records on batches are replayed in columns, smaller ones record by record."""
 
 
 class ClusterReplay:

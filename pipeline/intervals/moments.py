@@ -16,7 +16,7 @@ MAX_TIME_MS = 253_402_300_799_999
 MAX_JUMP_MS = 3_660 * DAY_MS
 """A step forward by more than ten years is taken for a wrong clock, and no time is counted for it."""
 LEAP_MS = 366 * DAY_MS
-"""A step forward by so much has to be confirmed by the next batch."""
+"""A step forward of this length must be confirmed by the next batch."""
 
 Row = tuple[Any, ...]
 """A row of a table in the order of its columns, without `cluster` and `date`; times are Unix ms."""

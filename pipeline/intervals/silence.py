@@ -12,7 +12,8 @@ from typing import Any
 from metaquorum.metadata.inspect.summary.limits import gap_ms
 
 STEPS = 31
-"""So many waits of an idle quorum are looked at, the first ones; with fewer than three nothing is said."""
+"""The number of waits of an idle quorum that are looked at, the first ones; with fewer than three nothing is
+said."""
 _STEPS_MIN = 3
 
 

@@ -19,7 +19,7 @@ from metaquorum.storage.log.segment import list_segments
 ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
 """Beside what was retained of a log: where its segments came from, and how the cluster is known again."""
 MAX_DEPTH = 12
-"""So many levels below a given directory are searched for logs."""
+"""The number of levels below a given directory that are searched for logs."""
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,9 +25,9 @@ from metaquorum.storage.log.segment import segment_name
 SPLIT_BYTES = 32 * 1024 * 1024
 """A reader's piece of a segment is at least so large, unless the segment is smaller."""
 WINDOW_OFFSETS = 10_000
-"""Batches of so many offsets share one sum, by which two nodes' logs are compared."""
+"""The number of offsets of batches that share one sum, by which two nodes' logs are compared."""
 MAX_MARKS = 512
-"""So many batches all over a log are remembered one by one, and END_MARKS at either end."""
+"""The number of batches all over a log that are remembered one by one, and END_MARKS at either end."""
 END_MARKS = 64
 
 _HEADER = struct.Struct(">qiibIhiqq")

@@ -17,7 +17,8 @@ from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective
 from metaquorum.raft.state.state import InFlight, RaftState, Vote
 
 GIVE_WAY_JITTER_MS = 50
-"""Voters that granted the same pre-vote draw from so many ms, so that they do not all stand next together."""
+"""Voters that granted the same pre-vote wait a random time up to this, so that they do not all stand next
+together."""
 
 # ---- requests ------------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ FIRST_SEARCH_PAUSE_MS = 50
 """An observer that finds no leader asks again after half to all of this, then of twice as much, and so on: a
 thousand brokers must not flood the voters that are just electing."""
 EARLY_TENTHS = 9
-"""A failure before so many tenths of the timeout is no timeout: something refused the connection."""
+"""A failure before this many tenths of the timeout is not a timeout: something refused the connection."""
 FAILURES_TO_DOUBT = 2
-"""So many such failures in a row mean that the leader's process is gone; one can be a connection that
+"""This many such failures in a row mean that the leader's process is gone; one can be a connection that
 broke."""
 
 

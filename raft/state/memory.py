@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from metaquorum.raft.state.state import RaftState
 
 DIRECTORIES_MAX = 32
-"""So many directories are remembered; voters that went away are forgotten first."""
+"""The number of directories that are remembered; voters that went away are forgotten first."""
 
 
 def fold(state: RaftState, view: LeaderView) -> None:

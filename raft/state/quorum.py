@@ -16,7 +16,7 @@ def has_majority(granted: Collection[int], voter_ids: Collection[int]) -> bool:
 
 
 def cannot_win(rejected: Collection[int], voter_ids: Collection[int]) -> bool:
-    """True when so many voters refused that the rest is no majority."""
+    """True when the voters that have not refused are no majority."""
     return len(set(voter_ids) - set(rejected)) < majority(len(voter_ids))
 
 

@@ -29,7 +29,8 @@ ms, so the losers of a split vote rarely collide again."""
 WARNINGS_MAX = 1000
 """Different lines that are remembered as said; peers choose some of their words."""
 REQUEST_LIFETIMES = 2
-"""The driver reports a failure after one timeout. After so many the core does without the report."""
+"""The driver reports a failure after one timeout. After this many timeouts the core does without the
+report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.types import LogPosition
 
 READ_BYTES = 8 * 1024 * 1024
-"""So much of the log is read at once."""
+"""How much of the log is read at once."""
 
 
 def read_changes(disk: Disk, log: SegmentedLog, newest: LogPosition | None) -> tuple[VoterChange, ...]:

@@ -21,11 +21,11 @@ from metaquorum.runtime.data_client.connections import Connections, LinkError, M
 
 REFRESH = BackoffPolicy(initial_ms=20, max_ms=500)
 MAX_AGE_MS = 30_000
-"""After so long knowledge is refreshed though nothing went wrong (Kafka: metadata.max.age.ms)."""
+"""The age at which metadata is refreshed although nothing went wrong (Kafka: metadata.max.age.ms)."""
 ATTEMPT_MS = 3_000
 STALE_ANSWERS = 10
-"""So many answers of nodes that may be behind, in three seconds, must say that a topic is absent before it is
-believed; fewer when the time is up."""
+"""The number of answers, within three seconds, in which nodes that may be behind must say that a topic is
+absent before it is believed; fewer when the time is up."""
 
 PartitionName = tuple[str, int]
 

@@ -26,15 +26,16 @@ class SchedulerConfig:
     step_max_ms: int = 20
     """Events handled, and time spent, before sockets and timers get a turn."""
     linger_from: int = 12
-    """With so many clients waiting for an answer, a step waits for more events. A round of replication costs
-    every node the same, however much is in it: bursts halve the processor time of a write."""
+    """From this many clients that wait for an answer, a step waits for more events. A round of replication
+    costs every node the same, however much is in it: bursts halve the processor time of a write."""
     linger_enough: int = 24
-    """It waits for no more than so many; followers and clients would have nothing to do meanwhile."""
+    """A step that waits ends its wait at this many events; followers and clients would have nothing to do
+    meanwhile."""
     linger_ms: int = 2
-    """It waits on as long as events keep coming, which it looks at so often."""
+    """A step waits on while events keep coming, and looks for them at this interval."""
     linger_max_ms: int = 8
     gap_ms: int = 200
-    """A step that comes so much too late, or takes so long, is a gap."""
+    """A step that comes this much too late, or takes this long, is a gap."""
     gap_settle_ms: int = 250
     """The time after a gap that sockets need to bring what waited in them to the inbox. Until then no
     silence is judged, and the inbox does not count as drained."""
@@ -195,7 +196,7 @@ class Scheduler:
             self._note_gap(now_ms - self.due_ms, now_ms)
 
     def _note_gap(self, gap_ms: int, now_ms: int) -> bool:
-        """Whether so long a time without a look at the sockets is a gap."""
+        """Whether this time without a look at the sockets is a gap."""
         statistics = self.statistics
         statistics.longest_gap_ms = max(statistics.longest_gap_ms, gap_ms)
         if gap_ms <= self.config.gap_ms:

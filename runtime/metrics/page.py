@@ -26,7 +26,7 @@ from metaquorum.runtime.metrics.statistics import Histogram
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 SLICE_MS = 1.0
-"""The loop gets a turn after so much formatting. One family is never split."""
+"""How long a page is formatted before the loop gets a turn. One family is never split."""
 
 
 class _Batch(Collector):

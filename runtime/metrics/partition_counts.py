@@ -18,7 +18,7 @@ from metaquorum.metadata.image import TopicsImage
 from metaquorum.metadata.image.chunk import LEADER, LISTS, N_ISR, N_REPLICAS, TOPIC, Chunk
 
 SLICE_MS = 1.0
-"""The loop gets a turn after so much counting; a chunk takes about 10 us."""
+"""How long partitions are counted before the loop gets a turn; a chunk takes about 10 us."""
 
 CHUNKS_PER_LOOK = 16
 """Chunks between two looks at the clock."""

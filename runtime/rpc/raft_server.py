@@ -43,8 +43,8 @@ call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM
 OTHERS_PAUSE_S = 0.002
 OTHERS_LATE = 4
 OTHERS_PAUSE_MAX_S = 0.1
-"""Between two such turns: so long, and so many times as long as the loop was late for the last one, up to a
-maximum. A loop that has no time to spare answers others later, with more in one answer."""
+"""The pause between two such turns, times how late the loop was for the last one, up to a maximum. A loop
+that has no time to spare answers others later, with more in one answer."""
 
 _log = logging.getLogger(__name__)
 

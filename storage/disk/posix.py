@@ -137,7 +137,7 @@ class PosixFile:
 
 
 MANY_FILES = 8
-"""From so many files and directories on, one syncfs(2) is cheaper than a sync of each."""
+"""From this many files and directories on, one syncfs(2) is cheaper than a sync of each."""
 
 # Older kernels do not report write-back errors through syncfs(2).
 _SYNCFS_REPORTS_ERRORS_FROM = (5, 8)

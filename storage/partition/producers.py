@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from metaquorum.storage.batches.format import BatchHeader
 
 BATCHES_KEPT = 5
-"""Of each producer, as Kafka: so many requests may be in flight on one connection."""
+"""The batches remembered of each producer, as in Kafka: this many requests may be in flight on one
+connection."""
 
 SEQUENCE_LIMIT = 2**31
 

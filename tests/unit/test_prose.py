@@ -52,6 +52,7 @@ BANNED = {
     r"\b(?:counts?|is led|are led|is bound|are bound) no more\b|\bin sync no more\b": "no longer",
     r"\btells? \w+ apart\b|\btold apart\b": "distinguish",
     r"\b(?:is|are|be) told (?:to|again|twice|once|of|by)\b(?! (?:to do|what))": "hears, gets, is reported",
+    r"(?:^|[.:;] )So (?:many|much|long|often)\b(?! as)": "The number of, how long, this many",
     r"\boutside of\b": "outside",
     r"\b(?:stands?|lies|lie) (?:in|below|behind|before|beside|there|elsewhere|at|above|outside|after)\b"
     r"(?! (?:the|its|their) way)": "is",

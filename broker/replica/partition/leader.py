@@ -32,7 +32,7 @@ from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.partition.producers import Duplicate, Fenced, Fresh, OutOfOrder
 
 UNWRITTEN_LIMIT_BYTES = 64 * 1024 * 1024
-"""So much may wait for a partition's directory to take it; more is refused until the disk has caught up."""
+"""The most that may wait for a partition's directory; more is refused until the disk has caught up."""
 
 _ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
 

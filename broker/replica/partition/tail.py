@@ -15,7 +15,7 @@ BATCH_MAX_BYTES = 2 * 1024 * 1024
 """A larger batch is not worth the room of all the others."""
 
 FORGOTTEN_MAX = 64
-"""So many places of forgotten batches are kept in any case before they are cleared away."""
+"""The number of forgotten batches whose places are kept before they are cleared away."""
 
 
 class _Kept:

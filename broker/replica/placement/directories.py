@@ -13,7 +13,7 @@ from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 
 FREE_SPACE_PERCENT = 90
-"""What is re-created may take so much of what is free: the rest is for what is written meanwhile."""
+"""The share of the free space that recreated replicas may take: the rest is for what is written meanwhile."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ from metaquorum.storage.log.segment import parse_segment_name
 MAX_BYTES = 16 << 30
 """What one archive may unpack to, of metadata logs alone."""
 SPARE_BYTES = 64 << 20
-"""So much stays free on the disk."""
+"""The space that stays free on the disk."""
 MAX_MEMBERS = 1_000_000
 
 _PIECE_BYTES = 1 << 20

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _SHOWN_FROM_BYTES = 2 << 20
-"""A `check` of so much takes a few seconds; what is ready within _INTERVAL_S draws nothing."""
+"""A `check` of this much takes a few seconds; what is ready within _INTERVAL_S draws nothing."""
 _INTERVAL_S = 0.2
 
 

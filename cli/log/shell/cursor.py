@@ -26,7 +26,7 @@ from metaquorum.metadata.inspect.walk.states import (
 
 KEPT_STEPS = 1000
 KEPT_BYTES = 32 * 1024 * 1024
-"""So many steps, and so many bytes of batches in them, are kept for going back."""
+"""The number of steps, and of the bytes of batches in them, that are kept for going back."""
 BACK_OFFSETS = 2000
 """How far before the place to begin when they must be made again."""
 

@@ -13,7 +13,7 @@ from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, Place
 
 SESSION_TIMEOUT_MS = 9_000
-"""The default of broker.session.timeout.ms: so long after a heartbeat no session ends."""
+"""The default of broker.session.timeout.ms: no session ends earlier after a heartbeat."""
 
 _SHORT = {
     "shutdown-finished": "end of its controlled shutdown",

@@ -24,10 +24,10 @@ from metaquorum.storage.uuids import METADATA_TOPIC_ID, uuid_from_text, uuid_to_
 
 JUDGED_BATCHES = 16
 JUDGED_RECORDS = 8
-"""So many of each batch are looked at."""
+"""The number of records of each batch that are looked at."""
 ENOUGH_BYTES = 1 << 20
 LEAST_BATCHES = 3
-"""So many are judged, however large they are, if there are as many."""
+"""The number of batches that are judged, however large they are, if there are as many."""
 
 _METADATA_CODECS = (Compression.NONE, Compression.GZIP)
 _TRANSACTION_MARKERS = (0, 1)

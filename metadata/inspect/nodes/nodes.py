@@ -19,7 +19,7 @@ from metaquorum.storage.log.segment import list_segments
 from metaquorum.storage.types import LogPosition
 
 MAX_DEPTH = 6
-"""So many directories below one another are looked into."""
+"""The number of levels of directories that are searched."""
 MAX_DIRECTORIES = 100_000
 """More are no nodes' directories, but a whole disk."""
 

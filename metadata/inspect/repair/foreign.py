@@ -28,13 +28,13 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import parse_segment_name
 
 LOOKED_AT_BATCHES = 500
-"""So many batches of a segment say whether its records fit."""
+"""The number of batches of a segment that say whether its records fit."""
 
 MIN_WITNESSES = 2
-"""So many must agree before they speak against a segment: one alone may be damaged."""
+"""The number of batches that must agree before they speak against a segment: one alone may be damaged."""
 
 MIN_STRANGERS = 10
-"""So many records, none of which fits, tell a segment of another log from one behind a hole."""
+"""From this many records on, none of which fits, a segment belongs to another log, and not behind a hole."""
 
 _REFERRING = (
     *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),

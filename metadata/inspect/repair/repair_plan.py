@@ -9,7 +9,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.storage.types import LogPosition
 
 SHOWN_CHANGES = 100
-"""So many changes are kept one by one; those after them are counted."""
+"""The number of changes that are kept one by one; those after them are counted."""
 
 Kind = Literal["dropped", "filled", "adjusted", "cut", "begins", "snapshot"]
 

@@ -17,7 +17,8 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
 
 IDLE_INTERVALS = 10
-"""So many are left out before silence is a gap: a slow disk and a long pause leave out a few."""
+"""The number of intervals without a record after which silence is a gap: a slow disk and a long pause leave
+out a few."""
 _SAMPLE = 2_000
 """Batches that are looked at, at most, from the log's first one on, for the interval."""
 

@@ -15,7 +15,7 @@ Place = tuple[int, int]
 """(offset, Unix ms)."""
 
 KEPT = 10_000
-"""So many stretches are kept, the longest; sums count all."""
+"""The number of stretches that are kept, the longest; sums count all."""
 
 
 class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):

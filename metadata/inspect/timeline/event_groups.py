@@ -19,7 +19,7 @@ from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 
 NAMED = 3
-"""So many partitions are named in an event's text before it says how many more there are."""
+"""The number of partitions that an event's text names before it says how many more there are."""
 
 LEADER_RULES = (
     "unclean-election",

@@ -17,7 +17,7 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 SHOWN_PROBLEMS = 20
-"""So many problems are kept as lines; those after them are counted."""
+"""The number of problems that are kept as lines; those after them are counted."""
 
 
 @dataclass(slots=True, kw_only=True)

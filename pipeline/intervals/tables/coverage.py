@@ -77,7 +77,7 @@ class CoverageRows:
         self._now = _Stretch(state, offset, self._last_ms)
 
     def batch(self, records: int, time_ms: int | None) -> None:
-        """So many records more."""
+        """Counts the records of one more batch."""
         self._now.records += records
         if self._now.from_ms is None:
             self._now.from_ms = time_ms

@@ -17,7 +17,7 @@ from metaquorum.pipeline.intervals.tables.availability import Availability, Part
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 CAUSE_WINDOW_MS = 10_000
-"""So long after a leader went, its broker's fencing still counts as the cause."""
+"""How long after a leader went its broker's fencing still counts as the cause."""
 UNKNOWN = "unknown"
 
 

@@ -28,7 +28,7 @@ from metaquorum.metadata.invariants_changes import (
 )
 
 MAX_LISTS = 65_536
-"""So many replica lists are remembered as those of active brokers."""
+"""The number of replica lists that are remembered as those of active brokers."""
 
 
 @lru_cache(maxsize=65536)

@@ -18,9 +18,9 @@ from metaquorum.pipeline.intervals.rows import Intervals
 from metaquorum.pipeline.intervals.tables.questions import Question
 
 MAX_OPEN = 100_000
-"""So many broken rules are known at once; more say nothing new, and are not told."""
+"""The number of broken rules that are known at once; more say nothing new, and are left out."""
 MAX_VIOLATIONS = 1_000
-"""So many violations of one step are distinguished; more say nothing new."""
+"""The number of violations of one step that are distinguished; more say nothing new."""
 REPLAY_RULE = "replay"
 
 

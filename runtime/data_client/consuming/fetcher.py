@@ -21,9 +21,9 @@ from metaquorum.storage.errors import BatchError
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 SLOW_MS = 1_500
-"""A fetch that takes so much longer than it may wait makes us ask whether its broker still leads."""
+"""A fetch that takes this much longer than it may wait makes us ask whether its broker still leads."""
 DAMAGED_FETCHES_MAX = 3
-"""So often damaged data is fetched again before it is believed to be stored so."""
+"""How often damaged data is fetched again before it counts as damaged on the leader's disk."""
 
 
 class TruncatedError(ApiError):

@@ -24,7 +24,7 @@ class Buffer:
         return self.used_bytes < self._limit_bytes
 
     def free(self, size_bytes: int) -> None:
-        """So many are settled."""
+        """Takes back the room of messages that are settled."""
         self.used_bytes -= size_bytes
         if self.has_room:
             _wake(self._waiters)

@@ -57,5 +57,5 @@ class StickyPartition:
         return self._current
 
     def note(self, size_bytes: int) -> None:
-        """So many bytes went there."""
+        """Counts the bytes that went to the present partition."""
         self._bytes += size_bytes

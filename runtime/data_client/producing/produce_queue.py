@@ -26,7 +26,7 @@ from metaquorum.storage.partition.producers import BATCHES_KEPT, SEQUENCE_LIMIT
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 PROVEN_MS = 60_000
-"""So long after an acknowledgement the leader is taken to know the producer (it forgets after a day)."""
+"""How long after an acknowledgement the leader is taken to know the producer (it forgets after a day)."""
 
 _NEVER_FITS = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _STORED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})

@@ -30,7 +30,7 @@ from metaquorum.runtime.data_client.producing.produce_queue import (
 TICK_MS = 100
 """How often expiry and slow requests are looked after."""
 SLOW_MS = 1_500
-"""A request that waits so long makes us ask whether its broker still leads."""
+"""A request that waits this long makes us ask whether its broker still leads."""
 INIT_TIMEOUT_MS = 5_000
 _HOP = frozenset(
     {

@@ -119,7 +119,7 @@ class ControllerNode:
         deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
         if self.active is not None and not self.raft.transferring:
             deadlines.append(self.active.next_deadline_ms(self.now_ms))
-        due = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        due = min([deadline for deadline in deadlines if deadline is not None], default=None)
         self._armed_ms = NOT_YET if due is None else due
         return due if due is None else max(due, self.now_ms)
 

@@ -107,8 +107,8 @@ class MetadataReplica:
 
     def next_deadline_ms(self) -> int | None:
         """When Raft has something to do or a snapshot is due by its age."""
-        deadlines = (self.raft.next_deadline_ms(), self.snapshots.next_deadline_ms(self.state))
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        own_ms, raft_ms = self.snapshots.next_deadline_ms(self.state), self.raft.next_deadline_ms()
+        return raft_ms if own_ms is None or (raft_ms is not None and raft_ms < own_ms) else own_ms
 
     # ---- Raft and the disk
 

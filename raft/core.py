@@ -74,6 +74,7 @@ class RaftCore:
         rng: random.Random,
     ) -> None:
         self.state = RaftState(config, identity, voters, recovered, rng)
+        self._sends_ms: int | None = timers.UNKNOWN
 
     # ---- inputs ------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class RaftCore:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next; None: no timer runs."""
-        return timers.next_due_ms(self.state)
+        return timers.next_due_ms(self.state, self._sends_ms)
 
     def describe(self, now_ms: int) -> list[ReplicaState]:
         """The leader's view of all replicas, itself first, then voters, then observers; [] elsewhere."""
@@ -337,7 +338,7 @@ class RaftCore:
     # ---- inside ------------------------------------------------------------------------------
 
     def _done(self, now_ms: int) -> list[RaftEffect]:
-        timers.fire_sends(self.state, now_ms)
+        self._sends_ms = timers.fire_sends(self.state, now_ms)
         invariants.check_core(self)
         return self.state.out.take()
 

@@ -105,9 +105,9 @@ def _check_voters(core: RaftCore) -> None:
         _require(len(uncommitted) <= 1, "one change of voters at a time is not committed", core)
     view = state.role.view
     _require(list(view.voters) == state.other_voters, "a leader counts the voters in force", core)
-    for node_id, progress in view.voters.items():
-        known = state.voters[node_id].directory_id
-        _require(known in (None, progress.directory_id), "a voter is counted by its directory", core)
+    known = [(voter.directory_id, view.voters.get(voter.node_id)) for voter in state.voters.nodes]
+    counted = [one is None or pinned in (None, one.directory_id) for pinned, one in known]
+    _require(all(counted), "a voter is counted by its directory", core)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Steps:
             waits.append(self._sweep_at_ms)
         if config.metadata_max_idle_interval_ms > 0:
             waits.append(self._state.appended_ms + config.metadata_max_idle_interval_ms)
-        return min((wait for wait in waits if wait is not None), default=None)
+        return min([wait for wait in waits if wait is not None], default=None)
 
     # ---- a leadership begins
 

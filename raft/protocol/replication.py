@@ -191,10 +191,11 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
     role = state.role
     if not isinstance(role, Leader) or not role.view.voters:
         return None
-    heard = sorted(
-        (progress.last_fetch_ms if progress.last_fetch_ms is not None else role.view.elected_ms)
+    heard = [
+        progress.last_fetch_ms if progress.last_fetch_ms is not None else role.view.elected_ms
         for progress in role.view.voters.values()
-    )
+    ]
+    heard.sort()
     needed = quorum.majority(len(state.voters)) - (0 if state.is_observer else 1)
     return heard[len(heard) - needed] + state.config.check_quorum_ms
 

@@ -181,6 +181,9 @@ SENDS = (
 """Every input ends with these, since most inputs make one of them due at once."""
 
 
+UNKNOWN = -1
+"""In the place of a time that would have to be asked for."""
+
 _TIMEOUTS = {role: tuple(timer for timer in TIMEOUTS if role in timer.roles) for role in _ANY}
 _SENDS = {role: tuple(timer for timer in SENDS if role in timer.roles) for role in _ANY}
 _BOTH = {role: _TIMEOUTS[role] + _SENDS[role] for role in _ANY}
@@ -191,22 +194,35 @@ def fire_timeouts(state: RaftState, now_ms: int) -> None:
     _fire_due(state, now_ms, _TIMEOUTS[type(state.role)])
 
 
-def fire_sends(state: RaftState, now_ms: int) -> None:
-    """Fires what every input ends with."""
-    _fire_due(state, now_ms, _SENDS[type(state.role)])
+def fire_sends(state: RaftState, now_ms: int) -> int | None:
+    """Fires what every input ends with; when the first of these is due next, for `next_due_ms`."""
+    return _fire_due(state, now_ms, _SENDS[type(state.role)])
 
 
-def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> None:
+def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> int | None:
+    """When the first of the others is due. What is fired may change that: UNKNOWN then."""
+    first_ms, fired = None, False
     for timer in timers:
         due_ms = timer.due_ms(state)
-        if due_ms is not None and due_ms <= now_ms:
+        if due_ms is None:
+            continue
+        if due_ms <= now_ms:
+            fired = True
             timer.fire(state, now_ms)
+        elif first_ms is None or due_ms < first_ms:
+            first_ms = due_ms
+    return UNKNOWN if fired else first_ms
 
 
-def next_due_ms(state: RaftState) -> int | None:
-    """When the first timer is due; None: none runs."""
-    first_ms = None
-    for timer in _BOTH[type(state.role)]:
+def next_due_ms(state: RaftState, sends_ms: int | None) -> int | None:
+    """When the first timer is due; None: none runs. `sends_ms`: what `fire_sends` returned last, if nothing
+    has changed since; else UNKNOWN."""
+    role = type(state.role)
+    if sends_ms == UNKNOWN:
+        first_ms, timers = None, _BOTH[role]
+    else:
+        first_ms, timers = sends_ms, _TIMEOUTS[role]
+    for timer in timers:
         due_ms = timer.due_ms(state)
         if due_ms is not None and (first_ms is None or due_ms < first_ms):
             first_ms = due_ms

@@ -68,6 +68,7 @@ class RaftState:
     ) -> None:
         self.config = config
         self.identity = identity
+        self.node_id = identity.node_id
         configured = VoterSet(
             VoterNode(node_id=voter.node_id, directory_id=voter.directory_id) for voter in voters
         )
@@ -93,16 +94,14 @@ class RaftState:
         """By directory: how far it has acknowledged what is committed, to this node as a leader."""
         self.losses: dict[int, CommittedLoss] = {}
         """By replica: what it knows to be committed and this node, as a leader, does not have."""
+        self._observed_in: VoterSet | None = None
+        self._is_observer = True
         self._last_token = 0
         self._last_correlation_id = 0
         self._announced: RoleChanged | None = None
         self._warned: set[str] = set()
 
     # ---- who ---------------------------------------------------------------------------------
-
-    @property
-    def node_id(self) -> int:
-        return self.identity.node_id
 
     @property
     def voters(self) -> VoterSet:
@@ -115,7 +114,12 @@ class RaftState:
 
     @property
     def is_observer(self) -> bool:
-        return not self.is_voter_replica(self.node_id, self.identity.directory_id)
+        """Asked many times per input, and different only in another set of voters."""
+        voters = self.voter_history.newest
+        if voters is not self._observed_in:
+            self._observed_in = voters
+            self._is_observer = not voters.is_voter(self.node_id, self.identity.directory_id)
+        return self._is_observer
 
     @property
     def may_stand(self) -> bool:

@@ -197,7 +197,8 @@ class Driver:
     def _queued(self) -> None:
         if self._watch is not None:
             self._watch.queued()
-        self._plan()
+        if not self._scheduler.stepping:
+            self._plan()
 
     def _plan(self) -> None:
         """One wake-up at the scheduler's time; an earlier one that is planned already does as well."""

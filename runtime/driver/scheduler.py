@@ -74,11 +74,12 @@ class Scheduler:
         self.due_ms: int | None = None
         """When `step` is to be called, on the clock; in the past or now: at once. None: an event decides."""
         self.stopped = False
+        self.stepping = False
+        """A step is being taken: `due_ms` is known again when it ends."""
         self._runner = runner
         self._clock = clock
         self._waiting_clients = waiting_clients
         self._inbox: deque[Any] = deque()
-        self._stepping = False
         self._linger_until_ms: int | None = None
         self._seen = 0
         """Events in the inbox when the linger looked last."""
@@ -103,7 +104,7 @@ class Scheduler:
         """Takes an event that answers what this node asked for; what it asks bounds their number."""
         inbox = self._inbox
         inbox.append(event)
-        if self._stepping:
+        if self.stepping:
             return
         if len(inbox) == 1:
             now_ms = self._clock.monotonic_ms()
@@ -125,7 +126,7 @@ class Scheduler:
         if self.stopped or self._lingers_on(begun_ms):
             return False
         self._note_lateness(begun_ms)
-        self._stepping = True
+        self.stepping = True
         now_ms = self._handle_inbox(begun_ms)
         if self.stopped:
             return True
@@ -139,7 +140,7 @@ class Scheduler:
             deadline_ms = runner.next_deadline_ms()
             if not stalled:
                 self._note_gap(now_ms - begun_ms, now_ms)
-        self._stepping = False
+        self.stepping = False
         self._plan(now_ms, deadline_ms)
         return True
 

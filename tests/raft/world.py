@@ -24,6 +24,7 @@ from metaquorum.raft.invariants import (
     check_input,
     check_snapshot,
 )
+from metaquorum.raft.protocol.timers import UNKNOWN, next_due_ms
 from metaquorum.raft.state.quorum import majority
 from metaquorum.raft.store.stored_voters import changes_at
 from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
@@ -523,6 +524,9 @@ class World:
             assert core is not None
             assert core.log_end_offset == node.disk.end and core.log_start_offset == node.disk.start
             assert core.synced_offset <= node.disk.synced
+            # What is remembered is what would be found.
+            assert core.next_deadline_ms() == next_due_ms(core.state, UNKNOWN)
+            assert core.is_observer != core.voters.is_voter(core.node_id, core.state.identity.directory_id)
             for base, end, _, data in node.disk.batches[-8:]:
                 if end <= core.high_watermark and not self.spoiled:
                     assert self.content.setdefault(base, data) == data, "one committed log, byte for byte"

@@ -230,6 +230,8 @@ async def test_a_read_comes_back_in_the_same_step(rig: Rig) -> None:
     await rig.node.until(lambda: len(rig.node.seen) >= 2)
     assert rig.node.seen[1] == LogRead(from_offset=1, batches=Batches.parse(batch(1)))
     assert rig.driver.statistics.steps == 1
+    await rig.node.until(lambda: LogSynced(end_offset=2) in rig.node.seen)
+    assert rig.driver.statistics.steps == 2  # none that finds nothing
 
 
 async def test_a_full_inbox_refuses_requests_and_never_answers(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from metaquorum.raft.events import RaftRequestFailed, RaftResponseArrived
 from metaquorum.raft.messages import RaftRequest
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
+from metaquorum.runtime.rpc import eager
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import Reasons
 from metaquorum.runtime.transport import EventSink
@@ -116,8 +117,10 @@ class _Peer:
         self._last_failure = ""
         self._waiting: dict[int, asyncio.TimerHandle] = {}
         self._outbound: deque[pb.RaftEnvelope] = deque()
-        self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._call: Any = None
+        """The stream, once there is one."""
+        self._writer: asyncio.Task[None] | None = None
 
     def send(self, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
@@ -135,7 +138,7 @@ class _Peer:
             timeout_ms / 1000, self._timed_out, correlation_id, timeout_ms
         )
         self._outbound.append(raft_codec.encode(correlation_id, request))
-        self._wake.set()
+        self._start_writing()
 
     def fail_all(self, reason: str) -> None:
         """Reports every request as failed, behind the caller's step."""
@@ -171,12 +174,15 @@ class _Peer:
         try:
             exchange: Any = RaftStub(channel).Exchange
             call = exchange()
-            writer = loop.create_task(self._write(call.write))
+            self._call = call
+            self._start_writing()
             try:
                 await self._read(call)
             finally:
-                writer.cancel()
-                await asyncio.gather(writer, return_exceptions=True)
+                self._call, writer = None, self._writer
+                if writer is not None:
+                    writer.cancel()
+                    await asyncio.gather(writer, return_exceptions=True)
                 call.cancel()
         except grpc.aio.AioRpcError as error:
             reason = f"{error.code().name}: {error.details()}"
@@ -215,12 +221,24 @@ class _Peer:
                 )
             )
 
-    async def _write(self, write: Callable[[pb.RaftEnvelope], object]) -> None:
-        while True:
+    def _start_writing(self) -> None:
+        """A request leaves before this returns, unless there is no stream yet or another is on its way."""
+        if self._call is not None and self._writer is None:
+            self._writer = eager.start(self._write(self._call), asyncio.get_running_loop())
+            if self._writer is not None:
+                self._writer.add_done_callback(self._written)
+
+    def _written(self, writer: asyncio.Task[None]) -> None:
+        self._writer = None
+        if self._outbound:  # what came after the last look, or for a stream that is new
+            self._start_writing()
+
+    async def _write(self, call: Any) -> None:
+        try:
             while self._outbound:
-                await write(self._outbound.popleft())  # type: ignore[misc]
-            self._wake.clear()
-            await self._wake.wait()
+                await call.write(self._outbound.popleft())
+        except (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            self._call = None  # the reader hears why
 
     def _broken(self, reason: str) -> None:
         loop = asyncio.get_running_loop()
@@ -228,7 +246,6 @@ class _Peer:
         self._last_failure += f" ({reason})"
         self._backoff.failed(int(loop.time() * 1000))
         self._outbound.clear()
-        self._wake.clear()
         waiting, self._waiting = self._waiting, {}
         for correlation_id, timer in waiting.items():
             timer.cancel()

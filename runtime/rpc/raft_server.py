@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Container
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -27,6 +28,7 @@ from metaquorum.raft.messages import (
     RaftResponse,
 )
 from metaquorum.runtime.api import raft as raft_codec
+from metaquorum.runtime.rpc import eager
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.transport import EventSink
@@ -49,30 +51,63 @@ that has no time to spare answers others later, with more in one answer."""
 _log = logging.getLogger(__name__)
 
 
+if TYPE_CHECKING:
+    ServicerContext = grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]
+
+
 class _Stream:
     """One caller: what it waits for, and the answers that are on their way to it."""
 
-    __slots__ = ("idle", "is_first", "keys", "loop", "open", "outbound", "unwritten")
+    __slots__ = ("_context", "_later", "_writer", "is_first", "keys", "loop", "open", "outbound", "unwritten")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: ServicerContext) -> None:
         self.is_first = True
         self.open = True
         self.keys: set[int] = set()
         self.outbound: deque[bytes] = deque()
         self.unwritten = 0
         self.loop = loop
-        self.idle: asyncio.Future[None] | None = None
+        self._context = context
+        self._writer: asyncio.Task[None] | None = None
+        self._later: asyncio.Handle | None = None
 
-    def push(self, envelope: bytes) -> None:
-        """Queues an answer. The writer wakes one turn of the loop later than a client whose answer was given
-        in the same step: a client waits for it, a follower that learns the high watermark does not."""
+    def push(self, envelope: bytes, *, now: bool) -> None:
+        """Queues an answer. `now`: it leaves before this returns, if nothing else is on its way; records,
+        which a commit waits for. Else it leaves later than a client's answer that was given in the same step:
+        a client waits for it, a follower that learns the high watermark does not."""
         self.outbound.append(envelope)
-        if self.idle is not None and len(self.outbound) == 1:
-            self.loop.call_soon(self._wake)
+        if self._writer is not None or not self.open:
+            return
+        if now:
+            self._start()
+        elif self._later is None:
+            self._later = self.loop.call_soon(lambda: self.loop.call_soon(self._start))
 
-    def _wake(self) -> None:
-        if self.idle is not None and not self.idle.done():
-            self.idle.set_result(None)
+    def close(self) -> None:
+        """The caller is gone."""
+        self.open = False
+        if self._writer is not None:
+            self._writer.cancel()
+
+    def _start(self) -> None:
+        self._later = None
+        if self.outbound and self._writer is None and self.open:
+            self._writer = eager.start(self._write(), self.loop)
+            if self._writer is not None:
+                self._writer.add_done_callback(self._written)
+
+    def _written(self, writer: asyncio.Task[None]) -> None:
+        self._writer = None
+        self._start()  # what came after the last look
+
+    async def _write(self) -> None:
+        try:
+            while self.outbound:
+                await self._context.write(self.outbound.popleft())
+                self.unwritten -= 1
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            self.open = False
+            _log.debug("an answer could not be written, the stream has ended: %s", error)
 
 
 class RaftService:
@@ -95,7 +130,7 @@ class RaftService:
         stream, correlation_id = caller
         stream.keys.discard(key)
         if stream.is_first:
-            stream.push(raft_codec.encode_response(correlation_id, response))
+            stream.push(raft_codec.encode_response(correlation_id, response), now=_has_records(response))
             return
         self._others.append((stream, correlation_id, response))
         if len(self._others) == 1:
@@ -109,7 +144,7 @@ class RaftService:
         while others and count < OTHERS_PER_TURN and size < OTHERS_BYTES_PER_TURN:
             stream, correlation_id, response = others.popleft()
             if stream.open:
-                stream.push(raft_codec.encode_response(correlation_id, response))
+                stream.push(raft_codec.encode_response(correlation_id, response), now=False)
                 size += _payload_bytes(response)
                 count += 1
         if others:
@@ -128,26 +163,24 @@ class RaftService:
     async def exchange(
         self,
         request_iterator: AsyncIterator[pb.RaftEnvelope],
-        context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes],
+        context: ServicerContext,
     ) -> None:
         """Serves one caller until it goes away."""
         loop = asyncio.get_running_loop()
-        stream = _Stream(loop)
-        writer = loop.create_task(self._write(stream, context))
+        stream = _Stream(loop, context)
         try:
             await self._read(stream, context)
         except raft_codec.EnvelopeError as error:
             _log.warning("closed the stream of a peer that sent an invalid Raft request: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            writer.cancel()
-            stream.open = False
+            stream.close()
             for key in stream.keys:
                 del self._callers[key]
                 self._sink(RaftRequestAbandoned(key=key))
             stream.keys.clear()
 
-    async def _read(self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]) -> None:
+    async def _read(self, stream: _Stream, context: ServicerContext) -> None:
         while True:
             envelope = await context.read()
             if envelope is END_OF_STREAM:
@@ -165,16 +198,9 @@ class RaftService:
                 stream.unwritten -= 1
                 del self._callers[key]
 
-    async def _write(
-        self, stream: _Stream, context: grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]
-    ) -> None:
-        while True:
-            while stream.outbound:
-                await context.write(stream.outbound.popleft())
-                stream.unwritten -= 1
-            stream.idle = stream.loop.create_future()
-            await stream.idle
-            stream.idle = None
+
+def _has_records(response: RaftResponse) -> bool:
+    return type(response) is FetchResponse and bool(response.records)
 
 
 def _payload_bytes(response: RaftResponse) -> int:

@@ -248,8 +248,8 @@ class BrokerNode:
         if moved.image.topics is moved.previous.topics:
             return False
         return any(
-            each.in_controlled_shutdown and each.broker_id != self._config.node_id
-            for each in moved.image.brokers.values()
+            broker.in_controlled_shutdown and broker.broker_id != self._config.node_id
+            for broker in moved.image.brokers.values()
         )
 
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:

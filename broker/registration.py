@@ -32,7 +32,9 @@ class Incarnation:
     @property
     def usable_directories(self) -> tuple[bytes, ...]:
         """The configured directories that can be used."""
-        return tuple([each for each in self._config.directories if each not in self.offline_directories])
+        return tuple(
+            [directory for directory in self._config.directories if directory not in self.offline_directories]
+        )
 
     def vouched_epoch(self, epoch: int | None) -> int | None:
         """The newest epoch of this broker under which nothing was lost, as far as this process knows: its

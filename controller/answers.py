@@ -63,17 +63,21 @@ def _reached_at(
     """Where a replica listens, and the levels of kraft.version that it supports."""
     voter = raft.voters.get(replica.node_id)
     if replica.is_voter and voter is not None and voter.endpoints:
-        where = tuple([VoterEndpoint(each.name, each.host, each.port) for each in voter.endpoints])
+        where = tuple(
+            [VoterEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in voter.endpoints]
+        )
         return where, (voter.versions.lowest, voter.versions.highest)
     registered = image.controllers.get(replica.node_id)
     if registered is None:
         return (), (0, 0)
     levels = [
-        (each.min_supported_version, each.max_supported_version)
-        for each in registered.features
-        if each.name == KRAFT_VERSION
+        (feature.min_supported_version, feature.max_supported_version)
+        for feature in registered.features
+        if feature.name == KRAFT_VERSION
     ]
-    where = tuple([VoterEndpoint(each.name, each.host, each.port) for each in registered.endpoints])
+    where = tuple(
+        [VoterEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in registered.endpoints]
+    )
     return where, levels[0] if levels else (0, 0)
 
 

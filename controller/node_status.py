@@ -45,7 +45,9 @@ def node_status(node: ControllerNode) -> NodeStatus:
         sessions=len(node.sessions),
         brokers=tuple([_broker(node, broker_id, known) for broker_id, known in image.brokers.items()]),
         losses=raft.losses,
-        endpoints=tuple([VoterEndpoint(each.name, each.host, each.port) for each in node.config.endpoints]),
+        endpoints=tuple(
+            [VoterEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in node.config.endpoints]
+        ),
         counters=node.counters,
     )
 

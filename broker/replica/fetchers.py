@@ -199,7 +199,7 @@ class Fetchers:
 
     def next_deadline_ms(self) -> int | None:
         waits = (self._paused.next_ms(), self._retries.next_ms())
-        return min((each for each in waits if each is not None), default=None)
+        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
 
     def _send(self, loop: FetchLoop, now_ms: int) -> None:
         if loop.correlation_id is not None or loop.busy or not loop.members:

@@ -148,8 +148,8 @@ class ReplicaManager:
     def start(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Begin. Call once, before anything else. With no usable directory: Stop (S3.3)."""
         self._note_time(now_ms, wall_ms)
-        for each in self._placement.directories.bad():
-            text = f"log directory {each.path} is offline: {each.problem}"
+        for directory in self._placement.directories.bad():
+            text = f"log directory {directory.path} is offline: {directory.problem}"
             self._out.append(Warn(message=text))
         self._stop_if_unusable()
         return self._out.take()
@@ -194,8 +194,8 @@ class ReplicaManager:
             if partition is not None:
                 partition.tick(now_ms=now_ms)
                 self._touched(partition)
-        for each in self._rounds:
-            each.tick(self._placement, now_ms)
+        for periodic in self._rounds:
+            periodic.tick(self._placement, now_ms)
         self._checkpoints.tick(self._placement, now_ms)
         self._fetchers.tick(now_ms)
         self._fetches.tick(now_ms)
@@ -230,9 +230,9 @@ class ReplicaManager:
             self._fetches.next_deadline_ms(),
             self._controller.next_deadline_ms(),
             self._checkpoints.due_ms,
-            *[each.due_ms for each in self._rounds],
+            *[periodic.due_ms for periodic in self._rounds],
         )
-        return min(each for each in waits if each is not None)
+        return min(due_ms for due_ms in waits if due_ms is not None)
 
     def status(self) -> LocalReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""

@@ -101,10 +101,12 @@ class SettingsOfTopics:
         # In an order that no hash of a name decides: the same log gives the same effects everywhere.
         changed = sorted(previous.configs.changed_keys(image.configs))
         self._known.clear()
-        if any(each in changed for each in self._defaults) or not same_features:
+        if any(resource in changed for resource in self._defaults) or not same_features:
             return None
         topics = [
-            image.topics.topic_named(each.name) for each in changed if each.resource_type == TOPIC_RESOURCE
+            image.topics.topic_named(resource.name)
+            for resource in changed
+            if resource.resource_type == TOPIC_RESOURCE
         ]
         return [
             (topic.topic_id, index)

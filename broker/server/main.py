@@ -207,7 +207,8 @@ class BrokerProcess:
             self._data.start()
             self.driver.start()
             ports = ", ".join(
-                f"{each.name} {each.host or 'every interface'}:{each.port}" for each in self._config.listeners
+                f"{listener.name} {listener.host or 'every interface'}:{listener.port}"
+                for listener in self._config.listeners
             )
             _log.info("broker %d listens on %s", self._config.node_id, ports)
             ending = await self.driver.wait()
@@ -375,7 +376,9 @@ def _features() -> tuple[BrokerFeature, ...]:
     """What this program can work at, as every broker of it registers."""
     return tuple(
         BrokerFeature(
-            name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
+            name=feature.name,
+            min_supported_version=feature.min_level,
+            max_supported_version=feature.max_level,
         )
-        for each in KNOWN_FEATURES
+        for feature in KNOWN_FEATURES
     )

@@ -187,7 +187,7 @@ def _new_id(
     entries = ids.remembered(image)
     taken = {*image.brokers, *image.topics.replica_counts(), *voters}
     taken.update(ids.claimed_values(entries))
-    taken.update(each.broker_id for each in ids.bindings(entries) if each.broker_id is not None)
+    taken.update(binding.broker_id for binding in ids.bindings(entries) if binding.broker_id is not None)
     broker_id = max(config.reserved_broker_max_id + 1, ids.next_id(entries))
     while broker_id in taken:
         broker_id += 1
@@ -240,9 +240,9 @@ def decide_bind(
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
     entries = ids.remembered(image)
     records = [
-        ids.binding_record(each.key, None)
-        for each in ids.bindings(entries)
-        if each.broker_id == request.broker_id and each.key != request.key
+        ids.binding_record(binding.key, None)
+        for binding in ids.bindings(entries)
+        if binding.broker_id == request.broker_id and binding.key != request.key
     ]
     bound = ids.binding_of(entries, request.key)
     if bound is None or bound.broker_id != request.broker_id:

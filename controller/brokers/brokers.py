@@ -182,8 +182,14 @@ def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
     """Whether `record` would leave the registration as it is; the image lists things by name."""
     return (
         known.in_controlled_shutdown == record.in_controlled_shutdown
-        and sorted((e.name, e.host, e.port, e.security_protocol) for e in known.endpoints)
-        == sorted((e.name, e.host, e.port, e.security_protocol) for e in record.end_points)
+        and sorted(
+            (endpoint.name, endpoint.host, endpoint.port, endpoint.security_protocol)
+            for endpoint in known.endpoints
+        )
+        == sorted(
+            (endpoint.name, endpoint.host, endpoint.port, endpoint.security_protocol)
+            for endpoint in record.end_points
+        )
         and sorted((f.name, f.min_supported_version, f.max_supported_version) for f in known.features)
         == sorted((f.name, f.min_supported_version, f.max_supported_version) for f in record.features)
         and known.rack == record.rack

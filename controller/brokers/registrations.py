@@ -33,9 +33,11 @@ def own_registration(
         endpoints=config.endpoints,
         features=tuple(
             ControllerFeature(
-                name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
+                name=feature.name,
+                min_supported_version=feature.min_level,
+                max_supported_version=feature.max_level,
             )
-            for each in KNOWN_FEATURES
+            for feature in KNOWN_FEATURES
         ),
     )
 

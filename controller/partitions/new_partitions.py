@@ -32,7 +32,7 @@ class NewPartitions:
         self._image = image
         self._candidates = candidates
         self._rng = rng
-        self._active = frozenset([each.broker_id for each in candidates if not each.fenced])
+        self._active = frozenset([candidate.broker_id for candidate in candidates if not candidate.fenced])
         self._names_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
         self._directories: dict[int, bytes] = {}
 
@@ -100,7 +100,9 @@ class NewPartitions:
         """The first state: led by the first live replica, with all live ones in sync."""
         active = self._active
         isr = (
-            replicas if active.issuperset(replicas) else tuple([each for each in replicas if each in active])
+            replicas
+            if active.issuperset(replicas)
+            else tuple([replica for replica in replicas if replica in active])
         )
         return PartitionRecord(
             partition_id=index,

@@ -177,7 +177,7 @@ class _Draft:
             )
             self.isr = (first_online[0],)
         elif not self.isr and self.last_known_elr:
-            known = [each for each in self.last_known_elr if each in self.replicas]
+            known = [broker_id for broker_id in self.last_known_elr if broker_id in self.replicas]
             self.isr = tuple(known[:1] or self.replicas[:1])
             self.recovery_state = LEADER_RECOVERING
         self.elr, self.last_known_elr = (), ()

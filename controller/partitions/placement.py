@@ -55,8 +55,8 @@ class _Rack:
     __slots__ = ("fenced", "unfenced")
 
     def __init__(self, candidates: list[UsableBroker], rng: Random) -> None:
-        self.fenced = _Ring([each.broker_id for each in candidates if each.fenced], rng)
-        self.unfenced = _Ring([each.broker_id for each in candidates if not each.fenced], rng)
+        self.fenced = _Ring([candidate.broker_id for candidate in candidates if candidate.fenced], rng)
+        self.unfenced = _Ring([candidate.broker_id for candidate in candidates if not candidate.fenced], rng)
 
     def next(self, round_: int) -> int:
         found = self.unfenced.next(round_)

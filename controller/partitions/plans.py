@@ -71,7 +71,7 @@ def spread(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     looked_again: set[int] = set()
     stuck: set[int] = set()
     while True:
-        movable = [one for one in load if one not in stuck]
+        movable = [broker_id for broker_id in load if broker_id not in stuck]
         fullest = max(movable, key=lambda one: (load[one], -one), default=None)
         if fullest is None or load[fullest] - min(load.values()) <= 1:
             return planned

@@ -60,9 +60,9 @@ def refuse_reassignments(request: AlterReassignmentsRequest, records_max: int) -
     results = tuple(
         [
             ReassignmentResult(
-                topic=one.topic, partition=one.partition, error=ErrorCode.POLICY_VIOLATION, message=text
+                topic=move.topic, partition=move.partition, error=ErrorCode.POLICY_VIOLATION, message=text
             )
-            for one in request.wanted
+            for move in request.wanted
         ]
     )
     return ControllerResult(response=AlterReassignmentsResponse(results=results), depends_on_image=False)
@@ -135,7 +135,7 @@ def _towards(
             "set unclean.leader.election.enable on the topic and lose the records that only they have"
         )
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
-    if not any(rules.accepts(one, partition.directory_of(one) or UNASSIGNED) for one in replicas):
+    if not any(rules.accepts(replica, partition.directory_of(replica) or UNASSIGNED) for replica in replicas):
         text = f"none of the new replicas of {name} is running: first start one of {list(replicas)}"
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
     return build_change(partition, moved, rules, Election.UNCLEAN)

@@ -37,6 +37,6 @@ class ReassignmentsService(ReassignmentsServicer):
         read = await self._images.read(common.CONSISTENCY_DEFAULT)
         if isinstance(read, ApiError):
             return pb.ListReassignmentsResponse(error=error_to_pb(read, self._hints))
-        named = [(one.topic, one.partition) for one in request.partitions] or None
+        named = [(partition.topic, partition.partition) for partition in request.partitions] or None
         moving = tuple(ongoing_reassignments(read.image, named))
         return codec.LISTING.to_pb(codec.ReassignmentListing(reassignments=moving))

@@ -139,7 +139,7 @@ def unsupported_by(
     image: MetadataImage, name: str, level: int, node_id: int, voters: frozenset[int]
 ) -> str | None:
     """Which node cannot work at a level of a feature; None: every registered one can."""
-    own = [FeatureRange(each.name, each.min_level, each.max_level) for each in KNOWN_FEATURES]
+    own = [FeatureRange(feature.name, feature.min_level, feature.max_level) for feature in KNOWN_FEATURES]
     problem = _range_problem(f"this controller ({node_id})", own, name, level)
     if problem is not None:
         return problem
@@ -162,7 +162,7 @@ def unsupported_by(
 
 
 def _range_problem(who: str, ranges: Iterable[FeatureRange], name: str, level: int) -> str | None:
-    known = next((each for each in ranges if each.name == name), None)
+    known = next((levels for levels in ranges if levels.name == name), None)
     low, high = (0, 0) if known is None else (known.min_supported_version, known.max_supported_version)
     if low <= level <= high:
         return None

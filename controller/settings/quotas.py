@@ -42,8 +42,8 @@ def decide_alter_quotas(
     if len(records) > config.records_per_request_max:
         text = f"the request would write more than {config.records_per_request_max} records: split it"
         refused = tuple(
-            SettingResult(subject=each.subject, error=ErrorCode.POLICY_VIOLATION, message=text)
-            for each in results
+            SettingResult(subject=result.subject, error=ErrorCode.POLICY_VIOLATION, message=text)
+            for result in results
         )
         return ControllerResult(response=SettingsResponse(results=refused), depends_on_image=False)
     response = SettingsResponse(results=tuple(results))

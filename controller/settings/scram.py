@@ -55,7 +55,7 @@ def _refusal(image: MetadataImage, change: ScramDeletion | ScramUpsertion) -> Re
     if not change.user:
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user has no name: give one"
     if change.mechanism not in set(Mechanism):
-        known = ", ".join(each.title for each in Mechanism)
+        known = ", ".join(mechanism.title for mechanism in Mechanism)
         text = f"there is no SCRAM mechanism {change.mechanism}: use {known}"
         return ErrorCode.UNSUPPORTED_SASL_MECHANISM, text
     if isinstance(change, ScramDeletion):

@@ -257,21 +257,21 @@ def test_a_voter_with_an_emptied_disk_observes_and_does_not_vote() -> None:
     """Under its old name it could elect a leader that lacks what it once acknowledged."""
     story = Story(18)
     leader = story.active()
-    follower, keeper = (process for process in story.world.controllers() if process is not leader)
+    follower, survivor = (process for process in story.world.controllers() if process is not leader)
     created = story.create(leader.node_id, "must-survive")
     story.until(lambda: _created(created))
     story.world.crash(follower.node_id, power_loss=True)
     host = story.world.directory[follower.node_id]
     host.disk = type(host.disk)(host.rng)
     format_host(host, follower.node_id, bytes([9] * 16))
-    story.world.crash(keeper.node_id, power_loss=True)
+    story.world.crash(survivor.node_id, power_loss=True)
     story.world.crash(leader.node_id, power_loss=True)
     story.world.boot(follower.node_id)
     story.run_for(20_000)
     emptied = host.process
     assert isinstance(emptied, ControllerProcess)
     assert emptied.core.is_observer and emptied.core.epoch == 0 and story.world._active() is None
-    story.world.boot(keeper.node_id)
+    story.world.boot(survivor.node_id)
     story.run_for(20_000)
     assert story.world._active() is None, "one voter of three and an observer are no majority"
     story.world.boot(leader.node_id)

@@ -154,4 +154,4 @@ class Assignments:
 
     def next_deadline_ms(self) -> int | None:
         waits = (self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())
-        return min((each for each in waits if each is not None), default=None)
+        return min((due_ms for due_ms in waits if due_ms is not None), default=None)

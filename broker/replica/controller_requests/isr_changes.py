@@ -64,7 +64,7 @@ class IsrChanges:
 
     def next_deadline_ms(self) -> int | None:
         waits = (self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
-        return min((each for each in waits if each is not None), default=None)
+        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
 
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
         """The next batch, which is in flight then; None: no one proposes anything."""

@@ -105,7 +105,7 @@ class ProducerIdBlocks:
 
     def next_deadline_ms(self) -> int | None:
         waits = (self.call.next_deadline_ms(waits=self.needs_block), self._deadlines.next_ms())
-        return min((each for each in waits if each is not None), default=None)
+        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
 
     def _pop(self, serial: int) -> object | None:
         key = self._keys.pop(serial, None)

@@ -106,7 +106,7 @@ class ControllerTalk:
         )
         if self.broker_epoch < 0:
             return None
-        return min((each for each in waits if each is not None), default=None)
+        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
 
     def _send(
         self,

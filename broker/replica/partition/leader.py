@@ -238,7 +238,7 @@ class Leading:
 
     def next_deadline_ms(self) -> int | None:
         deadlines = (self._until_written.deadline_ms, self._until_held.deadline_ms, self.isr.held_until_ms)
-        return min((each for each in deadlines if each is not None), default=None)
+        return min((due_ms for due_ms in deadlines if due_ms is not None), default=None)
 
     def cancel(self, ticket: ProduceTicket) -> None:
         self._until_written.cancel(ticket)

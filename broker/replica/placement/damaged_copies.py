@@ -28,8 +28,8 @@ class DamagedCopies:
         for directory in found:
             if directory.problem is None and directory.directory_id is not None:
                 self._paths[directory.directory_id] = directory.path
-                for each in directory.damaged:
-                    self._by_key.setdefault(each.key, {})[directory.directory_id] = each
+                for copy in directory.damaged:
+                    self._by_key.setdefault(copy.key, {})[directory.directory_id] = copy
 
     def keys(self) -> list[PartitionKey]:
         return list(self._by_key)

@@ -50,14 +50,16 @@ class Directories:
             )
             for each in found
         ]
-        self._by_id = {each.directory_id: each for each in self.all if each.directory_id is not None}
-        self._damaged = {damaged_in(each): each for each in self._by_id}
-        self._given_up = {given_up_in(each): each for each in self._by_id}
+        self._by_id = {
+            directory.directory_id: directory for directory in self.all if directory.directory_id is not None
+        }
+        self._damaged = {damaged_in(directory_id): directory_id for directory_id in self._by_id}
+        self._given_up = {given_up_in(directory_id): directory_id for directory_id in self._by_id}
 
     @property
     def any_bad(self) -> bool:
         """Some configured directory cannot be used: what is not found may be there (S3.6)."""
-        return any(each.problem is not None for each in self.all)
+        return any(directory.problem is not None for directory in self.all)
 
     def cannot_go_on(self, metadata_directory: bytes | None) -> str | None:
         """Why the broker has to stop, in one line: none is good, or the one of the metadata log is bad."""
@@ -67,27 +69,27 @@ class Directories:
                 f"stopped: the directory of the metadata log is offline: {known.path} ({known.problem}); "
                 "repair it and restart"
             )
-        if all(each.problem is not None for each in self.all):
-            lines = ", ".join(f"{each.path} ({each.problem})" for each in self.bad())
+        if all(directory.problem is not None for directory in self.all):
+            lines = ", ".join(f"{directory.path} ({directory.problem})" for directory in self.bad())
             return f"stopped: no log directory is online: {lines}; repair one of log.dirs and restart"
         return None
 
     def good_ids(self) -> tuple[bytes, ...]:
-        return tuple(sorted(each for each in self._by_id if self.is_good(each)))
+        return tuple(sorted(directory_id for directory_id in self._by_id if self.is_good(directory_id)))
 
     def bad_ids(self) -> tuple[bytes, ...]:
         """Of those bad ones whose id is known."""
-        return tuple(sorted(each for each in self._by_id if self.is_bad(each)))
+        return tuple(sorted(directory_id for directory_id in self._by_id if self.is_bad(directory_id)))
 
     def bad(self) -> list[Directory]:
-        return [each for each in self.all if each.problem is not None]
+        return [directory for directory in self.all if directory.problem is not None]
 
     def get(self, directory_id: bytes) -> Directory | None:
         return self._by_id.get(directory_id)
 
     def named(self, path: str) -> Directory | None:
         wanted = path.rstrip("/")
-        return next((each for each in self.all if each.path.rstrip("/") == wanted), None)
+        return next((directory for directory in self.all if directory.path.rstrip("/") == wanted), None)
 
     def is_good(self, directory_id: bytes) -> bool:
         known = self._by_id.get(directory_id)
@@ -125,10 +127,14 @@ class Directories:
     def choose(self, size_bytes: int = 0) -> bytes | None:
         """The good directory with the fewest replicas, the first of them in the configuration's order, that
         has room for `size_bytes` more; None: none has."""
-        fitting = [each for each in self._usable() if each.has_room(size_bytes)]
+        fitting = [directory for directory in self._usable() if directory.has_room(size_bytes)]
         if not fitting:
             return None
         return min(fitting, key=lambda each: each.replicas).directory_id
 
     def _usable(self) -> Iterable[Directory]:
-        return (each for each in self.all if each.problem is None and each.directory_id is not None)
+        return (
+            directory
+            for directory in self.all
+            if directory.problem is None and directory.directory_id is not None
+        )

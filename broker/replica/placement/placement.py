@@ -100,9 +100,15 @@ class Placement:
         self._serial = 0
         for directory in found:
             if directory.problem is None and directory.directory_id is not None:
-                for each in directory.replicas:
+                for replica in directory.replicas:
                     self.copies.add(
-                        Copy(each.key, each.topic, directory.directory_id, each.incarnation, each.log)
+                        Copy(
+                            replica.key,
+                            replica.topic,
+                            directory.directory_id,
+                            replica.incarnation,
+                            replica.log,
+                        )
                     )
 
     def __len__(self) -> int:
@@ -142,13 +148,13 @@ class Placement:
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
         copies = self.copies.of(key)
-        usable = [each for each in copies.values() if each.stage is not Stage.REMOVING]
+        usable = [copy for copy in copies.values() if copy.stage is not Stage.REMOVING]
         if len(usable) > 1:
             usable.sort(key=lambda each: each.rank, reverse=True)
         decision = decide(
             info,
             broker_id=self._me,
-            copies=[each.directory_id for each in usable],
+            copies=[copy.directory_id for copy in usable],
             directories=self.directories,
             damaged=list(self.damaged.of(key)),
             is_new=self._pending.is_new(key),

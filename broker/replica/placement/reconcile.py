@@ -214,5 +214,5 @@ def _not_found(
 
 
 def _problems(directories: Directories) -> str:
-    lines = [f"{each.path} ({each.problem})" for each in directories.bad()]
+    lines = [f"{directory.path} ({directory.problem})" for directory in directories.bad()]
     return ", ".join(lines) + "; repair it, or take it out of log.dirs, and restart the broker"

@@ -27,7 +27,7 @@ class Room:
         """What a replica takes here on the average; 0 where there are none to learn from."""
         if self._usual_bytes is None:
             copies = self._copies.all()
-            self._usual_bytes = sum(each.size_bytes for each in copies) // max(1, len(copies))
+            self._usual_bytes = sum(copy.size_bytes for copy in copies) // max(1, len(copies))
         return self._usual_bytes
 
     def place_for(self, size_bytes: int, wanted: bytes | None) -> bytes | None:

@@ -36,8 +36,8 @@ def describe_log_dirs(
     return DescribeLogDirsResponse(
         directories=tuple(
             [
-                _directory(each, by_directory.get(each.directory_id or b"", []))
-                for each in placement.directories.all
+                _directory(directory, by_directory.get(directory.directory_id or b"", []))
+                for directory in placement.directories.all
             ]
         )
     )
@@ -128,7 +128,7 @@ def replica_status(placement: Placement, **counted: int) -> LocalReplicaStatus:
         under_min_isr=under_min,
         at_min_isr=at_min,
         max_lag=max_lag,
-        offline_directories=tuple(each.path for each in placement.directories.bad()),
+        offline_directories=tuple(directory.path for directory in placement.directories.bad()),
         pending_reconciliations=len(placement),
         **counted,
     )

@@ -155,7 +155,7 @@ class RequestHandler:
         elif request.path is not None:
             found = directories.named(request.path)
         if found is None:
-            known = ", ".join(each.path for each in directories.all)
+            known = ", ".join(directory.path for directory in directories.all)
             text = f"broker {self._broker_id} has no such log directory: it has {known}"
             self._answer(key, ApiError(ErrorCode.LOG_DIR_NOT_FOUND, text))
             return

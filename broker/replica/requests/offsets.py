@@ -124,5 +124,5 @@ class Offsets:
 
     def _respond(self, waiting: _Waiting) -> None:
         if waiting.left == 0 and self._waiting.pop(waiting.key, None) is not None:
-            results = tuple([each for each in waiting.results if each is not None])
+            results = tuple([result for result in waiting.results if result is not None])
             self._out.append(DataRespond(key=waiting.key, response=ListOffsetsResponse(results=results)))

@@ -136,7 +136,7 @@ class Produces:
             self.failed += result.error is not ErrorCode.NONE
 
     def _respond(self, waiting: PendingProduce) -> None:
-        results = tuple([each for each in waiting.results if each is not None])
+        results = tuple([result for result in waiting.results if result is not None])
         self._out.append(DataRespond(key=waiting.key, response=ProduceResponse(results=results)))
 
     def _refusal(self, request: ProduceRequest) -> ApiError | None:

@@ -272,7 +272,7 @@ class _Opening:
             self._opened.file_system.sync(files, names)
         for log in self._unsynced:
             log.needs_sync = False
-        logs = [((one.topic, one.key[1]), one.log) for one in self._opened.replicas.values()]
+        logs = [((replica.topic, replica.key[1]), replica.log) for replica in self._opened.replicas.values()]
         self._opened.log_starts.settle(self._disk, self._path, logs)
         if self._kafka_was_here:
             # Last: the recovery points that it makes wrong are gone for certain.

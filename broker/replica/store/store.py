@@ -337,7 +337,10 @@ class DirectoryStore:
         return DirectorySync(
             self.path,
             self._opened.file_system,
-            tickets=[(one.key, one.incarnation, one.log.prepare_sync()) for one in replicas.values()],
+            tickets=[
+                (replica.key, replica.incarnation, replica.log.prepare_sync())
+                for replica in replicas.values()
+            ],
             checkpoints=[one.log.checkpoint(indexes=key in unindexed) for key, one in replicas.items()]
             if checkpoint
             else [],

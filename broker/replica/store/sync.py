@@ -45,7 +45,7 @@ class DirectorySync:
         checkpoints: Sequence[Checkpoint | None],
     ) -> None:
         self.tickets = tickets
-        self.checkpoints = [one for one in checkpoints if one is not None]
+        self.checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint is not None]
         self._path = path
         self._file_system = file_system
 

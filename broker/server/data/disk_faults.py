@@ -65,7 +65,7 @@ class FileFaults:
         if seen != self._seen:
             self._faults = read_faults(self._path)
             self._seen = seen
-        return next((each for each in self._faults if each.meets(operation, path)), None)
+        return next((fault for fault in self._faults if fault.meets(operation, path)), None)
 
 
 def read_faults(path: str) -> list[DirectoryFault]:
@@ -75,7 +75,7 @@ def read_faults(path: str) -> list[DirectoryFault]:
             faults = json.load(file)
             if not isinstance(faults, list):
                 raise TypeError("it is not a list")
-            return [_fault(each) for each in faults]
+            return [_fault(fault) for fault in faults]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StartError(
             f"{path} ({VARIABLE}) is not a list of disk faults: {error!r}; correct it"

@@ -75,15 +75,17 @@ class OpenData:
 
     @property
     def found(self) -> list[FoundDirectory]:
-        return [each.found for each in self.directories]
+        return [directory.found for directory in self.directories]
 
     @property
     def good_ids(self) -> tuple[bytes, ...]:
-        return tuple(each.store.directory_id for each in self.directories if each.store is not None)
+        return tuple(
+            directory.store.directory_id for directory in self.directories if directory.store is not None
+        )
 
     @property
     def good_paths(self) -> list[str]:
-        return [each.found.path for each in self.directories if each.store is not None]
+        return [directory.found.path for directory in self.directories if directory.store is not None]
 
 
 # ---- whose they are ------------------------------------------------------------------------------
@@ -166,10 +168,10 @@ async def open_directories(
     expected = ExpectedIdentity(cluster_id=own.cluster_id or "", node_id=config.node_id)
     options = StoreOptions(producer_id_expiration_ms=config.number("producer.id.expiration.ms"))
     opened = await asyncio.gather(*(_open(config, expected, options, place) for place in places))
-    for each in opened:
-        if each.found.problem is not None:
+    for directory in opened:
+        if directory.found.problem is not None:
             text = "log directory %s is offline, and so are its replicas: %s"
-            _log.error(text, each.found.path, each.found.problem)
+            _log.error(text, directory.found.path, directory.found.problem)
     return opened
 
 

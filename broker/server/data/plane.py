@@ -64,11 +64,13 @@ class DataPlane:
         self._metadata_watch: DiskWatch | None = None
         hang_s = config.number("log.dir.hang.timeout.ms") / 1000
         self._look_s = min(LOOK_MAX_S, hang_s / LOOKS_PER_TIMEOUT)
-        for each in data.directories:
-            if each.store is not None:
-                threads = DirectoryThreads(each.store, each.watch, driver.post, self._crash, self._loop)
-                self.threads[each.store.directory_id] = threads
-                self._watch(each.disk, each.watch, threads.path, threads.fail, hang_s)
+        for directory in data.directories:
+            if directory.store is not None:
+                threads = DirectoryThreads(
+                    directory.store, directory.watch, driver.post, self._crash, self._loop
+                )
+                self.threads[directory.store.directory_id] = threads
+                self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
         if config.metadata_log_dir not in config.log_dirs:
             # Nothing else would find out: the metadata log writes to a file that is open.
             self._metadata_watch = watch = DiskWatch(None, data.faults)
@@ -129,7 +131,7 @@ class DataPlane:
         await self._peers.close()
         await self._questions.close()
         threads = list(self.threads.values())
-        closed = await asyncio.gather(*(each.close(clean=True) for each in threads))
+        closed = await asyncio.gather(*(thread.close(clean=True) for thread in threads))
         return [each.path for each, good in zip(threads, closed, strict=True) if good]
 
     # ---- effects
@@ -142,9 +144,9 @@ class DataPlane:
     def _tls_for(self, effect: SendFetch) -> TlsMaterial | None:
         """As the broker has registered the endpoint."""
         broker = self.image.brokers.get(effect.target)
-        for each in () if broker is None else broker.endpoints:
-            if (each.host, each.port) == (effect.host, effect.port):
-                return self._tls if each.security_protocol == PROTOCOL_IDS["SSL"] else None
+        for endpoint in () if broker is None else broker.endpoints:
+            if (endpoint.host, endpoint.port) == (effect.host, effect.port):
+                return self._tls if endpoint.security_protocol == PROTOCOL_IDS["SSL"] else None
         return None
 
     # ---- finding out

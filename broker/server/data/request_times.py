@@ -40,9 +40,9 @@ def errors_of(response: Answered) -> set[str]:
         case ApiError(code=code):
             return {code.name}
         case ProduceResponse(results=results) | ListOffsetsResponse(results=results):
-            return {each.error.name for each in results if each.error is not ErrorCode.NONE}
+            return {result.error.name for result in results if result.error is not ErrorCode.NONE}
         case FetchResponse(partitions=partitions):
-            return {each.error.name for each in partitions if each.error is not ErrorCode.NONE}
+            return {partition.error.name for partition in partitions if partition.error is not ErrorCode.NONE}
         case _:
             return set()
 
@@ -50,7 +50,7 @@ def errors_of(response: Answered) -> set[str]:
 def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: Answered) -> None:
     """What the request's partitions carried, or how many of them failed."""
     if isinstance(request, ProduceRequest):
-        parts = {each.key: each.records for each in request.partitions}
+        parts = {partition.key: partition.records for partition in request.partitions}
         if not isinstance(response, ProduceResponse):
             traffic.failed_produces += len(parts)
             return
@@ -65,12 +65,14 @@ def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: An
         if not isinstance(response, FetchResponse):
             traffic.failed_fetches += max(1, len(request.partitions))
             return
-        size = sum([len(each.records) for each in response.partitions])
+        size = sum([len(partition.records) for partition in response.partitions])
         if request.replica_id == CONSUMER:
             traffic.bytes_out += size
         else:
             traffic.replication_bytes_out += size
-        traffic.failed_fetches += sum(each.error is not ErrorCode.NONE for each in response.partitions)
+        traffic.failed_fetches += sum(
+            partition.error is not ErrorCode.NONE for partition in response.partitions
+        )
 
 
 def timed(statistics: NodeStatistics, request: DataRequest) -> Callable[[Future[Answered]], None]:

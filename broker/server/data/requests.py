@@ -59,7 +59,7 @@ class DataRequests:
             future.add_done_callback(timed(self._statistics, request))
         size = 0
         if type(request) is ProduceRequest:
-            size = sum([len(each.records) for each in request.partitions])
+            size = sum([len(partition.records) for partition in request.partitions])
         refusal = self._refusal(size)
         key = next(self._keys)
         if refusal is None and not self._submit(DataRequestArrived(key=key, request=request)):

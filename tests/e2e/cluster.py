@@ -180,7 +180,7 @@ class Cluster:
     def _format_here(self, node: Node) -> None:
         """The same command in this process: a cluster of six would begin with six starts of Python."""
         result = CliRunner().invoke(main, self._formatting(node, None))
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == 0, result.output + repr(result.exception)
 
     def _formatting(self, node: Node, cluster_id: str | None) -> list[str]:
         more = ["--new-cluster"] if node.role == "controller" else []

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.load import Load, assert_nothing_lost
 from tests.e2e.processes import run_cli
-from tests.e2e.voter_cluster import ActiveWatch, DynamicCluster, report
+from tests.e2e.voter_cluster import ActiveWatch, DynamicCluster, commands_of, report
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("voters")]
 
@@ -115,8 +116,6 @@ def test_three_to_five_and_back(cluster: DynamicCluster) -> None:
 
 
 def commands_by_verb(heading: str, names: dict[str, int]) -> tuple[list[list[str]], list[list[str]]]:
-    from tests.e2e.voter_cluster import commands_of
-
     known = {old: str(new) for old, new in names.items()}
     commands = [[known.get(word, word) for word in command] for command in commands_of(heading)]
     verbs = ("add-voter", "remove-voter")
@@ -150,8 +149,6 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
         cluster.start()
         with under_load(cluster, "static to dynamic"):
-            from tests.e2e.voter_cluster import commands_of
-
             for command in commands_of("From static to dynamic voters"):
                 run_cli(*command, "--bootstrap", cluster.bootstrap)
             quorum = cluster.quorum()
@@ -169,4 +166,40 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
                 cluster.wait_caught_up(node)
         found = json.loads(run_cli("quorum", "describe", "--json", "--bootstrap", cluster.bootstrap).stdout)
         assert found["kraftVersion"] == 1 and found["currentVoters"] == [3000, 3001, 3002]
+        cluster.assert_no_bugs()
+
+
+def test_two_of_three_lost_for_good(tmp_path: Path) -> None:
+    """One log is left, and the broker's copy: a new voter set goes on with all that they have."""
+    with DynamicCluster(tmp_path, controllers=3, brokers=1) as cluster:
+        cluster.start()
+        with Load(cluster, writers=WRITERS, rng=random.Random(11), prefix="lost") as load:
+            load.wait_more(40)
+            load.stop()
+        survivor = cluster.leader()
+        cluster.kill_all(cluster.nodes)
+        old = cluster.controllers
+        new = [cluster.new_controller(node_id) for node_id in (3100, 3101, 3102)]
+        voters = ",".join(f"{node.node_id}@{node.address}" for node in new)
+        names = {
+            "controller-3000/data": str(survivor.data),
+            "broker-*/data": str(cluster.brokers[0].data),
+            "/var/lib/salvaged": str(tmp_path / "salvaged"),
+        }
+        (book,) = [each for each in commands_of("Disaster recovery") if "--kraft-version" in each]
+        command = [names.get(word, word) for word in book]
+        command[command.index("--voters") + 1] = voters
+        told = run_cli(*command).stdout
+        assert "may be missing" in told
+        for node in old:
+            cluster.retire(node)
+        key = "controller.quorum.bootstrap.servers"
+        (line,) = [each.strip() for each in told.splitlines() if each.strip().startswith(key)]
+        for node in new:
+            shutil.copytree(tmp_path / "salvaged" / node.name, node.data)
+        for node in cluster.nodes:
+            node.set_properties({key: line.removeprefix(f"{key}=")})
+        cluster.start()
+        load.account.check(cluster.topics())
+        assert cluster.voter_ids() == [3100, 3101, 3102]
         cluster.assert_no_bugs()

@@ -24,6 +24,8 @@ from tests.e2e.cluster import Cluster, Node, client_loop, random_id
 from tests.e2e.processes import REPOSITORY, run_cli
 
 BOOK = REPOSITORY / "docs" / "operations.md"
+CLUSTER_ID = "CLUSTER-ID"
+"""The cluster's id as one word of a command."""
 _BLOCK = re.compile(r"^ *```\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,7 +33,7 @@ def commands_of(heading: str) -> list[list[str]]:
     """The commands in the blocks of one section of the book, in order."""
     sections = re.split(r"^#+ ", BOOK.read_text(), flags=re.MULTILINE)
     (section,) = [each for each in sections if each.startswith(heading + "\n")]
-    blocks = "".join(_BLOCK.findall(section)).replace("\\\n", " ")
+    blocks = "".join(_BLOCK.findall(section)).replace("\\\n", " ").replace("<cluster id>", CLUSTER_ID)
     found = [shlex.split(line)[1:] for line in blocks.splitlines() if line.strip().startswith("metaquorum ")]
     assert found, f"no commands under {heading}"
     return found
@@ -83,7 +85,7 @@ class DynamicCluster(Cluster):
 
     def follow_the_book(self, heading: str, node: Node, names: Mapping[str, object]) -> None:
         """Runs the section's commands; `names` puts the test's ids and values in the place of the book's."""
-        known = {"controller.properties": str(node.config), "<cluster id>": self.cluster_id}
+        known = {"controller.properties": str(node.config), CLUSTER_ID: self.cluster_id}
         known |= {old: str(new) for old, new in names.items()}
         for command in commands_of(heading):
             self.run([known.get(word, word) for word in command], node)

@@ -87,11 +87,13 @@ def check_core(core: RaftCore) -> None:
 
 
 def _check_voters(core: RaftCore) -> None:
-    """The sets in one log follow one another by one voter, and a leader has one open change at most."""
+    """The sets in one log follow one another by one voter, except those of a salvaged log; a leader has one
+    open change at most."""
     state = core.state
     entries = state.voter_history.entries
-    for (_, before), (_, after) in pairwise(entries):
-        _require(before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core)
+    for (_, before), (offset, after) in pairwise(entries):
+        follows = before.majorities_meet(after) or state.voter_history.is_salvaged(offset, state.log.epochs)
+        _require(follows, f"voters change one at a time, not {before} to {after}", core)
     if not isinstance(state.role, Leader):
         return
     high_watermark, newest = state.log.high_watermark, state.voter_history.newest_offset

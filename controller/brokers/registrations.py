@@ -42,22 +42,15 @@ def own_registration(
     )
 
 
-def decide_register_controller(
-    image: MetadataImage, request: RegisterControllerRequest, *, voters: frozenset[int]
-) -> ControllerResult:
-    """The newest incarnation of a controller replaces an earlier one."""
+def decide_register_controller(image: MetadataImage, request: RegisterControllerRequest) -> ControllerResult:
+    """The newest incarnation of a controller replaces an earlier one. One that observes registers too: its
+    registration says where it listens when it is made a voter."""
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
         text = (
             "the cluster's metadata.version does not support controller registrations: raise it to "
             "3.7-IV0 or above"
         )
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
-    if request.controller_id not in voters:
-        text = (
-            f"controller {request.controller_id} is not a voter: correct its node.id or "
-            "controller.quorum.voters"
-        )
-        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
     if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
         text = "the incarnation id is not a uuid: send 16 bytes that are random for each start"
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)

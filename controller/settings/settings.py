@@ -64,6 +64,6 @@ def decide_settings(  # noqa: PLR0911
         case AllocateProducerIdsRequest():
             return decide_allocate_producer_ids(image, request)
         case RegisterControllerRequest():
-            return decide_register_controller(image, request, voters=voters)
+            return decide_register_controller(image, request)
         case _:
             assert_never(request)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from metaquorum.raft.voters.records import VoterChange
 from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.storage.log.epochs import EpochTable
 
 EntryT = TypeVar("EntryT")
 
@@ -91,6 +92,12 @@ class VoterHistory:
         level = [level for offset, level in self._levels if offset < end_offset]
         sets = [voters for offset, voters in self._sets if offset < end_offset]
         return VotersAt(level[-1] if level else 0, sets[-1] if sets else None)
+
+    def is_salvaged(self, offset: int, epochs: EpochTable) -> bool:
+        """True when the set at `offset` was written by `log salvage`: with kraft.version before it, where an
+        epoch begins. A leader begins its epoch with a LeaderChange."""
+        begins = any(start_offset == offset - 1 for _, start_offset in epochs.entries)
+        return begins and any(at == offset - 1 for at, _ in self._levels)
 
     @property
     def entries(self) -> list[tuple[int, VoterSet]]:

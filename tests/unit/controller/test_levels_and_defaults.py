@@ -28,7 +28,7 @@ from tests.unit.controller.node_quorum import image_of
 @pytest.mark.parametrize(("level", "allowed"), [(14, False), (15, True), (16, True)])
 def test_controllers_register_from_the_level_on_that_can_carry_them(level: int, allowed: bool) -> None:
     request = RegisterControllerRequest(controller_id=3, incarnation_id=b"i" * 16, endpoints=(), features=())
-    result = decide_register_controller(image_of(level=level), request, voters=frozenset({3}))
+    result = decide_register_controller(image_of(level=level), request)
     assert (result.response == Done()) == allowed == bool(result.records)
 
 

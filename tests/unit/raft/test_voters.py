@@ -20,6 +20,7 @@ from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, 
 from metaquorum.storage.batches.encode import control_key, encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.epochs import EpochTable
 
 
 def directory(number: int) -> bytes:
@@ -206,3 +207,17 @@ def test_what_formatting_wrote_stands_before_the_log() -> None:
     history.truncate(0)
     assert (history.newest, history.newest_offset, history.kraft_version) == (voters(1), -1, 1)
     assert VoterHistory(voters(2)).newest_offset is None
+
+
+def test_a_salvaged_set_begins_an_epoch_and_a_leader_s_does_not() -> None:
+    changes = [
+        VoterChange(offset=-1, kraft_version=1),
+        VoterChange(offset=-1, voters=voters(1, 2, 3)),
+        VoterChange(offset=11, voters=voters(1, 2)),
+        VoterChange(offset=20, kraft_version=1),
+        VoterChange(offset=21, voters=voters(7, 8)),
+    ]
+    history = VoterHistory(VoterSet(), changes)
+    epochs = EpochTable(((1, 0), (2, 10), (1002, 20)))
+    assert [history.is_salvaged(offset, epochs) for offset, _ in history.entries] == [False, False, True]
+    assert not history.is_salvaged(21, EpochTable(((1, 0), (2, 10))))

@@ -63,15 +63,14 @@ def up(
     timeout: float,
 ) -> None:
     """Start the cluster in --directory, creating it if there is none. With more --controllers than it has, it
-    grows: the new ones become voters."""
+    grows. Every controller becomes a voter."""
     layout = _layout(directory, controllers, brokers, cluster_id, any_port)
     if controllers is not None and controllers > len(layout.controllers):
         layout = _grown(layout, controllers, timeout)
     with LocalCluster(layout) as cluster:
         try:
             cluster.start_all()
-            if controllers is not None:
-                add_missing_voters(cluster, timeout)
+            add_missing_voters(cluster, timeout)
             seconds = cluster.wait_ready(timeout)
         except BaseException:
             cluster.stop_started()
@@ -112,7 +111,7 @@ def _layout(
         controllers=voters,
         brokers=members,
         ports=ports,
-        dynamic_voters=False,
+        dynamic_voters=True,
     )
 
 

@@ -78,11 +78,17 @@ class VoterChanger:
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
-                return make_plan(self._quorum(), self._ordered.wish)
+                found = make_plan(self._quorum(), self._ordered.wish)
+                if self._is_registered(found) or time.monotonic() >= patience:
+                    return found
             except ApiError as error:
                 if error.code not in _WHEN_HEARD or time.monotonic() >= patience:
                     raise
-                time.sleep(POLL_S)
+            time.sleep(POLL_S)
+
+    def _is_registered(self, plan: VoterPlan) -> bool:
+        """False for a new voter of which no one knows where it listens: it may have started just now."""
+        return plan.newcomer is None or bool(plan.endpoints) or self._ordered.endpoint is not None
 
     def perform(self, plan: VoterPlan) -> None:
         """Every step. Raises ApiError when one is refused, Failure when time is up."""

@@ -89,7 +89,9 @@ def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
     text = run("quorum", "describe", "-b", bootstrap).stdout
     assert f"LeaderId:               {found['leaderId']}\n" in text
     table = run("quorum", "describe", "--replication", "-b", bootstrap).stdout.splitlines()
-    assert [line.split()[-1] for line in table] == ["Status", "Leader", *["Follower"] * 2, *["Observer"] * 2]
+    roles = ["Status", "Leader", *["Follower"] * 2, *["Observer"] * 2]
+    assert [line.split("\t")[6].strip() for line in table] == roles
+    assert all("CONTROLLER://127.0.0.1:" in line for line in table[1:4])
 
 
 def test_topics_live_and_die(bootstrap: str) -> None:
@@ -297,3 +299,19 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     assert "controller-3000 exited with code 1" in result.stderr
     assert "cannot listen on 127.0.0.1" in result.stderr
     assert not any(pids(directory, expect=1).values())
+
+
+def test_a_running_cluster_grows_and_is_not_shrunk(tmp_path: Path) -> None:
+    directory = tmp_path / "grows"
+    run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 0, "--free-ports")
+    try:
+        grown = run("local", "up", "-d", directory, "--controllers", 3)
+        assert grown.stdout.count(" is a voter\n") == 2
+        bootstrap = status(directory)["bootstrap"]
+        found = json.loads(run("quorum", "describe", "-b", bootstrap, "--json").stdout)
+        assert found["currentVoters"] == [3000, 3001, 3002]
+        refused = run("local", "up", "-d", directory, "--controllers", 2, expect=1)
+        assert "run: metaquorum quorum remove-voter ID" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+    finally:
+        run("local", "down", "-d", directory)

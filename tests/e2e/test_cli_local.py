@@ -150,11 +150,15 @@ def test_a_voter_that_lost_its_directory_does_not_get_its_identity_back(
     lines = [line for line in config.splitlines() if not line.startswith("log.dirs")]
     changed.write_text("\n".join([*lines, f"log.dirs={lost}"]))
     options = ("storage", "format", "-c", changed, "-t", found["clusterId"])
-    refused = run(*options, "--new-cluster", expect=1)
-    assert "the cluster is already running" in refused.stderr
+    nodes = open_layout(cluster).controllers
+    voters = ",".join(f"{node.node_id}@127.0.0.1:{node.port}:{node.directory_id}" for node in nodes)
+    refused = run(*options, "--initial-controllers", voters, expect=1)
+    assert "already running" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert not lost.exists()
-    assert "it will only observe, not vote" in run(*options).stderr
+    run(*options, "--no-initial-controllers")
+    identity = (lost / "meta.properties").read_text()
+    assert not any(f"directory.id={node.directory_id}" in identity for node in nodes)
 
 
 def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> None:

@@ -5,8 +5,8 @@ BROKER), so that every release replays them and every tool that reads configurat
 
     broker.id.binding.<key>   {"version":0,"broker.id":10}: a broker that starts with this key and no id is 10
     broker.id.current.<id>    the key with which that broker has last registered
-    broker.id.claim.<id>      {"version":0,"request":"<uuid>","source":"new"}: handed out, not registered yet
-    broker.id.next            the lowest id that was never handed out
+    broker.id.claim.<id>      {"version":0,"request":"<uuid>","source":"new"}: allocated, not registered yet
+    broker.id.next            the lowest id that was never allocated
 
 Decides nothing. A value of a higher version is read as far as it is understood and never refused.
 """
@@ -65,7 +65,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An id that was handed out and has not registered since. `request_id` has 16 bytes."""
+    """An id that was allocated and has not registered since. `request_id` has 16 bytes."""
 
     broker_id: int
     request_id: bytes
@@ -116,7 +116,7 @@ def current_key_record(broker_id: int, key: str | None) -> ConfigRecord:
 
 
 def claim_record(broker_id: int, request_id: bytes | None, source: IdSource = IdSource.NEW) -> ConfigRecord:
-    """Hands an id out to a request; `request_id` None: it is no longer handed out."""
+    """Hands an id out to a request; `request_id` None: it is no longer allocated."""
     value = None
     if request_id is not None:
         fields = {"version": VALUE_VERSION, "request": uuid_to_text(request_id), "source": source.value}
@@ -125,7 +125,7 @@ def claim_record(broker_id: int, request_id: bytes | None, source: IdSource = Id
 
 
 def next_id_record(next_id: int) -> ConfigRecord:
-    """No id from `next_id` on was ever handed out."""
+    """No id from `next_id` on was ever allocated."""
     return _entry(NEXT_ID, str(next_id))
 
 
@@ -178,7 +178,7 @@ def current_keys(entries: Mapping[str, str]) -> dict[int, str]:
 
 
 def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
-    """Ids that are handed out and not registered, with whom they were given to; unreadable ones are left
+    """Ids that are allocated and not registered, with whom they were given to; unreadable ones are left
     out (see `claimed_ids`)."""
     found: dict[int, Claim] = {}
     for broker_id, value in _by_id(entries, CLAIM_PREFIX):
@@ -197,7 +197,7 @@ def claimed_values(entries: Mapping[str, str]) -> dict[int, str]:
 
 
 def next_id(entries: Mapping[str, str]) -> int:
-    """The lowest id that was never handed out; 0 where nothing says so."""
+    """The lowest id that was never allocated; 0 where nothing says so."""
     text = entries.get(NEXT_ID, "")
     return int(text) if _ID.fullmatch(text) else 0
 

@@ -246,7 +246,7 @@ _GO_ON = "to continue past it, set the option onDamage to skip; type=damage list
 
 
 def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
-    """Raises SourceError where a stream is to go on at a record that is gone."""
+    """Raises SourceError where a stream is to continue at a record that is gone."""
     first = pieces[0].offset or 0
     if first > offset:
         raise SourceError(

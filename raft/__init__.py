@@ -52,7 +52,7 @@ What the driver tells the core:
     (`FinishSnapshot`), and its state is used only if the effects of `on_snapshot_loaded` contain `ResetLog`.
 15. **Voters in the log** (kraft.version 1). Put what `voters_at` says of them into every snapshot, give
     what a loaded one says to `on_snapshot_loaded`, and what the newest one and the log behind it say to
-    `RecoveredLog`. Otherwise the node counts the majorities of a set that is in force no more. Find a node
+    `RecoveredLog`. Otherwise the node counts the majorities of a set that is no longer in force. Find a node
     by the `endpoints` of `SendRequest`, and the bootstrap servers by their ids below 0. Before an
     `AddVoterRequest` is passed on, ask the new node for its id, directory and versions.
 16. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law,

@@ -88,7 +88,7 @@ class RaftConfig:
     @property
     def empty_fetch_pause_ms(self) -> int:
         """The pause after an answer that came early and brought nothing, and after an error: the leader is
-        too busy to park the fetch, or is none any longer."""
+        too busy to park the fetch, or no longer leads."""
         return 5 * self.retry_backoff_ms
 
 

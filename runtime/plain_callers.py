@@ -102,7 +102,7 @@ def watch_plain_callers(ports: Collection[int], refused: RefusedCallers) -> None
         while True:
             try:
                 message = ended.recv(65_536)
-            except OSError:  # more came than was read: what is lost is not told
+            except OSError:  # more came than was read: what is lost is not reported
                 continue
             tell_of(message, ports, refused)
 

@@ -62,7 +62,7 @@ class FaultyDisk:
     ) -> None:
         """Makes operations below `directory` fail with DiskError: those called `operation` (read, write,
         truncate, sync, open, rename, remove, list, mkdir, sync_directory, lock; None: all), after `after`
-        more have succeeded, `count` times (None: for ever)."""
+        more have succeeded, `count` times (None: forever)."""
         self._injections.append(Injection(normal_path(directory), operation, after, count, reason))
 
     def heal(self) -> None:

@@ -164,7 +164,7 @@ class FaultyFileSystem:
         self._poisoned = False
 
     def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        """Makes exactly what was named durable, or refuses for ever."""
+        """Makes exactly what was named durable, or refuses forever."""
         if not self._open or self._poisoned:
             reason = "an earlier sync failed; stop and check the disk" if self._poisoned else "it was closed"
             raise DiskError(self._directory, f"sync of the file system of {self._directory}", reason)

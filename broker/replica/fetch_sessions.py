@@ -119,7 +119,7 @@ class SessionCache:
         return len(self._sessions)
 
     def find(self, request: FetchRequest) -> FetchSession | ApiError:
-        """The session that an incremental request goes on with; its epoch is not advanced yet."""
+        """The session that an incremental request continues with; its epoch is not advanced yet."""
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != request.replica_id:
             text = f"fetch session {request.session_id} is unknown or was evicted: start a new one"

@@ -170,7 +170,7 @@ def _is_better_below(columns: tuple[str, ...], cells: list[list[str]], width: in
 
 
 def _field_lines(path: str, fields: Fields, width: int) -> Iterator[str]:
-    """One entity, a line per field; a value that is longer goes on below."""
+    """One entity, a line per field; a value that is longer continues below."""
     rows = [("entity", path)]
     for name, value in fields.items():
         if isinstance(value, dict) and value:

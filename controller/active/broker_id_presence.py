@@ -62,7 +62,7 @@ class BrokerIdPresence:
         return _AtRequest(self, arrived_ms, asked_ms)
 
     def lapsed_claims(self, now_ms: int) -> list[int]:
-        """Ids that were handed out, and whose start did not register in time."""
+        """Ids that were allocated, and whose start did not register in time."""
         return [broker_id for broker_id in self._claims if self.claim_ms(broker_id, now_ms) == 0]
 
     # ---- what is known of an id

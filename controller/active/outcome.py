@@ -37,7 +37,7 @@ class Step(Enum):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that goes on after what had to come first: it was let through before."""
+    """A request that continues after what had to come first: it was let through before."""
 
     arrived: RequestArrived
 

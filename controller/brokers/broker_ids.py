@@ -70,7 +70,7 @@ def missing_ids(image: MetadataImage) -> tuple[int, ...]:
 def decide_allocation(
     image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult:
-    """Steps 3 to 5 of S0.1. An id that is handed out is claimed in the log, in the same batch in which new
+    """Steps 3 to 5 of S0.1. An id that is allocated is claimed in the log, in the same batch in which new
     ids are counted: a repeated request gets the same id, also after a failover, and no id is given twice."""
     refusal = _refusal(request, config)
     if refusal is not None:
@@ -183,7 +183,7 @@ def _new_id(
     voters: Collection[int],
 ) -> ControllerResult:
     """The lowest id above the reserved ones that no one has, had or is bound to; counted in the log, so
-    that it is never handed out again (S0.10)."""
+    that it is never allocated again (S0.10)."""
     entries = ids.remembered(image)
     taken = {*image.brokers, *image.topics.replica_counts(), *voters}
     taken.update(ids.claimed_values(entries))

@@ -168,7 +168,7 @@ class Sessions:
         self._horizon_ms = max(self._horizon_ms, now_ms)
 
     def expired(self, now_ms: int, at_most: int) -> list[int]:
-        """Brokers whose session ran out, oldest first; each is handed out once and has no lease after.
+        """Brokers whose session ran out, oldest first; each is returned once and has no lease after.
 
         A session has run out only if everything that arrived up to its deadline has been handled, and no gap
         is being made up for.

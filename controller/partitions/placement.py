@@ -24,7 +24,7 @@ class UsableBroker:
 
 
 class _Ring:
-    """Brokers handed out in turn, each once per partition; every partition begins one further."""
+    """Gives brokers in turn, each once per partition; every partition begins one broker later."""
 
     __slots__ = ("brokers", "index", "offset", "round")
 
@@ -35,7 +35,7 @@ class _Ring:
         self.round = 0
 
     def next(self, round_: int) -> int:
-        """The next broker of this round; -1 when all were handed out."""
+        """The next broker of this round; -1 when all were given."""
         brokers = self.brokers
         count = len(brokers)
         if not count:

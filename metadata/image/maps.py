@@ -87,7 +87,7 @@ def _changed(mine: dict[K, V], theirs: dict[K, V]) -> Iterator[K]:
 
 
 class MapBuilder(Generic[K, V]):
-    """Edits a ShardedMap. After `freeze` the builder goes on from the frozen map without copying it."""
+    """Edits a ShardedMap. After `freeze` the builder continues from the frozen map without copying it."""
 
     __slots__ = ("_base", "_count", "_mask", "_owned", "_shards")
 

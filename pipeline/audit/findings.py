@@ -81,7 +81,7 @@ def _finding(  # noqa: PLR0913
 
 
 def violations(one: ClusterFacts, limits: AuditLimits) -> Iterator[AuditFinding]:
-    """Broken invariants and refused records, one finding per rule. A warning that is no more is info: a
+    """Broken invariants and refused records, one finding per rule. A warning that has ended is info: a
     correct cluster passes through such states."""
     for (severity, rule), row in sorted(one.violations.items()):
         is_past = severity == WARNING and not row["open"]

@@ -3,7 +3,7 @@
 OUT/NAME                    a link to current/NAME: what readers open
 OUT/current                 a link to the current version; replacing it is what publishes
 OUT/versions/N/NAME/cluster=.../date=.../*.parquet    files; versions share them by hard links
-OUT/versions/N/_state/      manifest.json, and what is kept of each cluster to go on from
+OUT/versions/N/_state/      manifest.json, and what is kept of each cluster to continue from
 OUT/versions/.staging-N/    what a run is writing
 
 Owns these names and the step from staging to published. Knows no Spark.

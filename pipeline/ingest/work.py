@@ -77,4 +77,4 @@ class TaskResult(msgspec.Struct, kw_only=True):
     told_files: list[tuple[int, FileRow]] = []
     told_damage: list[ToldDamage] = []
     anew: bool = False
-    """A replay that was to go on from a state began at the beginning: the state could not be used."""
+    """A replay that was to continue from a state began at the beginning: the state could not be used."""

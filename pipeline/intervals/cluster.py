@@ -58,7 +58,7 @@ class ClusterReplay:
 
     `log_end` is the offset at which the log ends: it places the resume point. Without `saved` (the bytes of
     an earlier `saved_state`), or a `snapshot`, it begins with an empty image. A log that begins later than at
-    0, or goes on after records that no one has, is said so with `begins`, and its state with `learn`: until
+    0, or continues after records that no one has, is said so with `begins`, and its state with `learn`: until
     then only what a record tells by itself is told, and nothing is judged.
     """
 
@@ -85,7 +85,7 @@ class ClusterReplay:
         self._moment = Moment(0, None, -1)
         self._final: RowsByTable | None = None
         self.saved_state: bytes | None = None
-        """What a later run goes on from; None until the resume point was reached, and where there is none."""
+        """What a later run continues from; None before the resume point, and where there is none."""
         self.is_resumed = saved is not None
         self.resume_point = (0, -1)
         """Offset at which a later run goes on, and epoch of the record before it; with `saved_state`."""

@@ -157,7 +157,7 @@ class Trackers:
         }
 
     def open_rows(self, end_offset: int) -> RowsByTable:
-        """Rows of what goes on at the log's end."""
+        """Rows of what is still open at the log's end."""
         return {
             "coverage": self.coverage.open_rows(end_offset),
             "quorum_epochs": self.quorum.open_rows(),

@@ -69,8 +69,8 @@ def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, b
 
 def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
     """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A fetch that waits
-    is answered where its replica is another kind now: observers are not told what is not committed, so the
-    record that makes one a voter would never reach it."""
+    is answered where its replica is another kind now: observers get only what is committed,
+    so the record that makes one a voter would never reach it."""
     memory.fold(state, view)
     known = dict(view.observers)
     known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())

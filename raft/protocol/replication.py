@@ -287,7 +287,7 @@ def transfer_due_ms(state: RaftState) -> int | None:
 
 
 def give_transfer_up(state: RaftState, now_ms: int) -> None:
-    """The target did not catch up: this node goes on leading."""
+    """The target did not catch up: this node keeps leading."""
     view = state.leader_view()
     if view.transfer is None:
         return

@@ -1,6 +1,6 @@
 """Snapshots (KIP-630): serving one in chunks, and fetching one from the leader.
 
-A fetch of a snapshot goes on where it stopped while the leader and the snapshot's id stay the same, and
+A fetch of a snapshot continues where it stopped while the leader and the snapshot's id stay the same, and
 starts at byte 0 otherwise: two nodes' files of one id hold the same records, not surely the same bytes.
 """
 
@@ -69,10 +69,10 @@ def holds(state: RaftState, snapshot: LogPosition) -> bool:
 
 
 def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition, fetched_from: int) -> None:
-    """The leader said that the log up to `fetched_from` can only go on from a snapshot."""
+    """The leader said that the log up to `fetched_from` can only continue from a snapshot."""
     log = state.log
     if fetched_from < log.end_offset and holds(state, snapshot):
-        return  # the fetch said what was synced then, which was less: the next one goes on from there
+        return  # the fetch said what was synced then, which was less: the next one continues from there
     known.check_snapshot(state, snapshot, fetched_from)
     if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms

@@ -174,7 +174,7 @@ def _change(
 
 
 def _leave_leadership(state: RaftState, view: LeaderView) -> None:
-    # Callers must not wait for a leader that is none any longer. The answer names the epoch that they know,
+    # Callers must not wait for a leader that no longer leads. The answer names the epoch that they know,
     # so it depends on nothing that is being persisted.
     if view.change is not None:
         state.respond(view.change.key, view.change.abandoned())

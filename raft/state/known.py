@@ -102,7 +102,7 @@ def check_cut(state: RaftState, end_offset: int) -> None:
 
 def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -> None:
     """The leader says that the log up to `fetched_from` cannot go on, only a snapshot. Where that ends below
-    both, the leader's log goes on from it with other records than were committed here, or with none; where
+    both, the leader's log continues from it with other records than were committed here, or with none; where
     it ends within what is committed here, it must follow the same record. Raises CommittedLostError."""
     log, end = state.log, snapshot.offset
     if end < min(log.high_watermark, fetched_from):

@@ -151,7 +151,7 @@ class PendingChange:
     deadline_ms: int
 
     def abandoned(self) -> VoterChangeResponse:
-        """The answer of a leader that leads no more: the next one may commit the change, or undo it."""
+        """The answer of a leader that no longer leads: the next one may commit the change, or undo it."""
         return VoterChangeResponse(
             error=RaftError.NOT_LEADER_OR_FOLLOWER,
             epoch=self.epoch,

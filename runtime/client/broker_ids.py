@@ -16,7 +16,7 @@ from metaquorum.runtime.client.admin import AdminClient
 
 
 async def list_broker_ids(client: AdminClient) -> BrokerIdListing:
-    """Bindings, missing ids and ids that are handed out, read linearizably."""
+    """Bindings, missing ids and ids that are allocated, read linearizably."""
     answer = await client.ask(lambda channel: BrokerIdsStub(channel).List, pb.ListBrokerIdsRequest())
     return codec.LISTING.from_pb(answer)
 

@@ -25,7 +25,7 @@ from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
 
 UNKNOWN_NODE_ID = -1
-"""`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process goes on with it."""
+"""`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process continues with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

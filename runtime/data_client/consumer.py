@@ -205,7 +205,7 @@ class Consumer:
         self._begin((topic, partition), offset)
 
     async def poll(self, timeout_ms: int | None = None) -> PolledRecords | None:
-        """The next records of some partition; None: there were none in `timeout_ms` (None: wait for ever).
+        """The next records of some partition; None: there were none in `timeout_ms` (None: wait forever).
         Raises what stops a partition: TruncatedError when records that were given are not in the log any
         more, ApiError OFFSET_OUT_OF_RANGE, BatchError for damage or a codec that is not opened here."""
         while True:

@@ -71,7 +71,7 @@ class LogSync:
         self._start_on_thread(ticket)
 
     async def close(self) -> None:
-        """Begins no more syncs, and waits for one in the background. The thread is the caller's."""
+        """Begins no further syncs, and waits for one in the background. The thread is the caller's."""
         self._closed = True
         background, self._background = self._background, None
         if background is None:

@@ -41,7 +41,7 @@ class Controllers:
 
     def let_go(self, client: RaftClient) -> None:
         """Ends connections that are not worth keeping: to bootstrap servers once a leader is known, and to
-        nodes that vote no more. Call it after every step: it costs nothing where nothing changed."""
+        nodes that no longer vote. Call it after every step: it costs nothing where nothing changed."""
         quorum = self._raft.voters, self._raft.leader_id
         if quorum != self._quorum:
             self._quorum = voters, leader_id = quorum

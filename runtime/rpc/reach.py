@@ -33,7 +33,7 @@ SPEAKS_NO_TLS = (
 WANTS_CERTIFICATE = "it requires a client certificate: give one (--keystore, ssl.keystore.location)"
 LOOK_S = 2.0
 LOOK_AGAIN_S = 5.0
-"""An address that goes on failing is not looked at again before."""
+"""An address that keeps failing is not looked at again before."""
 
 _SAYS_ENOUGH = ("Connection refused", "attempt timed out", "No route to host")
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)

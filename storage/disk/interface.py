@@ -182,7 +182,7 @@ def write_atomically(disk: Disk, path: str, data: bytes) -> None:
     """Replaces a small file so that a crash leaves the old or the new content; the new is durable on return.
 
     Temporary name, sync, rename, directory sync: what Kafka's `Utils.atomicMoveWithFallback` and
-    `CheckpointFile` do. Raises DiskError; the caller must not go on as if the write had not happened.
+    `CheckpointFile` do. Raises DiskError; the caller must not continue as if the write had not happened.
     """
     temporary = path + ".tmp"
     file = disk.open_append(temporary)

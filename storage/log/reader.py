@@ -45,7 +45,7 @@ class LogReader:
     """Batches of a log in order.
 
     Iterating gives what there is now; `poll()` gives what came since. With `tolerant` problems come as
-    `Damage` values between the batches and reading goes on where it can: an offset gap or a count that
+    `Damage` values between the batches and reading continues where it can: an offset gap or a count that
     disagrees is before the batch that it concerns, which is given as it was read. Otherwise damage raises
     CorruptLogError. A torn tail (half a batch, or bytes that are no batch and have none behind them) is no
     damage for a reader of a live log: it waits there, and `tail_problem()` says what it waits at.

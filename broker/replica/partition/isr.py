@@ -176,7 +176,7 @@ class IsrState:
         return progress.epoch == -1 or progress.epoch == self._brokers.epoch(broker_id)
 
     def out_of_sync(self, *, leader_end: int, now_ms: int) -> list[int]:
-        """Members to be taken out. One that holds all that the leader has may be silent for ever."""
+        """Members to be taken out. One that holds all that the leader has may be silent forever."""
         found: list[int] = []
         for broker_id in self.committed:
             if broker_id == self._self:

@@ -110,7 +110,7 @@ def decide(
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
-        # It held data before directories had names: it goes on serving while the log learns where it is.
+        # It held data before directories had names: it keeps serving while the log learns where it is.
         return _not_found(directories, is_new, "in a directory that was never recorded", copies)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")

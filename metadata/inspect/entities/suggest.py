@@ -98,7 +98,7 @@ def _aliases(path: str) -> Iterator[str]:
 
 
 def continuations(beginning: str, image: MetadataImage) -> list[str]:
-    """Paths that go on from what was typed, one part at a time: kinds, then names, then partitions."""
+    """Paths that continue from what was typed, one part at a time: kinds, then names, then partitions."""
     kind, slash, rest = beginning.partition("/")
     if not slash:
         return [one for one in KINDS if one.startswith(kind)]

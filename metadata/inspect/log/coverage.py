@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 
 STATE_UNKNOWN = "state-unknown"
-"""The records were read, but no snapshot says what the state before them was: what needs one is not told."""
+"""The records were read, but no snapshot says the state before them: what needs one is not reported."""
 NOT_IN_LOG = "not-in-log"
 """It was asked about, and the log does not reach there: it was trimmed, or it ends before."""
 MISSING = "missing"

@@ -244,7 +244,7 @@ class MetadataLog:
 
     def namer(self) -> EntityNamer:
         """A namer that knows the topics from before the log, as far as the snapshots next to its beginning
-        tell them. A topic's id is its own for ever, so what is said later holds before, too."""
+        tell them. A topic's id is its own forever, so what is said later holds before, too."""
         namer = EntityNamer()
         start = self.start_offset
         snapshots = self.snapshots() if start else []

@@ -128,7 +128,7 @@ class BrokerSpans:
         yield Grouped(step.offset, "slow to return", entity, text, "warning", None, (entity,), span_ms=lasted)
 
     def finish(self, offset: int, time_ms: int) -> Iterator[Grouped]:
-        """What still goes on at the end of the log."""
+        """What is still open at the end of the log."""
         if self.outage is not None:
             lasted = time_ms - self.outage[1]
             text = f"no broker is unfenced for {_long(lasted, self.outage[0], self._outage_at_least)}"

@@ -198,7 +198,7 @@ class Timeline:
         return [event for event in told if event.severity in self._shown]
 
     def finish(self) -> list[TimelineEvent]:
-        """What still goes on at the end of the log."""
+        """What is still open at the end of the log."""
         self._told = self._shown_of([*self._held.rest(), *self._transaction.rest()])
         offset, epoch, time_ms = max(self._end, self._begin)
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)

@@ -1,7 +1,7 @@
 """Batches whose base offset or leader epoch was damaged, given by the batches around them.
 
 Both are outside what a batch's CRC covers, so a flipped bit there harms no record: where the next batch
-goes on as if the number were the one that fits, it is put back, and nothing is lost. Owns that rule.
+continues as if the number were the one that fits, it is put back, and nothing is lost. Owns that rule.
 Touches no file; keeps one batch.
 """
 

@@ -56,8 +56,8 @@ def state_at(
 
     A batch is taken whole or not at all, so the state may end a little before an offset that lies inside one.
     Where records are missing (a corrupt batch, a gap between segments) the state is the one before, and
-    `stopped` says why; with `past_corruption` replay goes on with what follows. Raises InspectError when the
-    place is outside what the log and its snapshots reach.
+    `stopped` says why; with `past_corruption` replay continues with what follows. Raises InspectError when
+    the place is outside what the log and its snapshots reach.
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
@@ -235,7 +235,7 @@ def steps_alone(
 
 
 def earliest(log: MetadataLog) -> Point:
-    """The first place whose state can be known: 0, or the oldest snapshot that the log goes on from."""
+    """The first place whose state can be known: 0, or the oldest snapshot that the log continues from."""
     known = known_from(log)
     return Point(offset=log.start_offset if known is None else known)
 

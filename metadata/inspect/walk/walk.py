@@ -269,7 +269,7 @@ class Walk:
         )
 
     def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
-        """Whether the next batch goes on as if this one began at `expected`: its base offset, which no CRC
+        """Whether the next batch continues as if this one began at `expected`: its base offset, which no CRC
         covers, is damaged then (see `sound_headers`)."""
         following = self._passage.peek()
         if following is None:

@@ -144,7 +144,7 @@ def _reaches(chain: Chain, offset: int | None, last: int | None) -> bool:
 
 
 def _is_usable(log: MetadataLog, at: LogPosition, point: Point) -> bool:
-    """Whether a snapshot ends before the place, and the log goes on from there."""
+    """Whether a snapshot ends before the place, and the log continues from there."""
     if point.offset is not None and at.offset >= point.offset:
         return False
     if point.time_ms is not None and log.snapshot(at).snapshot_timestamp_ms() > point.time_ms:

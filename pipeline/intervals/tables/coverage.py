@@ -44,7 +44,7 @@ class CoverageRows:
         return self._last_ms
 
     def begins(self, offset: int, time_ms: int | None) -> None:
-        """The history begins at `offset`, or goes on there after records that are in no log. What the state
+        """The history begins at `offset`, or continues there after records that are in no log. What the state
         is there, nothing says so far."""
         now = self._now
         self._last_ms = self._last_ms if time_ms is None else time_ms

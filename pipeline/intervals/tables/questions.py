@@ -129,7 +129,7 @@ class Question:
         self.turned: set[int] = set()
         """Brokers that are not active or not registered any more: their partitions are in question."""
         self.returned = False
-        """Whether a broker became active or known: what is wrong with partitions may be no more."""
+        """Whether a broker became active or known: what is wrong with partitions may have ended."""
         self.gone: set[str] = set()
         """Paths of what was deleted: nothing can be wrong with it any more."""
 

@@ -182,7 +182,7 @@ SENDS = (
 
 
 UNKNOWN = -1
-"""In the place of a time that would have to be asked for."""
+"""Instead of a time that would have to be asked for."""
 
 _TIMEOUTS = {role: tuple(timer for timer in TIMEOUTS if role in timer.roles) for role in _ANY}
 _SENDS = {role: tuple(timer for timer in SENDS if role in timer.roles) for role in _ANY}

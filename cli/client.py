@@ -96,8 +96,8 @@ class ClientOptions:
             raise Failure(one_line(error)) from error
         if not named:
             with self.open() as cluster:
-                found = [each.endpoints[0] for each in cluster.brokers() if each.endpoints]
-            addresses = [(each.host, each.port) for each in found]
+                found = [each.grpc_endpoint for each in cluster.brokers()]
+            addresses = [(each.host, each.port) for each in found if each is not None]
         tls = self.tls.material()
         return asyncio.run(describe_broker_nodes(addresses, timeout_ms=self.timeout_ms, tls=tls))
 

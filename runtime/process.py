@@ -50,7 +50,7 @@ def run_process(
         refused = RefusedCallers()
         take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
-        watch_plain_callers({each.port for each in config.listeners if not each.is_tls}, refused)
+        watch_plain_callers({each.port for each in config.grpc_listeners if not each.is_tls}, refused)
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)

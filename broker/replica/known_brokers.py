@@ -22,8 +22,7 @@ class KnownBrokers:
         return self.image is not None and self.image.brokers.is_active(broker_id)
 
     def endpoint(self, broker_id: int) -> tuple[str, int] | None:
-        """(host, port) of its first listener; None: it is not registered."""
+        """(host, port) at which it speaks gRPC; None: it is not registered."""
         known = None if self.image is None else self.image.brokers.get(broker_id)
-        if known is None or not known.endpoints:
-            return None
-        return known.endpoints[0].host, known.endpoints[0].port
+        at = None if known is None else known.grpc_endpoint
+        return None if at is None else (at.host, at.port)

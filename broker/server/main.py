@@ -5,6 +5,7 @@ Owns the order in which a broker comes up and goes down. Everything that decides
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -23,13 +24,16 @@ from metaquorum.broker.server.data.open import OpenData, look_at_directories, op
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.data.service import DataService
 from metaquorum.broker.server.identity import settle_identity
+from metaquorum.broker.server.images import BrokerImages
+from metaquorum.broker.server.kafka.cluster import Viewpoint
+from metaquorum.broker.server.kafka.data import DataHandlers
+from metaquorum.broker.server.kafka.offered import ClusterHandlers, broker_services
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.status_service import BrokerSelfService
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
-from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from metaquorum.proto.data_pb2_grpc import add_DataServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
@@ -37,10 +41,12 @@ from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_serve
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
-from metaquorum.runtime.clock import Clock, SystemClock
+from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.health import Health
+from metaquorum.runtime.kafka.listener import KafkaListeners
+from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.logging import set_log_context, set_up_logging
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
@@ -49,7 +55,7 @@ from metaquorum.runtime.process import handle_signals, leave_at_once, run_proces
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
-from metaquorum.runtime.rpc.image_service import ImageRead, MetadataService
+from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
@@ -82,14 +88,17 @@ async def serve(config: NodeConfig) -> Ending:
     config = await settle_identity(config, tls if config.controllers_use_tls else None)
     set_up_logging(config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id)
     own = check_metadata_directory(config)
+    kafka = KafkaListeners(config, tls)
     server = new_server(message_max_bytes=config.number("socket.request.max.bytes"))
     try:
-        for listener in config.listeners:
+        for listener in config.grpc_listeners:
             bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+        kafka.bind()
         metrics = bind_metrics(config.metrics_listener)
-        process = await open_process(config, own, server, tls, metrics)
+        process = await open_process(config, own, server, kafka, tls, metrics)
         return await process.run()
     finally:
+        await kafka.close()
         await server.stop(None)
 
 
@@ -97,6 +106,7 @@ async def open_process(
     config: NodeConfig,
     own: MetaProperties,
     server: grpc.aio.Server,
+    kafka: KafkaListeners,
     tls: TlsMaterial | None,
     metrics: socket.socket | None = None,
 ) -> BrokerProcess:
@@ -113,7 +123,7 @@ async def open_process(
     except BaseException:
         replica.store.close(clean=False)
         raise
-    return BrokerProcess(config, replica, data, server, tls, metrics, stats)
+    return BrokerProcess(config, replica, data, server, kafka, tls, metrics, stats)
 
 
 class BrokerProcess:
@@ -126,6 +136,7 @@ class BrokerProcess:
         replica: OpenReplica,
         data: OpenData,
         server: grpc.aio.Server,
+        kafka: KafkaListeners,
         tls: TlsMaterial | None,
         metrics: socket.socket | None = None,
         stats: NodeStatistics | None = None,
@@ -136,6 +147,7 @@ class BrokerProcess:
         self._directories = [str(path) for path in config.log_dirs]
         self._store = replica.store
         self._server = server
+        self._kafka = kafka
         self._clock = clock
         self._cluster_id = replica.identity.cluster_id
         self._metrics = metrics
@@ -195,12 +207,26 @@ class BrokerProcess:
         add_BrokerSelfServicer_to_server(own, server)
         add_DataServicer_to_server(DataService(self._data.requests, lambda: self._data.image), server)
 
+    def _kafka_services(self) -> Services:
+        def view(listener: str) -> Viewpoint:
+            found = self.node.read_image(now_ms=self._clock.monotonic_ms())
+            return Viewpoint(
+                image=None if isinstance(found, ApiError) else found[0],
+                cluster_id=self._cluster_id,
+                node_id=self._config.node_id,
+                listener=listener,
+            )
+
+        data = DataHandlers(self._data.requests, lambda: self._data.image)
+        return broker_services(ClusterHandlers(view), data, lambda: self._data.image)
+
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
         ending = Ending(reason="cancelled", failed=True)
         endpoint = None
         try:
             await self._server.start()
+            await self._kafka.start(self._kafka_services())
             endpoint = await self._open_metrics()
             handle_signals(self.driver)
             set_log_context(self._log_context)
@@ -217,7 +243,7 @@ class BrokerProcess:
             self._data.refuse_clients()
             if ending.failed:
                 await self._say_farewell()
-            await self._server.stop(STOP_GRACE_S)
+            await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
             await self._calls.close()
             closed = await self._data.close()
             if self._data.metadata_hangs:
@@ -310,36 +336,6 @@ class BrokerProcess:
             "offset": self.node.provenance.offset,
             "broker_epoch": -1 if epoch is None else epoch,
         }
-
-
-class BrokerImages:
-    """Reads of the broker's own image, refused while it is fenced; never linearizable."""
-
-    def __init__(self, node: BrokerNode, clock: Clock) -> None:
-        self._node = node
-        self._clock = clock
-
-    async def read(self, consistency: pb.Consistency.ValueType) -> ImageRead | ApiError:
-        now_ms = self._clock.monotonic_ms()
-        status = self._node.status(now_ms=now_ms)
-        if consistency == pb.CONSISTENCY_LINEARIZABLE:
-            return ApiError(
-                ErrorCode.NOT_CONTROLLER,
-                f"broker {status.node_id} answers from its own image: only controllers serve linearizable "
-                "reads",
-                status.leader_id,
-            )
-        found = self._node.read_image(now_ms=now_ms)
-        if isinstance(found, ApiError):
-            return found
-        image, offset = found
-        return ImageRead(
-            image=image,
-            offset=offset,
-            leader_id=status.leader_id,
-            epoch=status.quorum_epoch,
-            linearizable=False,
-        )
 
 
 def _node(

@@ -78,9 +78,7 @@ def describe(
 def _addresses(registered: Sequence[Any], wanted: tuple[int, ...]) -> dict[int, Address]:
     """Where the brokers listen, all or the wanted ones. Raises Failure for one that is not registered."""
     found = {
-        each.broker_id: (each.endpoints[0].host, each.endpoints[0].port)
-        for each in registered
-        if each.endpoints
+        each.broker_id: (at.host, at.port) for each in registered if (at := each.grpc_endpoint) is not None
     }
     for broker_id in wanted:
         if broker_id not in found:

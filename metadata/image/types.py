@@ -36,6 +36,10 @@ class NodeEndpoint(msgspec.Struct, frozen=True):
     security_protocol: int
 
 
+KAFKA_LISTENER = "KAFKA"
+"""How the names of listeners begin that speak Kafka's protocol; a broker's other listeners speak gRPC."""
+
+
 class FeatureRange(msgspec.Struct, frozen=True):
     """Levels of one feature that a node supports, both inclusive."""
 
@@ -57,6 +61,11 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     in_controlled_shutdown: bool = False
     is_migrating_zk_broker: bool = False
     directories: tuple[bytes, ...] = ()
+
+    @property
+    def grpc_endpoint(self) -> NodeEndpoint | None:
+        """Where other brokers and this program's own clients reach it; None: nowhere."""
+        return next((each for each in self.endpoints if not each.name.startswith(KAFKA_LISTENER)), None)
 
     @property
     def is_active(self) -> bool:

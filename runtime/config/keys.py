@@ -46,7 +46,8 @@ _NODE = (
         "list",
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
-        "controller has one listener.",
+        "controller has one listener. A broker's listeners whose names begin with `KAFKA` speak Kafka's "
+        "protocol, for Kafka's clients; the others speak gRPC, and there must be one.",
         required=True,
     ),
     Key(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.runtime.config.key import BROKER, MAX_LONG, MIB, Key, bytes_key, ms_key
+from metaquorum.runtime.config.key import BROKER, MAX_INT, MAX_LONG, MIB, Key, bytes_key, ms_key
 
 _REPLICA = ReplicaConfig(broker_id=0)
 _ms = partial(ms_key, roles=(BROKER,))
@@ -115,8 +115,29 @@ DATA = (
     _bytes(
         "socket.request.max.bytes",
         100 * MIB,
-        "Maximum size of a gRPC message.",
+        "Maximum size of a gRPC message, and of a request of Kafka's protocol.",
         minimum=MIB,
+    ),
+    _ms(
+        "connections.max.idle.ms",
+        600_000,
+        "A connection of a Kafka client without a request for this long is closed.",
+    ),
+    Key(
+        "max.connections",
+        "int",
+        MAX_INT,
+        "Maximum number of connections of Kafka clients; further ones are closed.",
+        minimum=1,
+        roles=(BROKER,),
+    ),
+    Key(
+        "max.connections.per.ip",
+        "int",
+        MAX_INT,
+        "Maximum number of connections of Kafka clients from one IP address; further ones are closed.",
+        minimum=1,
+        roles=(BROKER,),
     ),
     Key(
         "queued.max.request.bytes",

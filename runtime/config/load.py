@@ -12,6 +12,7 @@ from typing import cast
 
 import javaproperties
 
+from metaquorum.metadata.image import KAFKA_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.runtime.config.addresses import (
     check_advertised,
@@ -56,7 +57,7 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
         its_role = _role(pairs, role)
         passed = _passed_over(pairs, its_role)
         config = _build(path, _parse({name: pairs[name] for name in pairs if name not in passed}, its_role))
-        first = config.advertised[0] if its_role == BROKER else None
+        first = config.peer_listener if its_role == BROKER else None
         tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
         check_passed_over(passed, config.listeners, uses_tls=tls, first=first)
         return replace(config, passed_over=tuple(sorted(passed)))
@@ -198,10 +199,19 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     check_tls(config.tls, serves_tls=any(listener.is_tls for listener in listeners))
     if role == BROKER:
         known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
+        _check_speaks_grpc(config)
         # What this machine is called is asked when the process starts.
         known.with_host_name(lambda: "localhost").broker("", (), ())
         config.replicas()
     return config
+
+
+def _check_speaks_grpc(config: NodeConfig) -> None:
+    if not config.grpc_listeners or config.peer_listener is None:
+        raise ConfigError(
+            f"every listener speaks Kafka's protocol, because its name begins with {KAFKA_LISTENER}: add one "
+            "with another name, such as PLAINTEXT; brokers use it among themselves"
+        )
 
 
 def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple[str, int], ...]]:

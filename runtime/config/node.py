@@ -11,6 +11,7 @@ from typing import cast
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
+from metaquorum.metadata.image import KAFKA_LISTENER
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature, ControllerEndpoint
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
@@ -81,6 +82,24 @@ class NodeConfig:
             if name in names and value is not None and value != KEYS[name].default:
                 found[name] = ",".join(value) if isinstance(value, tuple) else str(value)
         return found
+
+    @property
+    def kafka_listeners(self) -> tuple[Listener, ...]:
+        """Where a broker speaks Kafka's protocol."""
+        if self.role != BROKER:
+            return ()
+        return tuple(each for each in self.listeners if each.name.startswith(KAFKA_LISTENER))
+
+    @property
+    def grpc_listeners(self) -> tuple[Listener, ...]:
+        """Where this node speaks gRPC: everywhere else."""
+        kafka = self.kafka_listeners
+        return tuple(each for each in self.listeners if each not in kafka)
+
+    @property
+    def peer_listener(self) -> Listener | None:
+        """The first that is registered and speaks gRPC: other brokers come through it."""
+        return next((each for each in self.advertised if not each.name.startswith(KAFKA_LISTENER)), None)
 
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
         """What a controller's core is configured with; both arguments come from its formatted directory."""

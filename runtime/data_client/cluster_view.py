@@ -256,8 +256,8 @@ class ClusterView:
 
     def _take(self, answer: MetadataAnswer) -> None:
         for broker in answer.brokers:
-            if broker.endpoints:
-                self._brokers[broker.broker_id] = (broker.endpoints[0].host, broker.endpoints[0].port)
+            if (at := broker.grpc_endpoint) is not None:
+                self._brokers[broker.broker_id] = (at.host, at.port)
         if answer.linearizable:
             self._gone |= answer.unknown_names & self._topics.keys()
         for each in answer.topics:

@@ -25,6 +25,9 @@ END_OF_STREAM: Final[object] = EOF
 
 _EVERYWHERE = "::"
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_NO_KEYSTORE = (
+    "an SSL listener needs ssl.keystore.location: set it to the PEM file with the key and certificate chain"
+)
 
 _COMMON_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -83,15 +86,24 @@ class TlsMaterial:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         if self.key is None or self.chain is None:
-            raise ConfigError(
-                "an SSL listener needs ssl.keystore.location: set it to the PEM file with the key and "
-                "certificate chain"
-            )
+            raise ConfigError(_NO_KEYSTORE)
         return grpc.ssl_server_credentials(
             [(self.key, self.chain)],
             root_certificates=self.authorities if self.client_auth else None,
             require_client_auth=self.client_auth,
         )
+
+    def server_context(self) -> ssl.SSLContext:
+        """For listeners that do not speak gRPC. Raises ConfigError as `server_credentials` does."""
+        if self.keystore is None:
+            raise ConfigError(_NO_KEYSTORE)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.keystore)
+        if self.client_auth and self.authorities is not None:
+            context.load_verify_locations(cadata=self.authorities.decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(

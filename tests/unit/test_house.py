@@ -54,6 +54,13 @@ CALLED_BY_A_LIBRARY = (
     "format_commands",  # click
     "streamReader",  # Spark's data source
     "pushFilters",
+    # asyncio.BufferedProtocol
+    "connection_made",
+    "connection_lost",
+    "eof_received",
+    "buffer_updated",
+    "pause_writing",
+    "resume_writing",
     "initialOffset",
     "latestOffset",
 )

@@ -20,6 +20,7 @@ from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.driver import Ending
+from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.metrics.service import bind_metrics
 from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
@@ -134,10 +135,12 @@ async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProce
     needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
     tls = TlsMaterial.load(config.tls) if needs_tls else None
     server = new_server()
-    for listener in config.listeners:
+    for listener in config.grpc_listeners:
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
+    kafka = KafkaListeners(config, tls)
+    kafka.bind()
     metrics = bind_metrics(config.metrics_listener)
-    process = await open_process(config, check_metadata_directory(config), server, tls, metrics)
+    process = await open_process(config, check_metadata_directory(config), server, kafka, tls, metrics)
     async with _running(process):
         yield process
 

@@ -1,0 +1,301 @@
+"""Produce, Fetch, ListOffsets and InitProducerId: Kafka's messages to the core's values and back.
+
+Owns names: old versions name topics, the core and new versions use ids. Decides nothing about data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+_ZERO = bytes(16)
+_READ_COMMITTED = 1
+_NO_TRANSACTIONS = "transactions are not supported: produce without a transactional id"
+
+
+class DataHandlers:
+    """See the module. `image` is asked for at each request."""
+
+    def __init__(self, requests: DataRequests, image: Callable[[], MetadataImage]) -> None:
+        self._requests = requests
+        self._image = image
+
+    def _id_of(self, name: str, topic_id: bytes) -> bytes | None:
+        """The id of a topic that a request names either way; None: there is no such topic."""
+        topics = self._image().topics
+        topic = topics.topic_named(name) if topic_id == _ZERO else topics.topic(topic_id)
+        return None if topic is None else topic.topic_id
+
+    # ---- Produce
+
+    async def produce(self, request: Request, client: Client) -> ProduceResponse | None:
+        body: ProduceRequest = request.body
+        results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
+        asked: list[core.ProducePartition] = []
+        version = request.header.version
+        refusal = _produce_refusal(body, version)
+        places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
+        for topic in body.topic_data:
+            topic_id = self._id_of(topic.name, topic.topic_id)
+            places.append((topic, topic_id))
+            for part in topic.partition_data if topic_id is not None and refusal is None else ():
+                if part.records is None:
+                    text = "there are no records: send one record batch per partition"
+                    results[topic_id or _ZERO, part.index] = ApiError(ErrorCode.INVALID_RECORD, text)
+                else:
+                    key = (topic_id or _ZERO, part.index)
+                    asked.append(core.ProducePartition(key=key, records=bytes(part.records)))
+        if asked:
+            answer: Any = await self._requests.begin(
+                core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
+            )
+            if isinstance(answer, ApiError):
+                refusal = _retriable(answer)
+            else:
+                results |= {each.key: each for each in answer.results}
+        response = ProduceResponse(
+            responses=tuple(
+                _produced_topic(topic, topic_id, results, refusal, version) for topic, topic_id in places
+            )
+        )
+        if body.acks != core.ACKS_NONE:
+            return response
+        parts = [part for topic in response.responses for part in topic.partition_responses]
+        code = next((part.error_code for part in parts if part.error_code), 0)
+        if code:
+            raise EndConnection(f"a Produce with acks=0 failed with error {code}")
+        return None
+
+    # ---- Fetch
+
+    async def fetch(self, request: Request, client: Client) -> FetchResponse:
+        body: FetchRequest = request.body
+        if body.session_id:
+            # Sessions are not kept for clients: an answer with session 0 says so, and they send everything.
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        places = [(topic, self._id_of(topic.topic, topic.topic_id)) for topic in body.topics]
+        asked = [
+            core.FetchPartition(
+                key=(topic_id, part.partition),
+                fetch_offset=part.fetch_offset,
+                max_bytes=part.partition_max_bytes,
+                current_leader_epoch=part.current_leader_epoch,
+                last_fetched_epoch=part.last_fetched_epoch,
+            )
+            for topic, topic_id in places
+            if topic_id is not None
+            for part in topic.partitions
+        ]
+        is_complete = all(topic_id is not None for _, topic_id in places)
+        results: dict[core.PartitionKey, core.FetchedPartition] = {}
+        refusal: ApiError | None = None
+        if asked:
+            answer: Any = await self._requests.begin(
+                core.FetchRequest(
+                    max_wait_ms=max(body.max_wait_ms, 0) if is_complete else 0,
+                    min_bytes=body.min_bytes,
+                    max_bytes=body.max_bytes,
+                    partitions=tuple(asked),
+                )
+            )
+            if isinstance(answer, ApiError):
+                refusal = answer
+            else:
+                results = {each.key: each for each in answer.partitions}
+        if refusal is not None and request.header.version >= 7:
+            return FetchResponse(error_code=refusal.code)
+        is_committed = body.isolation_level == _READ_COMMITTED
+
+        def partition(index: int, topic_id: bytes | None, asked_id: bytes) -> FetchResponse.PartitionData:
+            found = None if topic_id is None else results.get((topic_id, index))
+            if found is not None:
+                return _fetched(found, is_committed, request.header.version)
+            return _not_fetched(index, _unknown(asked_id) if refusal is None else refusal.code)
+
+        return FetchResponse(
+            responses=tuple(
+                FetchResponse.FetchableTopicResponse(
+                    topic=topic.topic,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        partition(part.partition, topic_id, topic.topic_id) for part in topic.partitions
+                    ),
+                )
+                for topic, topic_id in places
+            )
+        )
+
+    # ---- ListOffsets, InitProducerId
+
+    async def list_offsets(self, request: Request, client: Client) -> ListOffsetsResponse:
+        body: ListOffsetsRequest = request.body
+        places = [(topic, self._id_of(topic.name, _ZERO)) for topic in body.topics]
+        asked = tuple(
+            core.ListOffsetsPartition(
+                key=(topic_id, part.partition_index),
+                timestamp_ms=part.timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+            )
+            for topic, topic_id in places
+            if topic_id is not None
+            for part in topic.partitions
+        )
+        results: dict[core.PartitionKey, core.ListedOffset] = {}
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if asked:
+            answer: Any = await self._requests.begin(core.ListOffsetsRequest(partitions=asked))
+            if isinstance(answer, ApiError):
+                code = answer.code
+            else:
+                results = {each.key: each for each in answer.results}
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsResponse.ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        _listed(
+                            results.get((topic_id or _ZERO, part.partition_index)),
+                            part,
+                            code,
+                            request.header.version,
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic, topic_id in places
+            )
+        )
+
+    async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
+        body: InitProducerIdRequest = request.body
+        if body.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        answer: Any = await self._requests.begin(
+            core.InitProducerIdRequest(producer_id=body.producer_id, producer_epoch=body.producer_epoch)
+        )
+        if isinstance(answer, ApiError):
+            return InitProducerIdResponse(error_code=answer.code)
+        return InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
+
+
+def _produce_refusal(body: ProduceRequest, version: int) -> ApiError | None:
+    if version < 3:
+        # Offered only because librdkafka compresses nothing where they are not (KAFKA-18659).
+        return ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
+    if body.transactional_id is not None:
+        return ApiError(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
+    return None
+
+
+def _retriable(error: ApiError) -> ApiError:
+    """A busy broker: the code for it is not one that every producer retries."""
+    if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+        return error
+    return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message)
+
+
+def _unknown(topic_id: bytes) -> ErrorCode:
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id == _ZERO else ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def _produced_topic(
+    topic: ProduceRequest.TopicProduceData,
+    topic_id: bytes | None,
+    results: dict[core.PartitionKey, core.ProduceResult | ApiError],
+    refusal: ApiError | None,
+    version: int,
+) -> ProduceResponse.TopicProduceResponse:
+    missing = refusal or ApiError(_unknown(topic.topic_id), "there is no such topic: create it first")
+    parts = [
+        _produced(part.index, results.get((topic_id or _ZERO, part.index), missing), version)
+        for part in topic.partition_data
+    ]
+    return ProduceResponse.TopicProduceResponse(
+        name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts)
+    )
+
+
+def _produced(
+    index: int, result: core.ProduceResult | ApiError, version: int
+) -> ProduceResponse.PartitionProduceResponse:
+    if isinstance(result, ApiError):
+        return ProduceResponse.PartitionProduceResponse(
+            index=index, error_code=result.code, base_offset=-1, error_message=result.message
+        )
+    leader = ProduceResponse.LeaderIdAndEpoch()
+    if version >= 10 and result.error is not ErrorCode.NONE and result.leader is not None:
+        leader = ProduceResponse.LeaderIdAndEpoch(leader_id=result.leader, leader_epoch=result.leader_epoch)
+    return ProduceResponse.PartitionProduceResponse(
+        index=index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        error_message=result.message,
+        current_leader=leader,
+    )
+
+
+def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
+    return FetchResponse.PartitionData(
+        partition_index=index, error_code=code, high_watermark=-1, records=b"", aborted_transactions=None
+    )
+
+
+def _fetched(result: core.FetchedPartition, is_committed: bool, version: int) -> FetchResponse.PartitionData:
+    leader = FetchResponse.LeaderIdAndEpoch()
+    if version >= 12 and result.error is not ErrorCode.NONE and result.leader is not None:
+        leader = FetchResponse.LeaderIdAndEpoch(leader_id=result.leader, leader_epoch=result.leader_epoch)
+    diverging = FetchResponse.EpochEndOffset()
+    if version >= 12 and result.diverging is not None:
+        diverging = FetchResponse.EpochEndOffset(
+            epoch=result.diverging.epoch, end_offset=result.diverging.offset
+        )
+    return FetchResponse.PartitionData(
+        partition_index=result.key[1],
+        error_code=result.error,
+        high_watermark=result.high_watermark,
+        # Without transactions everything below the high watermark is stable.
+        last_stable_offset=result.high_watermark,
+        log_start_offset=result.log_start_offset,
+        diverging_epoch=diverging,
+        current_leader=leader,
+        aborted_transactions=() if is_committed else None,
+        records=result.records,
+    )
+
+
+def _listed(
+    result: core.ListedOffset | None,
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+    code: ErrorCode,
+    version: int,
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    if result is None:
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=code
+        )
+    return ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        error_code=result.error,
+        timestamp=result.timestamp_ms,
+        offset=result.offset,
+        leader_epoch=result.leader_epoch if version >= 4 else -1,
+    )

@@ -1,0 +1,47 @@
+"""The order of the answers on one connection, without input or output (Kafka: that of the requests)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from metaquorum.wire.primitives import Buffer
+
+Chunks = list[Buffer]
+
+
+class AnswerQueue:
+    """Requests of one connection that are under way. An answer leaves when all before it have left."""
+
+    def __init__(self, *, max_requests: int, max_bytes: int) -> None:
+        self._max_requests = max_requests
+        self._max_bytes = max_bytes
+        self._first = 0
+        self._sizes: deque[int] = deque()
+        self._done: dict[int, Chunks] = {}
+        self.bytes_under_way = 0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may begin. One that is larger than the bound of bytes may begin alone."""
+        return len(self._sizes) < self._max_requests and (
+            not self._sizes or self.bytes_under_way < self._max_bytes
+        )
+
+    def begin(self, size: int) -> int:
+        """The place of a request of `size` bytes."""
+        self._sizes.append(size)
+        self.bytes_under_way += size
+        return self._first + len(self._sizes) - 1
+
+    def finish(self, place: int, chunks: Chunks) -> Chunks:
+        """What can leave now that the request at `place` is answered with `chunks`; nothing for no answer."""
+        self._done[place] = chunks
+        ready: Chunks = []
+        while self._sizes and self._first in self._done:
+            ready += self._done.pop(self._first)
+            self.bytes_under_way -= self._sizes.popleft()
+            self._first += 1
+        return ready

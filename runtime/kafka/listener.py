@@ -1,0 +1,109 @@
+"""Listeners that speak Kafka's protocol: the sockets, TLS, and the connections that are open.
+
+Owns binding before anything is served, and closing in order. Knows no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from functools import partial
+
+from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
+from metaquorum.runtime.kafka.limits import ConnectionLimits
+from metaquorum.runtime.kafka.services import Services
+from metaquorum.runtime.rpc.channels import TlsMaterial
+
+BACKLOG = 1024
+CLOSE_GRACE_S = 0.1
+"""How long answers may take to leave after the listeners have closed."""
+
+
+class KafkaListeners:
+    """Every listener of a broker that speaks Kafka's protocol."""
+
+    def __init__(self, config: NodeConfig, tls: TlsMaterial | None) -> None:
+        self._config = config
+        self._limits = ConnectionLimits(
+            max_connections=config.number("max.connections"),
+            max_per_ip=config.number("max.connections.per.ip"),
+        )
+        self._contexts = [
+            tls.server_context() if each.is_tls and tls is not None else None
+            for each in config.kafka_listeners
+        ]
+        self._sockets: list[socket.socket] = []
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[ClientConnection] = set()
+
+    def __len__(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    def bind(self) -> None:
+        """Binds every address; nothing is accepted yet. Raises StartError, in one line."""
+        for listener in self._config.kafka_listeners:
+            try:
+                self._sockets.append(_bound(listener.host, listener.port))
+            except OSError as error:
+                raise StartError(
+                    f"cannot listen on {listener.host or '*'}:{listener.port}: {error.strerror or error}; "
+                    "choose another address in `listeners`"
+                ) from error
+
+    async def start(self, services: Services) -> None:
+        """Connections are accepted from now on."""
+        loop = asyncio.get_running_loop()
+        places = zip(self._config.kafka_listeners, self._sockets, self._contexts, strict=True)
+        for listener, bound, context in places:
+            make = partial(
+                ClientConnection,
+                self._connection_config(listener),
+                services,
+                self._limits,
+                self._connections.add,
+                self._connections.discard,
+            )
+            self._servers.append(await loop.create_server(make, sock=bound, ssl=context, backlog=BACKLOG))
+
+    def _connection_config(self, listener: Listener) -> ConnectionConfig:
+        return ConnectionConfig(
+            listener=listener.name,
+            request_max_bytes=self._config.number("socket.request.max.bytes"),
+            max_idle_s=self._config.number("connections.max.idle.ms") / 1000,
+        )
+
+    async def close(self) -> None:
+        """Accepts no more, lets answers that are ready leave, and closes every connection."""
+        for server in self._servers:
+            server.close()
+        for bound in self._sockets:
+            bound.close()
+        if any(map(len, self._connections)):
+            await asyncio.sleep(CLOSE_GRACE_S)
+        for connection in list(self._connections):
+            connection.end()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket on an address; without a host on every interface, of IPv6 and IPv4. Raises OSError."""
+    if host:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+    elif socket.has_dualstack_ipv6():
+        family, address = socket.AF_INET6, ("::", port)
+    else:
+        family, address = socket.AF_INET, ("", port)
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(bool(host)))
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,105 @@
+"""Which APIs a listener serves, in which versions, and what answers ApiVersions.
+
+Owns the table of offered APIs; what is not in it is not advertised. Knows no socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+
+class EndConnection(Exception):
+    """A handler's way to end the connection, for a request that has no answer; the text is logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Who is at the other end: `listener` is the name of the listener, `address` the client's IP address."""
+
+    listener: str
+    address: str
+
+
+Handler = Callable[[Request, Client], Any | Awaitable[Any]]
+"""The body of the answer to a request, or what it can be awaited from; None: no answer is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One API as a listener offers it: the versions, both included, and what answers it."""
+
+    min_version: int
+    max_version: int
+    handle: Handler
+
+    def has(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The feature levels of ApiVersions (KIP-584): by name, supported as (lowest, highest) and finalized.
+    `epoch` is the offset that the finalized ones are of."""
+
+    supported: Mapping[str, tuple[int, int]]
+    finalized: Mapping[str, int]
+    epoch: int
+
+
+class Services:
+    """The APIs of a listener by key, ApiVersions among them."""
+
+    def __init__(self, offered: Mapping[str, Offered], features: Callable[[], Features]) -> None:
+        self._features = features
+        self._by_key = {API_BY_NAME[name].key: each for name, each in offered.items()}
+        self._by_key[API_VERSIONS] = Offered(0, 4, self._api_versions)
+
+    def find(self, api_key: int, version: int) -> Handler | None:
+        """What answers this version of this API; None: it is not offered."""
+        found = self._by_key.get(api_key)
+        return found.handle if found is not None and found.has(version) else None
+
+    def unsupported_version(self) -> ApiVersionsResponse:
+        """The answer, in version 0, to an ApiVersions request of a version that is not offered (KIP-511)."""
+        return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._api_keys())
+
+    def _api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
+        return tuple(
+            ApiVersionsResponse.ApiVersion(
+                api_key=key, min_version=each.min_version, max_version=each.max_version
+            )
+            for key, each in sorted(self._by_key.items())
+        )
+
+    def _api_versions(self, request: Request, client: Client) -> ApiVersionsResponse:
+        body: ApiVersionsRequest = request.body
+        if request.header.version >= 3 and not (body.client_software_name and body.client_software_version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        features = self._features()
+        # A range from 0 is left out below version 4: older clients cannot read it (KAFKA-17011).
+        supported = {
+            name: (low, high)
+            for name, (low, high) in sorted(features.supported.items())
+            if low > 0 or request.header.version >= 4
+        }
+        return ApiVersionsResponse(
+            api_keys=self._api_keys(),
+            supported_features=tuple(
+                ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in supported.items()
+            ),
+            finalized_features=tuple(
+                ApiVersionsResponse.FinalizedFeatureKey(
+                    name=name, min_version_level=level, max_version_level=level
+                )
+                for name, level in sorted(features.finalized.items())
+            ),
+            finalized_features_epoch=features.epoch,
+        )

@@ -1,0 +1,229 @@
+"""Kafka's clients against real brokers: they see the cluster, produce with any acks and codec, read back."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import kafka
+import kafka.admin
+import pytest
+
+from metaquorum.cli.layout import free_ports
+from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
+
+HOST = "127.0.0.1"
+MESSAGES = 500
+
+
+class KafkaCluster:
+    """Three brokers that also speak Kafka's protocol. `ports`: by broker id."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.ports = dict(zip((node.node_id for node in cluster.brokers), free_ports(3), strict=True))
+        for node in cluster.brokers:
+            kafka_port = self.ports[node.node_id]
+            listeners = f"PLAINTEXT://{node.address},KAFKA://{HOST}:{kafka_port}"
+            node.set_properties({"listeners": listeners})
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{port}" for port in self.ports.values())
+
+    def create_topic(self, name: str, partitions: int = 3) -> None:
+        self.cluster.create_topic(name, partitions=partitions, replicas=3)
+
+    def leader(self, name: str) -> Node:
+        """The broker that leads partition 0, as a client is told."""
+        found = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(name, 10)
+        leader_id = found.topics[name].partitions[0].leader
+        return next(node for node in self.cluster.brokers if node.node_id == leader_id)
+
+
+@pytest.fixture(name="site", scope="module")
+def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    folder: Path = tmp_path_factory.mktemp("kafka")
+    with Cluster(folder, controllers=1, brokers=3, properties=FAST_BROKERS) as cluster:
+        site = KafkaCluster(cluster)
+        cluster.start()
+        yield site
+        cluster.assert_no_bugs()
+
+
+def values(tag: str) -> list[bytes]:
+    return [f"{tag} {number} ".encode() * 5 for number in range(MESSAGES)]
+
+
+def wait_for_leaders(site: KafkaCluster, topic: str, partitions: int = 3) -> None:
+    """Every leader knows that it leads."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": site.bootstrap, "group.id": "none"})
+
+    def answers(index: int) -> bool:
+        part = confluent_kafka.TopicPartition(topic, index)
+        try:
+            return consumer.get_watermark_offsets(part, timeout=20) is not None
+        except confluent_kafka.KafkaException:
+            return False
+
+    for index in range(partitions):
+        site.cluster.wait(lambda index=index: answers(index) or None, f"a leader of {topic} {index}")
+    consumer.close()
+
+
+# ---- librdkafka
+
+
+def confluent_produce(site: KafkaCluster, topic: str, sent: list[bytes], **config: Any) -> None:
+    failed: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap, "linger.ms": 5, **config})
+    for number, value in enumerate(sent):
+        producer.produce(
+            topic, value, key=b"%d" % number, on_delivery=lambda error, _: error and failed.append(error)
+        )
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+def confluent_read(site: KafkaCluster, topic: str, count: int, partitions: int = 3) -> list[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": site.bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+    start = confluent_kafka.OFFSET_BEGINNING
+    consumer.assign([confluent_kafka.TopicPartition(topic, index, start) for index in range(partitions)])
+    found: list[bytes] = []
+    until = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < until:
+        for message in consumer.consume(500, timeout=1.0):
+            assert message.error() is None, message.error()
+            found.append(message.value())
+    consumer.close()
+    return found
+
+
+def test_librdkafka_sees_the_cluster(site: KafkaCluster) -> None:
+    site.create_topic("seen", partitions=4)
+    wait_for_leaders(site, "seen", 4)
+    found = confluent_kafka.admin.AdminClient({"bootstrap.servers": site.bootstrap}).list_topics(timeout=20)
+    assert found.cluster_id == site.cluster.cluster_id
+    assert {broker.id: broker.port for broker in found.brokers.values()} == site.ports
+    assert [len(part.replicas) for part in found.topics["seen"].partitions.values()] == [3] * 4
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_produces_with_every_codec_and_reads_all_back(site: KafkaCluster, codec: str) -> None:
+    topic = f"rd-{codec}"
+    site.create_topic(topic)
+    confluent_produce(site, topic, values(codec), **{"compression.type": codec})
+    assert sorted(confluent_read(site, topic, MESSAGES)) == sorted(values(codec))
+
+
+@pytest.mark.parametrize("config", [{"acks": 0}, {"acks": 1}, {"enable.idempotence": True}], ids=str)
+def test_librdkafka_produces_with_every_acks(site: KafkaCluster, config: dict[str, Any]) -> None:
+    topic = "rd-" + "-".join(f"{key}-{value}".replace(".", "-") for key, value in config.items())
+    site.create_topic(topic)
+    # With acks=0 no one hears that a leader has not heard of the topic yet.
+    wait_for_leaders(site, topic)
+    confluent_produce(site, topic, values("acks"), **config)
+    assert sorted(confluent_read(site, topic, MESSAGES)) == sorted(values("acks"))
+
+
+def test_offsets_are_found_by_place_and_time(site: KafkaCluster) -> None:
+    site.create_topic("times", partitions=1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap})
+    for number in range(10):
+        producer.produce("times", b"x", timestamp=1_700_000_000_000 + number * 1000)
+        producer.flush(30)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": site.bootstrap, "group.id": "none"})
+    part = confluent_kafka.TopicPartition("times", 0)
+    assert consumer.get_watermark_offsets(part, timeout=20) == (0, 10)
+    part.offset = 1_700_000_004_500
+    (found,) = consumer.offsets_for_times([part], timeout=20)
+    assert found.offset == 5
+    consumer.close()
+
+
+# ---- kafka-python
+
+
+@pytest.mark.parametrize("config", [{}, {"enable_idempotence": False, "acks": 1}], ids=str)
+def test_kafka_python_produces_and_reads_back(site: KafkaCluster, config: dict[str, Any]) -> None:
+    topic = f"kp-{len(config)}"
+    site.create_topic(topic)
+    producer = kafka.KafkaProducer(bootstrap_servers=site.bootstrap.split(","), linger_ms=5, **config)
+    waiting = [producer.send(topic, value) for value in values("kp")]
+    for each in waiting:
+        each.get(timeout=60)
+    producer.close()
+    consumer = kafka.KafkaConsumer(bootstrap_servers=site.bootstrap.split(","), consumer_timeout_ms=20_000)
+    consumer.assign([kafka.TopicPartition(topic, index) for index in range(3)])
+    consumer.seek_to_beginning()
+    found = []
+    for message in consumer:
+        found.append(message.value)
+        if len(found) == MESSAGES:
+            break
+    consumer.close()
+    assert sorted(found) == sorted(values("kp"))
+
+
+def test_kafka_python_describes_the_cluster(site: KafkaCluster) -> None:
+    admin = kafka.admin.KafkaAdminClient(bootstrap_servers=site.bootstrap.split(","))
+    found = admin.describe_cluster()
+    admin.close()
+    assert found["cluster_id"] == site.cluster.cluster_id
+    assert {broker["port"] for broker in found["brokers"]} == set(site.ports.values())
+
+
+# ---- faults
+
+
+def test_a_killed_leader_loses_nothing_that_was_acknowledged(site: KafkaCluster) -> None:
+    site.create_topic("survives", partitions=1)
+    sent = values("survives")
+    acknowledged: list[bytes] = []
+    config = {"bootstrap.servers": site.bootstrap, "enable.idempotence": True, "linger.ms": 1}
+    producer = confluent_kafka.Producer(config)
+    victim = site.leader("survives")
+    killer = threading.Timer(0.5, victim.kill)
+    killer.start()
+    for value in sent:
+        producer.produce(
+            "survives", value, on_delivery=lambda error, done: error or acknowledged.append(done.value())
+        )
+        producer.poll(0.003)
+    assert producer.flush(90) == 0
+    killer.join()
+    assert acknowledged == sent
+    # In order, and once each: the producer was idempotent.
+    assert confluent_read(site, "survives", MESSAGES, partitions=1) == sent
+    victim.start()
+    victim.wait_for_line("listens on", timeout_s=60)
+    site.cluster.wait_brokers({node.node_id: "running" for node in site.cluster.brokers})
+
+
+GARBAGE = (b"GET / HTTP/1.1\r\n\r\n", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\4spam")
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
+def test_garbage_on_the_port_ends_one_connection(site: KafkaCluster, garbage: bytes) -> None:
+    port = next(iter(site.ports.values()))
+    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": f"{HOST}:{port}"})
+    with socket.create_connection((HOST, port), timeout=20) as caller:
+        caller.sendall(garbage)
+        with contextlib.suppress(ConnectionResetError):
+            assert caller.recv(1) == b""
+    assert len(client.list_topics(timeout=20).brokers) == 3

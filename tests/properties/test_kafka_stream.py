@@ -1,0 +1,78 @@
+"""Laws of a connection's stream: any cut gives the same frames, answers keep the requests' order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaquorum.runtime.kafka.answers import AnswerQueue
+from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
+
+SIZES = st.integers(0, 40) | st.sampled_from([65_531, 65_532, 65_533, 65_536, 70_000, 200_000, 2_500_000])
+
+
+def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
+    """Frames out of `data`, offered in pieces of at most the given sizes, over and over."""
+    frames: list[bytes] = []
+    position = turn = 0
+    while position < len(data):
+        room = buffer.get_buffer()
+        assert room
+        size = min(steps[turn % len(steps)], len(room), len(data) - position)
+        room[:size] = data[position : position + size]
+        frames += map(bytes, buffer.received(size))
+        position += size
+        turn += 1
+    return frames
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(SIZES, max_size=8),
+    steps=st.lists(st.sampled_from([1, 3, 4, 5, 100, 65_535, 65_536, 10**7]), min_size=1, max_size=4),
+)
+def test_any_split_of_the_stream_gives_the_same_frames(sizes: list[int], steps: list[int]) -> None:
+    if sum(sizes) / max(steps) > 20_000:
+        sizes = [size for size in sizes if size < 70_000][:2]
+    expected = [bytes([n % 251]) * size for n, size in enumerate(sizes, 1)]
+    stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in expected)
+    assert feed(FrameBuffer(3_000_000), stream, steps) == expected
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 101, 2**31 - 1])
+def test_a_length_that_no_frame_may_have_is_refused(length: int) -> None:
+    buffer = FrameBuffer(100)
+    stream = b"\0\0\0\3abc" + length.to_bytes(4, "big", signed=True)
+    with pytest.raises(FrameError, match=rf"announces {length} bytes.* allows 0 to 100"):
+        feed(buffer, stream, [1])
+
+
+def test_memory_follows_what_has_arrived_and_not_what_is_announced() -> None:
+    buffer = FrameBuffer(2**31 - 1)
+    feed(buffer, (2**31 - 1).to_bytes(4, "big") + bytes(70_000), [70_004])
+    assert sum(map(len, buffer._pieces)) <= 2 * 70_004
+
+
+@given(data=st.data(), count=st.integers(1, 30))
+def test_answers_leave_in_the_order_of_the_requests(data: st.DataObject, count: int) -> None:
+    queue = AnswerQueue(max_requests=count, max_bytes=10**6)
+    places = [queue.begin(10) for _ in range(count)]
+    assert not queue.has_room
+    left: list[bytes] = []
+    for place in data.draw(st.permutations(places)):
+        # Every third request has no answer; it does not hold back those after it.
+        left += map(bytes, queue.finish(place, [] if place % 3 == 2 else [b"%d" % place]))
+    assert left == [b"%d" % place for place in places if place % 3 != 2]
+    assert (len(queue), queue.bytes_under_way, queue.has_room) == (0, 0, True)
+
+
+def test_a_request_above_the_bound_of_bytes_goes_alone() -> None:
+    queue = AnswerQueue(max_requests=9, max_bytes=100)
+    first = queue.begin(500)
+    assert not queue.has_room
+    queue.finish(first, [b"x"])
+    assert queue.has_room
+    queue.begin(60)
+    queue.begin(60)
+    assert not queue.has_room

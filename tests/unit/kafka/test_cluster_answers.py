@@ -1,0 +1,165 @@
+"""What clients learn of the cluster: Metadata in every version, and DescribeCluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.parts import BrokerEndpoint
+from metaquorum.metadata.records.types import (
+    BrokerRecord,
+    PartitionRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+)
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.wire import codec
+from metaquorum.wire.messages import DescribeClusterRequest, MetadataRequest, MetadataResponse
+
+T1, T2, T3, NONE = b"\x01" * 16, b"\x02" * 16, b"\x03" * 16, bytes(16)
+D1, D2, D3, GONE = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16, b"\xdd" * 16
+ALL_LISTENERS = ("KAFKA", "PLAINTEXT")
+
+
+def broker(broker_id: int, directory: bytes, *listeners: str, fenced: bool = False) -> list[Any]:
+    ports = {"KAFKA": 9000, "PLAINTEXT": 8000}
+    end_points = tuple(
+        BrokerEndpoint(name, f"host-{broker_id}", ports[name] + broker_id, 0)
+        for name in listeners or ALL_LISTENERS
+    )
+    made: list[Any] = [
+        BrokerRecord(
+            broker_id,
+            bytes([broker_id]) * 16,
+            broker_id + 10,
+            end_points=end_points,
+            rack=f"r{broker_id}",
+            log_dirs=(directory,),
+        )
+    ]
+    return made if fenced else [*made, UnfenceBrokerRecord(broker_id, broker_id + 10)]
+
+
+def partition(topic: bytes, index: int, leader: int, directories: tuple[bytes, ...] = (D1, D2, D3)) -> Any:
+    return PartitionRecord(index, topic, (1, 2, 3), (1, 2), (), (), leader, 0, 4, 9, directories)
+
+
+def image() -> MetadataImage:
+    """Broker 1 is whole, 2 has no Kafka listener, 3 is fenced."""
+    records = [
+        *broker(1, D1),
+        *broker(2, D2, "PLAINTEXT"),
+        *broker(3, D3, fenced=True),
+        TopicRecord("orders", T1),
+        partition(T1, 0, 1),
+        partition(T1, 1, 2),
+        partition(T1, 2, -1),
+        partition(T1, 3, 1, (GONE, D2, D3)),
+        TopicRecord("__consumer_offsets", T2),
+    ]
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=1, records=records)
+    return state.image
+
+
+VIEW = Viewpoint(image=image(), cluster_id="c", node_id=1, listener="KAFKA")
+
+
+def topics(*names: str | bytes) -> MetadataRequest:
+    asked = [
+        MetadataRequest.MetadataRequestTopic(name=each)
+        if isinstance(each, str)
+        else MetadataRequest.MetadataRequestTopic(name=None, topic_id=each)
+        for each in names
+    ]
+    return MetadataRequest(topics=tuple(asked))
+
+
+def partitions_of(answer: MetadataResponse) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...]]]:
+    (topic,) = answer.topics
+    return [
+        (each.error_code, each.leader_id, each.replica_nodes, each.offline_replicas)
+        for each in topic.partitions
+    ]
+
+
+def test_a_client_sees_the_listener_that_it_came_through() -> None:
+    answer = answer_metadata(MetadataRequest(topics=None), 12, VIEW)
+    assert [(each.node_id, each.host, each.port, each.rack) for each in answer.brokers] == [
+        (1, "host-1", 9001, "r1")
+    ]
+    assert (answer.cluster_id, answer.controller_id) == ("c", 1)
+    assert [(each.name, each.topic_id, each.is_internal) for each in answer.topics] == [
+        ("__consumer_offsets", T2, True),
+        ("orders", T1, False),
+    ]
+
+
+def test_leaders_that_cannot_be_reached_are_errors() -> None:
+    replicas = (1, 2, 3)
+    expected = [
+        (0, 1, replicas, (2, 3)),
+        (72, -1, replicas, (2, 3)),  # its leader does not have this listener
+        (5, -1, replicas, (2, 3)),  # it has none
+        (0, 1, replicas, (1, 2, 3)),  # its directory is gone
+    ]
+    assert partitions_of(answer_metadata(topics("orders"), 6, VIEW)) == expected
+    old = [(5 if code == 72 else code, *rest) for code, *rest in expected]
+    assert partitions_of(answer_metadata(topics("orders"), 5, VIEW)) == old
+
+
+def test_version_0_leaves_out_replicas_that_are_away() -> None:
+    found = partitions_of(answer_metadata(topics("orders"), 0, VIEW))
+    assert [each[:3] for each in found] == [(9, 1, (1,)), (5, -1, (1,)), (5, -1, (1,)), (9, 1, (1,))]
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "found"),
+    [
+        (topics("orders", "orders", "none"), 12, [(0, "orders", T1), (3, "none", NONE)]),
+        (topics(T1, T3), 12, [(0, "orders", T1), (100, None, T3)]),
+        (topics(), 1, []),
+        (topics(), 0, [(0, "__consumer_offsets", T2), (0, "orders", T1)]),
+    ],
+)
+def test_topics_are_found_by_name_and_id(request_: MetadataRequest, version: int, found: Any) -> None:
+    answer = answer_metadata(request_, version, VIEW)
+    assert [(each.error_code, each.name, each.topic_id) for each in answer.topics] == found
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_every_version_can_be_written(version: int) -> None:
+    for request in (topics("orders", "none"), topics(T1) if version >= 12 else topics()):
+        answer = answer_metadata(request, version, VIEW)
+        frame = b"".join(codec.encode_response(3, version, 1, answer))
+        read = codec.decode_response(3, version, frame).body
+        assert [each.name for each in read.topics] == [each.name for each in answer.topics]
+
+
+def test_operations_are_named_where_they_are_asked_for() -> None:
+    asked = MetadataRequest(
+        topics=None, include_cluster_authorized_operations=True, include_topic_authorized_operations=True
+    )
+    answer = answer_metadata(asked, 8, VIEW)
+    assert answer.cluster_authorized_operations == 8096
+    assert {each.topic_authorized_operations for each in answer.topics} == {3576}
+    assert answer_metadata(topics("orders"), 8, VIEW).topics[0].topic_authorized_operations == -(2**31)
+
+
+def test_a_fenced_broker_names_no_brokers() -> None:
+    view = Viewpoint(image=None, cluster_id="c", node_id=1, listener="KAFKA")
+    answer = answer_metadata(topics("orders"), 12, view)
+    assert (answer.brokers, [(each.error_code, each.name) for each in answer.topics]) == ((), [(5, "orders")])
+    assert answer_describe_cluster(DescribeClusterRequest(), view).error_code == 8
+
+
+def test_describe_cluster_names_fenced_brokers_only_where_asked() -> None:
+    answer = answer_describe_cluster(DescribeClusterRequest(), VIEW)
+    assert [(each.broker_id, each.port, each.is_fenced) for each in answer.brokers] == [(1, 9001, False)]
+    answer = answer_describe_cluster(DescribeClusterRequest(include_fenced_brokers=True), VIEW)
+    assert [(each.broker_id, each.is_fenced) for each in answer.brokers] == [(1, False), (3, True)]
+    for endpoint_type, code in ((2, 114), (7, 115)):
+        request = DescribeClusterRequest(endpoint_type=endpoint_type)
+        assert answer_describe_cluster(request, VIEW).error_code == code

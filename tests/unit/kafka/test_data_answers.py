@@ -1,0 +1,206 @@
+"""Produce, Fetch, ListOffsets and InitProducerId before a core that the test answers for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metaquorum.broker.server.kafka.data import DataHandlers
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.storage.types import LogPosition
+from metaquorum.wire import codec
+from metaquorum.wire.messages import (
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+)
+from tests.unit.server.test_data_service import ORDERS, Core, image
+
+CLIENT = Client(listener="KAFKA", address="127.0.0.1")
+STRANGE = b"?" * 16
+
+
+class Site:
+    def __init__(self) -> None:
+        self.core = Core()
+        self.handlers = DataHandlers(self.core.requests, image)
+
+    async def ask(self, api: str, version: int, body: Any, answer: Any = None) -> Any:
+        """What a handler answers; `answer` is what the core says to the one request that it gets."""
+        keys = {"produce": 0, "fetch": 1, "list_offsets": 2, "init_producer_id": 22}
+        frame = b"".join(codec.encode_request(codec.RequestHeader(keys[api], version, 1), body))
+        task = asyncio.ensure_future(getattr(self.handlers, api)(codec.decode_request(frame), CLIENT))
+        if answer is not None:
+            (event,) = await self.core.until(1)
+            self.core.answer(event, answer)
+        response = await task
+        if response is not None:
+            codec.encode_response(keys[api], version, 1, response)
+        return response
+
+    @property
+    def asked(self) -> Any:
+        (event,) = self.core.events
+        return event.request
+
+
+def produce(name: str = "orders", topic_id: bytes = bytes(16), **fields: Any) -> ProduceRequest:
+    parts = tuple(ProduceRequest.PartitionProduceData(index=n, records=b"r%d" % n) for n in range(2))
+    topic = ProduceRequest.TopicProduceData(name=name, topic_id=topic_id, partition_data=parts)
+    return ProduceRequest(**{"acks": -1, "timeout_ms": 9, "topic_data": (topic,), **fields})
+
+
+def codes(response: Any) -> list[int]:
+    return [part.error_code for topic in response.responses for part in topic.partition_responses]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "topic_id"),
+    [(3, "orders", bytes(16)), (9, "orders", bytes(16)), (10, "orders", bytes(16)), (13, "", ORDERS)],
+)
+async def test_produce_by_name_and_by_id(version: int, name: str, topic_id: bytes) -> None:
+    site = Site()
+    moved = core.ProduceResult(
+        key=(ORDERS, 1), error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message="moved", leader=3, leader_epoch=7
+    )
+    answer = core.ProduceResponse(results=(core.ProduceResult(key=(ORDERS, 0), base_offset=40), moved))
+    response = await site.ask("produce", version, produce(name, topic_id), answer)
+    assert [(part.key, part.records) for part in site.asked.partitions] == [
+        ((ORDERS, 0), b"r0"),
+        ((ORDERS, 1), b"r1"),
+    ]
+    (topic,) = response.responses
+    first, second = topic.partition_responses
+    assert (topic.name, topic.topic_id, first.error_code, first.base_offset) == (name, topic_id, 0, 40)
+    leader = second.current_leader
+    assert (second.error_code, second.base_offset) == (6, -1)
+    assert (leader.leader_id, leader.leader_epoch) == ((3, 7) if version >= 10 else (-1, -1))
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "code"),
+    [
+        (9, produce("nobody"), 3),
+        (13, produce("", STRANGE), 100),
+        (2, produce(), 35),
+        (9, produce(transactional_id="t"), 48),
+        (
+            9,
+            produce(
+                topic_data=(
+                    ProduceRequest.TopicProduceData(
+                        name="orders", partition_data=(ProduceRequest.PartitionProduceData(records=None),)
+                    ),
+                )
+            ),
+            87,
+        ),
+    ],
+)
+async def test_what_is_refused_before_the_core(version: int, body: ProduceRequest, code: int) -> None:
+    site = Site()
+    assert set(codes(await site.ask("produce", version, body))) == {code}
+    assert site.core.events == []
+
+
+async def test_a_busy_broker_answers_what_every_producer_repeats() -> None:
+    busy = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
+    assert codes(await Site().ask("produce", 9, produce(), busy)) == [19, 19]
+
+
+async def test_acks_0_has_no_answer_and_an_error_ends_the_connection() -> None:
+    results = tuple(core.ProduceResult(key=(ORDERS, index)) for index in range(2))
+    stored = core.ProduceResponse(results=results)
+    assert await Site().ask("produce", 9, produce(acks=0), stored) is None
+    with pytest.raises(EndConnection, match="failed with error 3"):
+        await Site().ask("produce", 9, produce("nobody", acks=0))
+
+
+def fetch(name: str = "orders", topic_id: bytes = bytes(16), **fields: Any) -> FetchRequest:
+    part = FetchRequest.FetchPartition(partition=1, fetch_offset=5, partition_max_bytes=100)
+    topics = [FetchRequest.FetchTopic(topic=name, topic_id=topic_id, partitions=(part,))]
+    if fields.pop("unknown", False):
+        strange = STRANGE if topic_id != bytes(16) else bytes(16)
+        topics.append(FetchRequest.FetchTopic(topic="nobody", topic_id=strange, partitions=(part,)))
+    return FetchRequest(**{"max_wait_ms": 500, "min_bytes": 1, "topics": tuple(topics), **fields})
+
+
+FETCHED = core.FetchedPartition(
+    key=(ORDERS, 1), high_watermark=9, log_start_offset=2, records=b"x" * 2000, diverging=LogPosition(3, 4)
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "body", "unknown_code"),
+    [
+        (11, fetch(unknown=True), 3),
+        (12, fetch(unknown=True), 3),
+        (16, fetch("", ORDERS, unknown=True), 100),
+        (18, fetch("", ORDERS, unknown=True), 100),
+    ],
+)
+async def test_fetch_by_name_and_by_id(version: int, body: FetchRequest, unknown_code: int) -> None:
+    site = Site()
+    answer = core.FetchResponse(session_id=0, partitions=(FETCHED,))
+    response = await site.ask("fetch", version, body, answer)
+    # What does not exist is told at once, and not after the wait for records.
+    assert site.asked.max_wait_ms == 0
+    (found,), (missing,) = (topic.partitions for topic in response.responses)
+    assert (found.partition_index, found.error_code, found.high_watermark) == (1, 0, 9)
+    assert (found.last_stable_offset, found.log_start_offset, found.aborted_transactions) == (9, 2, None)
+    assert found.records is FETCHED.records
+    diverging = found.diverging_epoch
+    assert (diverging.epoch, diverging.end_offset) == ((3, 4) if version >= 12 else (-1, -1))
+    assert missing.error_code == unknown_code
+
+
+async def test_a_client_keeps_no_session() -> None:
+    site = Site()
+    answer = core.FetchResponse(session_id=0, partitions=(FETCHED,))
+    response = await site.ask("fetch", 12, fetch(session_epoch=0, isolation_level=1), answer)
+    assert (response.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (0, -1, 500)
+    assert response.responses[0].partitions[0].aborted_transactions == ()
+    again = await Site().ask("fetch", 12, fetch(session_id=4, session_epoch=1))
+    assert (again.error_code, again.responses) == (70, ())
+
+
+async def test_a_refusal_of_a_whole_fetch_has_its_place_in_every_version() -> None:
+    refused = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "stopping")
+    response = await Site().ask("fetch", 12, fetch(), refused)
+    assert (response.error_code, response.responses) == (6, ())
+    response = await Site().ask("fetch", 4, fetch(), refused)
+    assert [part.error_code for topic in response.responses for part in topic.partitions] == [6]
+
+
+async def test_offsets_of_known_and_unknown_topics() -> None:
+    parts = (ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=-2),)
+    body = ListOffsetsRequest(
+        topics=tuple(
+            ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=parts) for name in ("orders", "nobody")
+        )
+    )
+    found = core.ListedOffset(key=(ORDERS, 1), offset=7, timestamp_ms=-1, leader_epoch=2)
+    for version in (1, 6):
+        site = Site()
+        response = await site.ask("list_offsets", version, body, core.ListOffsetsResponse(results=(found,)))
+        assert [each.timestamp_ms for each in site.asked.partitions] == [-2]
+        first, second = (topic.partitions[0] for topic in response.topics)
+        assert (first.error_code, first.offset, second.error_code) == (0, 7, 3)
+
+
+async def test_producer_ids_are_given_without_transactions_only() -> None:
+    answer = core.InitProducerIdResponse(producer_id=5, producer_epoch=1)
+    asked = InitProducerIdRequest(transactional_id=None)
+    response = await Site().ask("init_producer_id", 4, asked, answer)
+    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 5, 1)
+    refused = ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no ids yet")
+    assert (
+        await Site().ask("init_producer_id", 0, InitProducerIdRequest(transactional_id=None), refused)
+    ).error_code == 14
+    response = await Site().ask("init_producer_id", 4, InitProducerIdRequest(transactional_id="t"))
+    assert (response.error_code, response.producer_id) == (42, -1)

@@ -1,0 +1,92 @@
+"""Kafka listeners as a broker is configured with them: names, TLS, addresses that are taken."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.runtime.kafka.listener import KafkaListeners
+from metaquorum.runtime.kafka.services import Features, Services
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.wire import codec
+from metaquorum.wire.messages import ApiVersionsRequest
+from tests.unit.server.nodes import Site, free_port, new_site
+from tests.unit.server.test_servers import certificate_files
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+def test_the_name_of_a_listener_says_what_it_speaks(site: Site) -> None:
+    listeners = "KAFKA://:9001,PLAINTEXT://:9002,KAFKA_SSL://:9003"
+    config = load_config(site.broker_file({"listeners": listeners}))
+    assert [each.name for each in config.kafka_listeners] == ["KAFKA", "KAFKA_SSL"]
+    assert [each.name for each in config.grpc_listeners] == ["PLAINTEXT"]
+    assert config.peer_listener is not None and config.peer_listener.name == "PLAINTEXT"
+    with pytest.raises(ConfigError, match="every listener speaks Kafka's protocol"):
+        load_config(site.broker_file({"listeners": "KAFKA://:9001"}))
+
+
+async def test_an_address_that_is_taken_is_one_clear_line(site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        listeners = f"PLAINTEXT://127.0.0.1:{free_port()},KAFKA://127.0.0.1:{port}"
+        found = KafkaListeners(load_config(site.broker_file({"listeners": listeners})), None)
+        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            found.bind()
+
+
+async def ask(port: int, context: ssl.SSLContext) -> int:
+    """How many APIs are offered, asked over TLS."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        frame = b"".join(codec.encode_request(codec.RequestHeader(18, 0, 1, "me"), ApiVersionsRequest()))
+        writer.write(len(frame).to_bytes(4, "big") + frame)
+        async with asyncio.timeout(20):
+            size = int.from_bytes(await reader.readexactly(4), "big")
+            return len(codec.decode_response(18, 0, await reader.readexactly(size)).body.api_keys)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_auth: str) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    for name in ("node", "client"):
+        certificate_files(tmp_path, name, authority)
+    port = free_port()
+    path = site.broker_file(
+        {
+            "listeners": f"PLAINTEXT://127.0.0.1:{site.broker_port},KAFKA://127.0.0.1:{port}",
+            "listener.security.protocol.map": "KAFKA:SSL",
+            "ssl.keystore.location": str(tmp_path / "node.pem"),
+            "ssl.truststore.location": str(tmp_path / "authority.crt"),
+            "ssl.client.auth": client_auth,
+        }
+    )
+    config = load_config(path)
+    listeners = KafkaListeners(config, TlsMaterial.load(config.tls))
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)))
+    try:
+        context = ssl.create_default_context(cafile=tmp_path / "authority.crt")
+        if client_auth == "required":
+            with pytest.raises((OSError, asyncio.IncompleteReadError)):
+                await ask(port, context)
+            context.load_cert_chain(tmp_path / "client.pem")
+        assert await ask(port, context) == 1
+        with pytest.raises(ssl.SSLError):
+            await ask(port, ssl.create_default_context())
+    finally:
+        await listeners.close()

@@ -23,6 +23,7 @@ BENCHES = (
     "create",
     "failover",
     "failover_clock",
+    "voters",
     "replay",
     "tools",
     "bisect",

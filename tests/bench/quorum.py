@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc.aio
 
+from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
@@ -111,7 +112,11 @@ def registration(broker_id: int, cluster_id: str) -> broker.RegisterBrokerReques
         cluster_id=cluster_id,
         incarnation_id=os.urandom(16),
         endpoints=[common.Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9, security_protocol=0)],
-        features=[common.Feature(name="metadata.version", min_supported_version=1, max_supported_version=19)],
+        features=[
+            common.Feature(
+                name="metadata.version", min_supported_version=1, max_supported_version=MAX_METADATA_VERSION
+            )
+        ],
         directories=[os.urandom(16)],
     )
 

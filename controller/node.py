@@ -271,7 +271,7 @@ class ControllerNode:
             self.ledger,
             self.sessions,
             self._rng,
-            voters=lambda: frozenset(self.raft.voters),
+            quorum=self.raft,
             incarnation_id=self.incarnation_id,
             now_ms=self.now_ms,
             log_is_empty=not self.replica.holds_metadata,

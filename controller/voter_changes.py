@@ -1,4 +1,5 @@
-"""Changes of voters between a client's requests and Raft's (KIP-853). Raft decides; this only translates.
+"""Changes of voters between a client's requests and Raft's (KIP-853). Raft decides; this translates, and
+finds out what the first voters' record has to say when a quorum is upgraded.
 
 A client's request goes into Raft under the negative of its key, so that Raft's answers to clients and those
 to peers are distinguished by their keys.
@@ -6,9 +7,13 @@ to peers are distinguished by their keys.
 
 from __future__ import annotations
 
+from metaquorum.controller.answers import not_controller
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.settings.feature_levels import unsupported_by
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.records.control import Voter
+from metaquorum.metadata.features import KRAFT_VERSION, metadata_version_name, needed_metadata_version
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import Done
 from metaquorum.metadata.requests.voters import (
     AddRaftVoterRequest,
@@ -17,6 +22,7 @@ from metaquorum.metadata.requests.voters import (
     UpgradeKRaftVersionRequest,
 )
 from metaquorum.raft import messages as raft
+from metaquorum.raft.core import RaftCore
 from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
 
 VOTER_CHANGES = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpgradeKRaftVersionRequest)
@@ -50,6 +56,58 @@ def raft_request(request: RaftVoterRequest, config: ControllerConfig) -> raft.Vo
                 voters=VoterSet(voter_node(voter) for voter in request.voters),
                 timeout_ms=timeout_ms,
             )
+
+
+def upgrade_request(
+    level: int, image: MetadataImage, raft_core: RaftCore
+) -> UpgradeKRaftVersionRequest | ApiError:
+    """What raises kraft.version to `level`: the configured voters, each as it registered, with the directory
+    that it votes from; or why it cannot be raised yet."""
+    if not raft_core.is_leader:
+        return not_controller(raft_core.node_id, raft_core.leader_id)
+    if level <= raft_core.kraft_version:
+        return UpgradeKRaftVersionRequest(kraft_version=level, voters=())
+    needed, ids = needed_metadata_version(KRAFT_VERSION, level), frozenset(raft_core.voters)
+    problem = unsupported_by(image, KRAFT_VERSION, level, raft_core.node_id, ids)
+    if image.features.metadata_version < needed:
+        problem = f"it needs metadata.version {metadata_version_name(needed)}: upgrade that first"
+    voters = []
+    for known in () if problem else raft_core.describe(now_ms=0):
+        if not known.is_voter:
+            continue
+        voter = _registered(image, known.node_id, known.directory_id)
+        problem = problem or (voter if isinstance(voter, str) else None)
+        if isinstance(voter, Voter):
+            voters.append(voter)
+    if problem is not None:
+        return ApiError(ErrorCode.INVALID_UPDATE_VERSION, problem)
+    return UpgradeKRaftVersionRequest(kraft_version=level, voters=tuple(voters))
+
+
+def _registered(image: MetadataImage, node_id: int, directory_id: bytes) -> Voter | str:
+    """A voter's entry in the first voters' record, or what is in the way."""
+    known = image.controllers.get(node_id)
+    if known is None:
+        return f"controller {node_id} has not registered: start it, then retry"
+    if not directory_id:
+        return f"controller {node_id} has not fetched from this leader yet: start it, then retry"
+    nowhere = [each.host for each in known.endpoints if each.host in ("", "0.0.0.0", "::")]
+    if nowhere or not known.endpoints:
+        return (
+            f"controller {node_id} listens on every interface and names no host: set its advertised.listeners"
+            " and restart it, then retry"
+        )
+    supported = next((each for each in known.features if each.name == KRAFT_VERSION), None)
+    low, high = (
+        (0, 0)
+        if supported is None
+        else (
+            supported.min_supported_version,
+            supported.max_supported_version,
+        )
+    )
+    endpoints = tuple(VoterEndpoint(each.name.upper(), each.host, each.port) for each in known.endpoints)
+    return Voter(node_id, directory_id, endpoints, KRaftVersionFeature(low, high))
 
 
 def voter_node(voter: Voter) -> VoterNode:

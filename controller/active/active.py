@@ -6,7 +6,6 @@ belongs to, and when there is something to do without being asked. Appends and a
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import assert_never
 
@@ -16,7 +15,7 @@ from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
 from metaquorum.controller.active.broker_registration import decide_register_broker, decide_unregister_broker
 from metaquorum.controller.active.heartbeats import decide_heartbeat
 from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn, outcome_of, refused
-from metaquorum.controller.active.state import ActiveState
+from metaquorum.controller.active.state import ActiveState, Quorum
 from metaquorum.controller.active.steps import Steps
 from metaquorum.controller.active.work import RemoveBroker, Work
 from metaquorum.controller.brokers import broker_ids
@@ -74,7 +73,7 @@ _TOPICS_REQUESTS = (
 
 
 class ActiveController:
-    """See the module. `voters`: the ids of those in force; `incarnation_id`: this process's.
+    """See the module. `quorum`: who votes now; `incarnation_id`: this process's.
     `log_is_empty`: no one has ever written to this cluster."""
 
     def __init__(
@@ -84,7 +83,7 @@ class ActiveController:
         sessions: Sessions,
         rng: Random,
         *,
-        voters: Callable[[], frozenset[int]],
+        quorum: Quorum,
         incarnation_id: bytes,
         now_ms: int,
         log_is_empty: bool,
@@ -93,7 +92,7 @@ class ActiveController:
         self._ledger = ledger
         self._sessions = sessions
         self._state = ActiveState(
-            config, ledger, sessions, rng, voters=voters, incarnation_id=incarnation_id, now_ms=now_ms
+            config, ledger, sessions, rng, quorum=quorum, incarnation_id=incarnation_id, now_ms=now_ms
         )
         self._broker_ids = BrokerIdPresence(self._state, now_ms)
         self._steps = Steps(self._state, self._broker_ids, now_ms, log_is_empty=log_is_empty)
@@ -224,7 +223,12 @@ class ActiveController:
     def _settings(self, key: int, request: SettingsRequest, wall_ms: int) -> Outcome:
         state = self._state
         result = decide_settings(
-            state.image, request, self._config, voters=state.voters, wall_ms=wall_ms, new_id=state.new_id
+            state.image,
+            request,
+            self._config,
+            voters=state.voters,
+            wall_ms=wall_ms,
+            new_id=state.new_id,
         )
         outcome = outcome_of(key, result)
         if isinstance(request, UpdateFeaturesRequest):

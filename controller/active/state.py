@@ -6,8 +6,9 @@ Never logged, gone with leadership.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container, Iterable
 from random import Random
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -34,8 +35,15 @@ from metaquorum.metadata.requests.common import Done
 from metaquorum.storage.uuids import random_uuid
 
 
+class Quorum(Protocol):
+    """Who votes, as Raft has it now."""
+
+    @property
+    def voters(self) -> Iterable[int]: ...
+
+
 class ActiveState:
-    """`voters` are the ids of those in force now; `incarnation_id` is this process's. `work` is what is being
+    """`quorum` is asked when it matters; `incarnation_id` is this process's. `work` is what is being
     done in slices, oldest first; `appended_ms`: when this leadership wrote last."""
 
     def __init__(
@@ -45,7 +53,7 @@ class ActiveState:
         sessions: Sessions,
         rng: Random,
         *,
-        voters: Callable[[], frozenset[int]],
+        quorum: Quorum,
         incarnation_id: bytes,
         now_ms: int,
     ) -> None:
@@ -53,7 +61,7 @@ class ActiveState:
         self.ledger = ledger
         self.sessions = sessions
         self.rng = rng
-        self._voters = voters
+        self._quorum = quorum
         self.incarnation_id = incarnation_id
         self.work: dict[WorkKey, Work] = {}
         self.appended_ms = now_ms
@@ -78,7 +86,7 @@ class ActiveState:
     @property
     def voters(self) -> frozenset[int]:
         """The ids of the voters, which can change while this node decides."""
-        return self._voters()
+        return frozenset(self._quorum.voters)
 
     def new_id(self) -> bytes:
         """A uuid that no one has."""

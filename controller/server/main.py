@@ -15,6 +15,7 @@ from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.node_status import node_status
 from metaquorum.controller.server.broker_ids_service import BrokerIdsService
+from metaquorum.controller.server.joining import Joining
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.partitions_service import PartitionsService
 from metaquorum.controller.server.reassignments_service import ReassignmentsService
@@ -147,6 +148,8 @@ class ControllerProcess:
         self._health = Health(server)
         asks = AdminClient(self._controllers.addresses, tls=tls, rng=rng)
         self._registration = SelfRegistration(self.node, asks, rng)
+        joins = config.text("controller.quorum.auto.join.enable") == "true"
+        self._joining = Joining(self._raft, asks, rng, enabled=joins)
         self._lines = MetadataLines(replica.image)
         self._standing = Standing(lambda: self._raft.state.other_voters)
         self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
@@ -162,7 +165,8 @@ class ControllerProcess:
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)
-        add_SettingsServicer_to_server(SettingsService(self._requests, hints), self._server)
+        settings = SettingsService(self._requests, hints, self.voter_changes)
+        add_SettingsServicer_to_server(settings, self._server)
         add_VotersServicer_to_server(VotersService(self.voter_changes, hints), self._server)
         view = SettingsViewService(images, node_id=self._config.node_id, hints=hints)
         add_SettingsViewServicer_to_server(view, self._server)
@@ -187,6 +191,7 @@ class ControllerProcess:
                 self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
             )
             self._requests.refuse_all(gone)
+            await self._joining.close()
             await self._registration.close()
             await self._server.stop(STOP_GRACE_S)
             await self._transport.close()
@@ -231,6 +236,7 @@ class ControllerProcess:
         raft, node = self._raft, self.node
         self._controllers.let_go(self._client)
         self._registration.poke()
+        self._joining.poke()
         self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
         takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)
         self._health.update(takes_part and not raft.is_observer)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from metaquorum.controller.server.services import ask
+from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.requests import common as base
 from metaquorum.metadata.requests import settings as api
 from metaquorum.proto import metadata_pb2 as common
@@ -22,15 +24,22 @@ Pb = TypeVar("Pb")
 class SettingsService(SettingsServicer):
     """See the module. What is refused is the response's `error` field."""
 
-    def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
+    def __init__(self, requests: WaitingRequests, hints: Hints, voter_changes: VoterChanges) -> None:
         self._requests = requests
         self._hints = hints
+        self._voter_changes = voter_changes
 
     async def AlterConfigs(self, request: pb.AlterConfigsRequest, context: Any) -> pb.SettingsResponse:
         return await self._results(lambda: codec.ALTER_CONFIGS.from_pb(request))
 
     async def UpdateFeatures(self, request: pb.UpdateFeaturesRequest, context: Any) -> pb.SettingsResponse:
-        return await self._results(lambda: codec.UPDATE_FEATURES.from_pb(request))
+        try:
+            decoded = codec.UPDATE_FEATURES.from_pb(request)
+        except ApiError as error:
+            return pb.SettingsResponse(error=self._error(error))
+        if [update.name for update in decoded.updates] == [KRAFT_VERSION]:
+            return codec.RESULTS.answer_to_pb(await self._voter_changes.upgrade(decoded), self._hints)
+        return await self._results(lambda: decoded)
 
     async def CreateAcls(self, request: pb.CreateAclsRequest, context: Any) -> pb.SettingsResponse:
         return await self._results(lambda: codec.CREATE_ACLS.from_pb(request))

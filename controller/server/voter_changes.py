@@ -10,11 +10,17 @@ from dataclasses import replace
 
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
+from metaquorum.controller.voter_changes import upgrade_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
-from metaquorum.metadata.requests.common import Done
+from metaquorum.metadata.requests.common import Done, ReadImageRequest, ReadImageResponse
 from metaquorum.metadata.requests.controller_status import NodeStatus
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RaftVoterRequest
+from metaquorum.metadata.requests.settings import SettingResult, SettingsResponse, UpdateFeaturesRequest
+from metaquorum.metadata.requests.voters import (
+    AddRaftVoterRequest,
+    RaftVoterRequest,
+    UpgradeKRaftVersionRequest,
+)
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.requests import WaitingRequests
@@ -48,6 +54,26 @@ class VoterChanges:
                 return _too_old(found.voter, self._raft.kraft_version) or Done()
             request = found
         return await ask(self._requests, request, Done)
+
+    async def upgrade(self, request: UpdateFeaturesRequest) -> SettingsResponse | ApiError:
+        """The only update in `request`, which is kraft.version's."""
+        (update,) = request.updates
+        image = await ask(self._requests, ReadImageRequest(linearizable=False), ReadImageResponse)
+        if isinstance(image, ApiError):
+            return image
+        found = upgrade_request(update.level, image.image, self._raft)
+        answer: Done | ApiError = found if isinstance(found, ApiError) else Done()
+        is_upgrade = update.level > self._raft.kraft_version
+        if isinstance(found, UpgradeKRaftVersionRequest) and not (request.validate_only and is_upgrade):
+            answer = await ask(self._requests, found, Done)
+        if isinstance(answer, ApiError):
+            if answer.code is not ErrorCode.INVALID_UPDATE_VERSION:
+                return answer
+            text = f"{update.name} cannot become {update.level}: {answer.message}"
+            return SettingsResponse(
+                results=(SettingResult(subject=update.name, error=answer.code, message=text),)
+            )
+        return SettingsResponse(results=(SettingResult(subject=update.name),))
 
     def _why_not_here(self, request: AddRaftVoterRequest) -> ApiError | None:
         """What Raft would say as well, before the new node is asked in vain."""

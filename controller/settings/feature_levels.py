@@ -86,7 +86,7 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int, voters: 
     if update.level < 0:
         return "a level is at least 0"
     if update.name == KRAFT_VERSION:
-        return "it concerns the quorum's own records and is set when directories are formatted"
+        return "it is written by the quorum itself: change it in a request of its own"
     unsupported = unsupported_by(image, update.name, update.level, node_id, voters)
     if unsupported is not None:
         return unsupported

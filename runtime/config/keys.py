@@ -42,6 +42,16 @@ _NODE = (
         "does not know the leader asks them; all else about the quorum is in the metadata log.",
     ),
     Key(
+        "controller.quorum.auto.join.enable",
+        "choice",
+        "false",
+        "Whether a controller that observes a quorum with dynamic voters asks to be made a voter. It first "
+        "removes the entry that its id has with another directory. Stop such a controller before "
+        "`quorum remove-voter`, or it comes back.",
+        roles=(CONTROLLER,),
+        choices=("false", "true"),
+    ),
+    Key(
         "listeners",
         "list",
         None,

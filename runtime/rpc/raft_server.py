@@ -42,6 +42,9 @@ OTHERS_BYTES_PER_TURN = 1 << 18
 """Answers to callers that are no peers, in one turn of the loop. A turn must be short: gRPC takes one new
 call in every second turn, and heartbeats are calls. At most REQUESTS_PER_STREAM_MAX of one caller wait."""
 
+WRITE_ENDS_S = 1.0
+"""The time that a write to a caller that ended its stream may take to fail."""
+
 OTHERS_PAUSE_S = 0.002
 OTHERS_LATE = 4
 OTHERS_PAUSE_MAX_S = 0.1
@@ -82,6 +85,13 @@ class _Stream:
             self._start()
         elif self._later is None:
             self._later = self.loop.call_soon(lambda: self.loop.call_soon(self._start))
+
+    async def finish(self) -> None:
+        """Nothing more is written. A write that is under way ends first: gRPC takes no status beside it."""
+        self.open = False
+        self.outbound.clear()
+        if self._writer is not None:
+            await asyncio.wait({self._writer}, timeout=WRITE_ENDS_S)
 
     def close(self) -> None:
         """The caller is gone."""
@@ -170,7 +180,9 @@ class RaftService:
         stream = _Stream(loop, context)
         try:
             await self._read(stream, context)
+            await stream.finish()
         except raft_codec.EnvelopeError as error:
+            await stream.finish()
             _log.warning("closed the stream of a peer that sent an invalid Raft request: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:

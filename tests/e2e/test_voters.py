@@ -81,7 +81,7 @@ def test_a_quorum_of_one_grows_to_three_and_survives_what_it_can_then(tmp_path: 
 
         cluster.wait(replaced, "the emptied voter to be replaced by itself")
         cluster.kill_all(cluster.nodes)
-        assert all(len(node.snapshots()) > 1 for node in cluster.controllers), "they start from snapshots"
+        assert any(len(node.snapshots()) > 1 for node in cluster.controllers), "one starts from its own"
         for node in cluster.nodes:
             node.start()
         cluster.wait_leader()

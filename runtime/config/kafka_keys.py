@@ -1,4 +1,5 @@
-"""The names of Apache Kafka's configuration keys for brokers and controllers, as of 3.7, with those of 3.9.
+"""The names of Apache Kafka's configuration keys for brokers and controllers, as of 3.7, with those of 3.9, and
+what we have of later ones.
 
 Owns the list, from which it is told whether a key that is not ours is Kafka's or a mistake. Names only: what
 ours mean is `config_keys`'s, and what becomes of the others `config_foreign`'s.
@@ -15,7 +16,8 @@ broker.session.timeout.ms client.quota.callback.class compression.type config.pr
 connection.failed.authentication.delay.ms connections.max.idle.ms connections.max.reauth.ms
 control.plane.listener.name controlled.shutdown.enable controlled.shutdown.max.retries
 controlled.shutdown.retry.backoff.ms controller.listener.names controller.quorum.append.linger.ms
-controller.quorum.bootstrap.servers controller.quorum.election.backoff.max.ms
+controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+controller.quorum.election.backoff.max.ms
 controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms
 controller.quorum.request.timeout.ms controller.quorum.retry.backoff.ms controller.quorum.voters
 controller.quota.window.num controller.quota.window.size.seconds controller.socket.timeout.ms

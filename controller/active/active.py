@@ -227,6 +227,7 @@ class ActiveController:
             request,
             self._config,
             voters=state.voters,
+            kraft_version=state.kraft_version,
             wall_ms=wall_ms,
             new_id=state.new_id,
         )

@@ -41,6 +41,9 @@ class Quorum(Protocol):
     @property
     def voters(self) -> Iterable[int]: ...
 
+    @property
+    def kraft_version(self) -> int: ...
+
 
 class ActiveState:
     """`quorum` is asked when it matters; `incarnation_id` is this process's. `work` is what is being
@@ -87,6 +90,11 @@ class ActiveState:
     def voters(self) -> frozenset[int]:
         """The ids of the voters, which can change while this node decides."""
         return frozenset(self._quorum.voters)
+
+    @property
+    def kraft_version(self) -> int:
+        """From 1 on, voters are records in the log."""
+        return self._quorum.kraft_version
 
     def new_id(self) -> bytes:
         """A uuid that no one has."""

@@ -42,15 +42,26 @@ def own_registration(
     )
 
 
-def decide_register_controller(image: MetadataImage, request: RegisterControllerRequest) -> ControllerResult:
+def decide_register_controller(
+    image: MetadataImage, request: RegisterControllerRequest, *, static_voters: frozenset[int] | None = None
+) -> ControllerResult:
     """The newest incarnation of a controller replaces an earlier one. One that observes registers too: its
-    registration says where it listens when it is made a voter."""
+    registration says where it listens when it is made a voter. `static_voters`: at kraft.version 0 the only
+    controllers."""
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
         text = (
             "the cluster's metadata.version does not support controller registrations: raise it to "
             "3.7-IV0 or above"
         )
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+    problem = None
+    if static_voters is not None and request.controller_id not in static_voters:
+        problem = "is not a voter: correct its node.id or controller.quorum.voters"
+    elif request.controller_id in image.brokers:
+        problem = "has the id of a broker: give it its own node.id"
+    if problem is not None:
+        text = f"controller {request.controller_id} {problem}"
+        return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
     if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
         text = "the incarnation id is not a uuid: send 16 bytes that are random for each start"
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)

@@ -38,6 +38,7 @@ def decide_settings(  # noqa: PLR0911
     config: ControllerConfig,
     *,
     voters: frozenset[int],
+    kraft_version: int,
     wall_ms: int,
     new_id: Callable[[], bytes],
 ) -> ControllerResult:
@@ -64,6 +65,7 @@ def decide_settings(  # noqa: PLR0911
         case AllocateProducerIdsRequest():
             return decide_allocate_producer_ids(image, request)
         case RegisterControllerRequest():
-            return decide_register_controller(image, request)
+            static = voters if kraft_version == 0 else None
+            return decide_register_controller(image, request, static_voters=static)
         case _:
             assert_never(request)

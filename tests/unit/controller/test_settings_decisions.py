@@ -83,6 +83,7 @@ def decide(image, request, **changes):
     ids = itertools.count(1)
     fields = {
         "config": CONFIG,
+        "kraft_version": 0,
         "voters": VOTERS,
         "wall_ms": NOW,
         "new_id": lambda: bytes(15) + bytes([next(ids)]),

@@ -19,6 +19,8 @@ import pytest
 from metaquorum.cli.layout import free_ports
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-clients")]
+
 HOST = "127.0.0.1"
 MESSAGES = 500
 

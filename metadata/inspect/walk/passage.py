@@ -39,6 +39,8 @@ class Passage:
         while isinstance(item := self._take(), BatchRun):
             fits = item.base_offset == expected and is_before(item, limit)
             self._opened = split(item) if fits else item.batches()
+            if fits:
+                expected = item.next_offset  # where `split` gives nothing, another run may come
         return item
 
     def put_back(self, item: RecordBatch) -> None:

@@ -103,7 +103,7 @@ class VoterSet:
     def is_voter(self, node_id: int, directory_id: bytes) -> bool:
         """True when this node with this directory votes."""
         voter = self._voters.get(node_id)
-        return voter is not None and voter.directory_id in (None, directory_id)
+        return voter is not None and voter.is_replica(node_id, directory_id)
 
     def with_voter(self, voter: VoterNode) -> VoterSet:
         """With one voter more, or with another entry for one that is here."""

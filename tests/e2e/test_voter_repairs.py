@@ -4,6 +4,7 @@ acknowledged is lost, and no repair leaves the quorum without an active controll
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import shutil
 from collections.abc import Iterator
@@ -145,6 +146,30 @@ def _ports(cluster: DynamicCluster, node_id: int) -> list[int]:
     if quorum.open_change is not None:
         return []
     return [each.port for voter in quorum.voters if voter.node_id == node_id for each in voter.endpoints]
+
+
+def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
+    with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
+        cluster.start()
+        with under_load(cluster, "static to dynamic"):
+            for command in commands_of("From static to dynamic voters"):
+                run_cli(*command, "--bootstrap", cluster.bootstrap)
+            quorum = cluster.quorum()
+            assert quorum.kraft_version == 1
+            for node in cluster.controllers:
+                node.set_properties(
+                    {
+                        "controller.quorum.voters": None,
+                        "controller.quorum.bootstrap.servers": cluster.bootstrap,
+                        "controller.listener.names": "CONTROLLER",
+                    }
+                )
+                node.stop()
+                node.start()
+                cluster.wait_caught_up(node)
+        found = json.loads(run_cli("quorum", "describe", "--json", "--bootstrap", cluster.bootstrap).stdout)
+        assert found["kraftVersion"] == 1 and found["currentVoters"] == [3000, 3001, 3002]
+        cluster.assert_no_bugs()
 
 
 def test_two_of_three_lost_for_good(tmp_path: Path) -> None:

@@ -337,6 +337,32 @@ async def test_a_peer_that_comes_back_is_reached_again() -> None:
     await server.stop(None)
 
 
+async def test_a_peer_that_moved_is_asked_where_it_is_now_and_one_that_left_is_let_go() -> None:
+    sink, sinks, servers = Sink(), [Sink(), Sink()], [new_server(), new_server()]
+    ports = [bind(server, "127.0.0.1", 0, None) for server in servers]
+    for server_sink, server in zip(sinks, servers, strict=True):
+        add_raft_service(RaftService(server_sink), server)
+        await server.start()
+    addresses = {2: PeerAddress("127.0.0.1", ports[0])}
+    client = RaftClient(addresses, sink, rng=random.Random(1))
+    client.send(2, 1, fetch(), PATIENT_MS)
+    await sinks[0].next(RaftRequestArrived)
+    addresses[2] = PeerAddress("127.0.0.1", ports[1])
+    client.send(2, 2, fetch(), PATIENT_MS)
+    moved = await sink.next(RaftRequestFailed)
+    assert (moved.correlation_id, moved.reason) == (1, f"node 2 moved to 127.0.0.1:{ports[1]}")
+    await sinks[0].next(RaftRequestAbandoned)
+    await sinks[1].next(RaftRequestArrived)
+    client.retain({2})
+    assert sink.events.empty()
+    client.retain(())
+    assert (await sink.next(RaftRequestFailed)).correlation_id == 2
+    await sinks[1].next(RaftRequestAbandoned)
+    await client.close()
+    for server in servers:
+        await server.stop(None)
+
+
 async def test_an_unanswered_flood_from_one_caller_is_bounded() -> None:
     sink, server_sink = Sink(), Sink()
     server = new_server()

@@ -1,24 +1,22 @@
 """The Spark session that the pipeline needs, set up so that no one has to: Java, Python, addresses, Arrow.
 
-Owns the settings, the check for Java, and how this package comes to the executors. Everything is bound to
-127.0.0.1 for a master on this machine.
+Owns the settings, the check for Java, and how the progress of a session is watched. Everything is bound to
+127.0.0.1 for a master on this machine. A session that was made elsewhere (a notebook's, a platform's) needs
+only `register`.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import py_compile
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import zipfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import metaquorum
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +24,13 @@ if TYPE_CHECKING:
 MIN_JAVA = 17
 LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[*]"
-_PACKAGES = (".", "pipeline", "metadata", "storage")
+POLL_SECONDS = 0.5
+SQL_SETTINGS = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""What the source and the tables need of any session."""
 _INSTALL_JAVA = (
     f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) and put it in PATH "
     "or JAVA_HOME"
@@ -81,9 +85,7 @@ def require_pyspark() -> None:
 def settings(master: str) -> dict[str, str]:
     """Spark's settings for a master."""
     found = {
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
+        **SQL_SETTINGS,
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         "spark.sql.shuffle.partitions": "8",
@@ -108,16 +110,16 @@ def spark_session(
 ) -> SparkSession:
     """The session in which the pipeline runs, with the data source `metadata_log` registered.
 
-    With spark-submit the master is the one that it was given. Raises SessionError when Java or the extra is
-    missing.
+    With spark-submit the master is the one that it was given; sc://host:port is a server of Spark Connect.
+    Raises SessionError when Java or the extra is missing, or the server does not answer.
     """
     require_pyspark()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master is not None and master.startswith("sc://"):
+        return _remote_session(master, name, extra or {})
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
-
-    from metaquorum.pipeline.source import MetadataLogSource
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = (SparkConf().get("spark.master", "") or "") if submitted else (master or DEFAULT_MASTER)
@@ -131,37 +133,71 @@ def spark_session(
     for key, value in {**settings(chosen), **(extra or {})}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    if not _runs_in_this_process(session.sparkContext.master):
-        ship_packages(session)
-    session.dataSource.register(MetadataLogSource)
+    register(session)
     return session
 
 
-def _runs_in_this_process(master: str | None) -> bool:
-    return master is not None and (master == "local" or master.startswith("local["))
+def register(session: SparkSession) -> None:
+    """Makes the data source `metadata_log` known to any session, classic or of Spark Connect."""
+    from metaquorum.pipeline.source import MetadataLogSource
+
+    session.dataSource.register(MetadataLogSource)
 
 
-def ship_packages(session: SparkSession) -> None:
-    """Gives the executors this package and what it builds on, as a zip file. What comes from elsewhere
-    (numpy, msgspec, crc32c, javaproperties, pyarrow) must be installed where the executors run."""
-    directory = tempfile.mkdtemp(prefix="metaquorum-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    target = Path(directory) / "metaquorum-packages.zip"
-    root = Path(metaquorum.__file__).parent
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for package in _PACKAGES:
-            for file in sorted((root / package).glob("*.py" if package == "." else "**/*.py")):
-                name = file.relative_to(root.parent).as_posix()
-                archive.write(file, name)
-                # Compiled too, since a worker cannot keep what it compiles from a zip file; another release
-                # of Python takes the source.
-                compiled = py_compile.compile(
-                    str(file),
-                    cfile=str(Path(directory) / "module.pyc"),
-                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-                    doraise=True,
-                )
-                if compiled is not None:
-                    archive.write(compiled, name + "c")
-    session.sparkContext.addPyFile(str(target))
+def _remote_session(url: str, name: str, extra: dict[str, str]) -> SparkSession:
+    """A session of Spark Connect: no JVM here, and settings of SQL only."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        session: SparkSession = SparkSession.builder.remote(url).appName(name).getOrCreate()
+        for key, value in {**SQL_SETTINGS, **extra}.items():
+            session.conf.set(key, value)
+        register(session)
+    except ImportError as error:
+        raise SessionError(
+            f"Spark Connect's client is not installed ({str(error).splitlines()[0]}); install it: "
+            "pip install 'pyspark[connect]'"
+        ) from error
+    except PySparkException as error:
+        raise SessionError(
+            f"{url} does not answer as a Spark Connect server ({str(error).splitlines()[0]}); check the "
+            "address, and that the server runs"
+        ) from error
+    return session
+
+
+@contextmanager
+def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None]:
+    """Tells how many of the running jobs' Spark tasks have ended, while the body runs in a session that
+    `spark_session` made."""
+    if _is_remote(session):
+
+        def handle(stages: Iterable[Any] | None, **_: Any) -> None:
+            told(sum(stage.num_completed_tasks for stage in stages or ()))
+
+        session.registerProgressHandler(handle)  # type: ignore[arg-type]  # keywords, as Spark calls it
+        try:
+            yield
+        finally:
+            session.removeProgressHandler(handle)  # type: ignore[arg-type]
+        return
+    ended = threading.Event()
+    tracker = session.sparkContext.statusTracker()
+
+    def watch() -> None:
+        while not ended.wait(POLL_SECONDS):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            told(sum(at.numCompletedTasks for at in stages if at is not None))
+
+    thread = threading.Thread(target=watch, name="ingest-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _is_remote(session: SparkSession) -> bool:
+    return type(session).__module__.startswith("pyspark.sql.connect.")

@@ -1,7 +1,7 @@
 """For spark-submit: `spark-submit [--master ...] pipeline/submit.py --out DIR PATHS...`.
 
-The same run as `metaquorum pipeline ingest`, with the master that spark-submit was given. Works from a
-checkout that is not installed: the packages go to the executors by themselves.
+The same run as `metaquorum pipeline ingest`, with the master that spark-submit was given. The package must be
+installed in the Python of the executors, or be shipped to them with --py-files or --archives.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from metaquorum.cli.errors import Failure
 from metaquorum.cli.pipeline.paths import FilePath
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.logs.places import NoLogsError
-from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session
+from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session, watched
 
 LINE_SECONDS = 5.0
 """The interval of progress lines where standard error is not a terminal."""
@@ -63,7 +63,7 @@ class IngestProgress:
 @click.option(
     "--master",
     default=None,
-    help=f"Spark master, such as local[4] or spark://host:7077. Default: {DEFAULT_MASTER}.",
+    help=f"Spark master, such as local[4], spark://host:7077 or sc://host:15002. Default: {DEFAULT_MASTER}.",
 )
 @click.option(
     "--cluster", default=None, help="Cluster name for all PATHS, instead of the id in meta.properties."
@@ -92,7 +92,9 @@ def ingest(
     except (SessionError, NoLogsError) as error:
         raise Failure(str(error)) from error
     try:
-        report = run(session, given, out, cluster=cluster, show=progress.show, say=progress.say)
+        report = run(
+            session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
+        )
     except (NoLogsError, LayoutError, ExecutorError) as error:
         raise Failure(str(error)) from error
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from metaquorum.pipeline.ingest.left_out import left_out
 from metaquorum.pipeline.ingest.plan import IngestReport, Plan, final_below, next_entry, plan_clusters
 from metaquorum.pipeline.ingest.replay import NOTES_SUFFIX, RETAINED_SUFFIX
 from metaquorum.pipeline.ingest.retained import link_tree, retained_places
-from metaquorum.pipeline.ingest.tasks import run_task
+from metaquorum.pipeline.ingest.spark import Watch, run_tasks, unwatched
 from metaquorum.pipeline.ingest.work import (
     ExecutorError,
     FactsTask,
@@ -52,11 +51,8 @@ from metaquorum.pipeline.paths import local_path
 from metaquorum.storage.disk.posix import PosixDisk
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-POLL_SECONDS = 0.5
-MAX_SLICES = 4_096
 Say = Callable[[str], None]
 Show = Callable[[str, int, int], None]
 """Told what is being done, how many tasks are done, and how many there are."""
@@ -70,6 +66,7 @@ def ingest(
     cluster: str | None = None,
     split_bytes: int = SPLIT_BYTES,
     show: Show = lambda what, done, of: None,
+    watch: Watch = unwatched,
     say: Say = lambda line: None,
 ) -> IngestReport:
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
@@ -83,8 +80,9 @@ def ingest(
         report = IngestReport(version=manifest.version)
         shared_ids = {place.path: place.cluster for place in places}
         places += retained_places((out / "current").resolve(), manifest.clusters, shared_ids.values())
-        surveys = _survey(session, places, split_bytes, show, report)
-        spines = histories(surveys, lambda logs: _facts(session, logs, show))
+        run = _Runner(session, show, watch)
+        surveys = _survey(run, places, split_bytes, report)
+        spines = histories(surveys, lambda logs: _facts(run, logs))
         report.left_out = left_out(spines)
         plans = plan_clusters(spines, shared_ids, manifest, report, say)
         if not plans and manifest.version:
@@ -94,7 +92,7 @@ def ingest(
         staging = begin(out, version)
         try:
             tasks = _tasks(plans, out, staging)
-            results = run_tasks(session, tasks, lambda done, of: show("reading and replaying", done, of))
+            results = run("reading and replaying", tasks)
             _require_done(results, staging)
             made, kept = _next(manifest, version, plans, results, out, staging)
             publish(out, staging, made, kept)
@@ -107,6 +105,16 @@ def ingest(
         )
         report.rows = _row_counts(made)
         return report
+
+
+class _Runner:
+    """Runs tasks in a session, and shows under a name how far they are."""
+
+    def __init__(self, session: SparkSession, show: Show, watch: Watch) -> None:
+        self._session, self._show, self._watch = session, show, watch
+
+    def __call__(self, what: str, tasks: list[Task]) -> list[TaskResult]:
+        return run_tasks(self._session, tasks, lambda done, of: self._show(what, done, of), self._watch)
 
 
 def _require_done(results: list[TaskResult], staging: Path) -> None:
@@ -135,11 +143,9 @@ def _locked(out: Path) -> Iterator[None]:
         yield
 
 
-def _survey(
-    session: SparkSession, places: list[LogPlace], split_bytes: int, show: Show, report: IngestReport
-) -> list[LogSurvey]:
+def _survey(run: _Runner, places: list[LogPlace], split_bytes: int, report: IngestReport) -> list[LogSurvey]:
     tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
-    results = run_tasks(session, tasks, lambda done, of: show("inspecting logs", done, of))
+    results = run("inspecting logs", tasks)
     found = []
     for place, result in zip(places, results, strict=True):
         found += result.surveys
@@ -156,10 +162,9 @@ def _survey(
     return found
 
 
-def _facts(session: SparkSession, logs: list[LogSurvey], show: Show) -> list[Facts]:
+def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     tasks: list[Task] = [FactsTask(log=log) for log in logs]
-    results = run_tasks(session, tasks, lambda done, of: show("telling clusters apart", done, of))
-    return [at.facts or Facts() for at in results]
+    return [at.facts or Facts() for at in run("telling clusters apart", tasks)]
 
 
 def _tasks(plans: list[Plan], out: Path, staging: Path) -> list[Task]:
@@ -263,64 +268,3 @@ def _row_counts(manifest: Manifest) -> dict[str, int]:
     for file in manifest.files:
         counts[file.table] = counts.get(file.table, 0) + file.rows
     return counts
-
-
-def run_tasks(
-    session: SparkSession, tasks: list[Task], show: Callable[[int, int], None] = lambda done, of: None
-) -> list[TaskResult]:
-    """Runs every task on the executors; results in the order of the tasks."""
-    if not tasks:
-        return []
-    encode = msgspec.msgpack.Encoder().encode
-    rows = [(number, encode(task)) for number, task in enumerate(tasks)]
-    context = session.sparkContext
-    slices = context.parallelize(rows, min(len(rows), MAX_SLICES))
-    frame = session.createDataFrame(slices, "number INT, task BINARY")
-    group = f"metaquorum-{id(rows)}"
-    with _watched(session, group, lambda done: show(min(done, len(tasks)), len(tasks))):
-        context.setJobGroup(group, "metaquorum pipeline ingest")
-        found = frame.mapInArrow(run_arrow, "number INT, result BINARY").collect()
-    by_number = {row.number: bytes(row.result) for row in found}
-    decode = msgspec.msgpack.Decoder(TaskResult).decode
-    return [decode(by_number[number]) for number in range(len(tasks))]
-
-
-def run_arrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What an executor runs: tasks in, results out."""
-    import pyarrow as pa
-
-    decode = msgspec.msgpack.Decoder(Task).decode
-    encode = msgspec.msgpack.Encoder().encode
-    for batch in batches:
-        for number, task in zip(
-            batch.column("number").to_pylist(), batch.column("task").to_pylist(), strict=True
-        ):
-            result = encode(run_task(decode(task)))
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int32()), pa.array([result], pa.binary())], names=["number", "result"]
-            )
-
-
-@contextmanager
-def _watched(session: SparkSession, group: str, show: Callable[[int], None]) -> Iterator[None]:
-    """Tells how many of the job's tasks have ended while the body runs."""
-    ended = threading.Event()
-    tracker = session.sparkContext.statusTracker()
-
-    def watch() -> None:
-        while not ended.wait(POLL_SECONDS):
-            done = 0
-            for job in tracker.getJobIdsForGroup(group):
-                info = tracker.getJobInfo(job)
-                for stage in info.stageIds if info is not None else ():
-                    at = tracker.getStageInfo(stage)
-                    done += at.numCompletedTasks if at is not None else 0
-            show(done)
-
-    thread = threading.Thread(target=watch, name="ingest-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

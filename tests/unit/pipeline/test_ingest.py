@@ -32,7 +32,9 @@ NOBODY: Any = None
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_here(session: object, tasks: list[Task], show: object = None) -> list[TaskResult]:
+    def run_here(
+        session: object, tasks: list[Task], show: object = None, watch: object = None
+    ) -> list[TaskResult]:
         return [run_task(task) for task in tasks]
 
     monkeypatch.setattr(job, "run_tasks", run_here)
@@ -214,7 +216,9 @@ def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
     log = str(tmp_path / "logs" / "n1" / "__cluster_metadata-0")
 
     def blind(kinds: tuple[type, ...], change: Any) -> None:
-        def run_blind(session: object, tasks: list[Task], show: object = None) -> list[TaskResult]:
+        def run_blind(
+            session: object, tasks: list[Task], show: object = None, watch: object = None
+        ) -> list[TaskResult]:
             return [change(run_task(task)) if isinstance(task, kinds) else run_task(task) for task in tasks]
 
         monkeypatch.setattr(job, "run_tasks", run_blind)

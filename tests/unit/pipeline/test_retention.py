@@ -41,7 +41,9 @@ NOOP = encode(r.NoOpRecord(), 0)
 KINDS = ("broker", "broker", "fence", "topic", "change", "change", "config", "idle", "gone", "elect")
 
 
-def run_here(session: object, tasks: list[Task], show: object = None) -> list[TaskResult]:
+def run_here(
+    session: object, tasks: list[Task], show: object = None, watch: object = None
+) -> list[TaskResult]:
     return [run_task(task) for task in tasks]
 
 

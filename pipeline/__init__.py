@@ -1,5 +1,30 @@
 """Metadata logs of whole fleets on Spark: a data source over the logs, tables, audits and a report.
 
-Stands on `metadata` and `storage` only. PySpark, pyarrow and pandas are the extra `pipeline`: the modules
+The functions here take and give DataFrames, in any session of Spark; docs/pipeline-source.md shows them.
+Stands on `metadata` and `storage` only. PySpark, pyarrow and pandas are the extra `pipeline`: the functions
 that need them import them, and `pipeline.tables` and `pipeline.intervals` work without.
 """
+
+from metaquorum.pipeline.api import (
+    audit_tables,
+    make_table,
+    read_fleet,
+    read_logs,
+    read_tables,
+    register_tables,
+    render_report,
+    table_files,
+    write_tables,
+)
+
+__all__ = [
+    "audit_tables",
+    "make_table",
+    "read_fleet",
+    "read_logs",
+    "read_tables",
+    "register_tables",
+    "render_report",
+    "table_files",
+    "write_tables",
+]

@@ -45,6 +45,8 @@ from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.source_options import ALL, DAMAGE, OptionError, Options
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,9 +75,10 @@ class PiecePartition(InputPartition):
         path = self.piece.path if self.piece is not None else self.place.path if self.place else None
         try:
             if path is not None:
-                require_path(path)
-        except OSError as error:
-            raise SourceError(unseen(where(), path or "", error.strerror or str(error))) from None
+                require_path(StoreDisk(), path)
+        except (OSError, StorageError) as error:
+            said = getattr(error, "strerror", None) or str(error)
+            raise SourceError(unseen(where(), path or "", said)) from None
 
 
 _HIDE = "SPARK_HIDE_TRACEBACK"
@@ -92,7 +95,7 @@ def _in_one_line(method: Callable[P, R]) -> Callable[P, R]:
         os.environ.pop(_HIDE, None)
         try:
             return method(*args, **kwargs)
-        except (OptionError, NoLogsError):
+        except (OptionError, NoLogsError, StorageError):
             os.environ[_HIDE] = "1"
             raise
 

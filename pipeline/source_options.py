@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 
 from metaquorum.metadata.inspect.log.points import parse_time_ms
@@ -11,7 +10,8 @@ from metaquorum.pipeline.logs.damage import Dialect, parse_dialect
 from metaquorum.pipeline.logs.places import LogPlace, find_logs
 from metaquorum.pipeline.logs.selection import Selection, type_named
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES
-from metaquorum.pipeline.paths import PathError, local_path
+from metaquorum.pipeline.stores.address import PathError, address
+from metaquorum.pipeline.stores.disk import StoreDisk
 
 ALL, DAMAGE = "all", "damage"
 
@@ -61,9 +61,7 @@ class Options:
 
     def places(self) -> list[LogPlace]:
         """The logs below the paths. Raises NoLogsError."""
-        from metaquorum.storage.disk.posix import PosixDisk
-
-        return find_logs(PosixDisk(), self.paths, self.cluster)
+        return find_logs(StoreDisk(), self.paths, self.cluster)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
@@ -77,7 +75,7 @@ def _paths(options: Mapping[str, str]) -> list[str]:
     else:
         paths = [path.strip() for path in options.get("path", "").split(",")]
     try:
-        paths = [os.path.abspath(local_path(path)) for path in paths if path]
+        paths = [address(path) for path in paths if path]
     except PathError as error:
         raise OptionError(str(error)) from None
     if not paths:

@@ -20,18 +20,20 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description="Build tables from metadata logs.")
     parser.add_argument("paths", nargs="+", help="logs, node directories, or directories above them")
-    parser.add_argument("--out", required=True, type=Path, help="directory of the tables")
+    parser.add_argument("--out", required=True, help="directory of the tables, or its address in a store")
     parser.add_argument("--cluster", help="name of the cluster for all paths")
     given = parser.parse_args()
     try:
         session = spark_session()
         from metaquorum.pipeline.ingest.job import ingest
         from metaquorum.pipeline.ingest.layout import LayoutError
-        from metaquorum.pipeline.paths import PathError
+        from metaquorum.pipeline.ingest.work import ExecutorError
+        from metaquorum.pipeline.stores.address import PathError
+        from metaquorum.storage.errors import StorageError
 
         try:
             report = ingest(session, given.paths, given.out, cluster=given.cluster, say=_say)
-        except (LayoutError, PathError) as error:
+        except (LayoutError, PathError, ExecutorError, StorageError) as error:
             _say(str(error))
             return 1
     except (SessionError, NoLogsError) as error:

@@ -332,10 +332,14 @@ PARTITION_COLUMNS = ("cluster", "date")
 
 
 def spark_schema(table: Table) -> str:
-    """The table's schema as Spark DDL, partition columns last as Spark reads them back."""
+    """The table's schema as Spark DDL, with comments; partition columns last as Spark reads them back."""
     plain = [column for column in table.columns if column.name not in PARTITION_COLUMNS]
     last = [column for column in table.columns if column.name in PARTITION_COLUMNS]
-    return ", ".join(f"`{column.name}` {column.type}" for column in [*plain, *last])
+    return ", ".join(f"`{at.name}` {at.type} COMMENT '{_quoted(at.meaning)}'" for at in [*plain, *last])
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def arrow_schema(table: Table) -> pa.Schema:

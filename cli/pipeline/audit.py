@@ -6,12 +6,11 @@ Owns options, output and exit codes: 0 nothing at or above `--fail-on`, 11 somet
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options, utc_text
 from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
 from metaquorum.pipeline.audit.findings import (
@@ -29,7 +28,7 @@ EXIT_FINDINGS = 11
 NEVER = "never"
 
 
-def load_fleet(tables: Path) -> Fleet:
+def load_fleet(tables: str) -> Fleet:
     """The facts of the tables below a folder; one line on standard error where that cannot be."""
     try:
         import pyarrow  # noqa: F401
@@ -46,7 +45,7 @@ def load_fleet(tables: Path) -> Fleet:
 
 
 @click.command()
-@click.argument("tables", type=FilePath())
+@click.argument("tables", type=Place())
 @click.option("--kind", "kinds", type=click.Choice(tuple(RULES)), multiple=True, help="Only these findings.")
 @click.option("--cluster", "clusters", multiple=True, help="Only these clusters (cluster ids).")
 @click.option(
@@ -82,7 +81,7 @@ def load_fleet(tables: Path) -> Fleet:
 )
 @table_options
 def audit(
-    tables: Path,
+    tables: str,
     kinds: tuple[str, ...],
     clusters: tuple[str, ...],
     fail_on: str,

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import click
 import msgspec
 
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.pipeline.paths import Place
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 from metaquorum.pipeline.logs.places import NoLogsError
 from metaquorum.pipeline.session import DEFAULT_MASTER, SessionError, require_pyspark, spark_session, watched
+from metaquorum.pipeline.stores.address import PathError
+from metaquorum.storage.errors import StorageError
 
 LINE_SECONDS = 5.0
 """The interval of progress lines where standard error is not a terminal."""
@@ -58,8 +59,10 @@ class IngestProgress:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=FilePath())
-@click.option("--out", type=FilePath(file_okay=False), required=True, help="Directory of the tables.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=Place())
+@click.option(
+    "--out", type=Place(), required=True, help="Where the tables are, or shall be: a directory or an address."
+)
 @click.option(
     "--master",
     default=None,
@@ -69,9 +72,7 @@ class IngestProgress:
     "--cluster", default=None, help="Cluster name for all PATHS, instead of the id in meta.properties."
 )
 @table_options
-def ingest(
-    paths: tuple[Path, ...], out: Path, master: str | None, cluster: str | None, as_json: bool
-) -> None:
+def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | None, as_json: bool) -> None:
     """Update the tables in the directory --out from the logs under PATHS.
 
     A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
@@ -84,18 +85,18 @@ def ingest(
         from metaquorum.pipeline.ingest.layout import LayoutError
         from metaquorum.pipeline.ingest.work import ExecutorError
         from metaquorum.pipeline.logs.places import find_logs
-        from metaquorum.storage.disk.posix import PosixDisk
+        from metaquorum.pipeline.stores.disk import StoreDisk
 
-        given = [str(path) for path in paths]
-        find_logs(PosixDisk(), given, cluster)  # what is wrong with a path is said before Java starts
+        given = list(paths)
+        find_logs(StoreDisk(), given, cluster)  # what is wrong with a path is said before Java starts
         session = spark_session(master)
-    except (SessionError, NoLogsError) as error:
+    except (SessionError, NoLogsError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
     try:
         report = run(
             session, given, out, cluster=cluster, show=progress.show, watch=watched, say=progress.say
         )
-    except (NoLogsError, LayoutError, ExecutorError) as error:
+    except (NoLogsError, LayoutError, ExecutorError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
     finally:
         progress.end()

@@ -1,6 +1,6 @@
 """Paths as options and arguments of `metaquorum pipeline`: checked for being paths at all.
 
-Owns the step from `pipeline.paths` to click.
+Owns the step from `pipeline.stores.address` to click.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metaquorum.pipeline.paths import PathError, local_path
+from metaquorum.pipeline.stores.address import PathError, address, local_path
 
 
 class FilePath(click.Path):
@@ -25,3 +25,15 @@ class FilePath(click.Path):
             self.fail(str(error), param, ctx)
         super().convert(str(path), param, ctx)
         return path
+
+
+class Place(click.ParamType[str]):
+    """A path or the address of a store, as text in the form of `pipeline.stores.address`."""
+
+    name = "place"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return address(str(value))
+        except PathError as error:
+            self.fail(str(error), param, ctx)

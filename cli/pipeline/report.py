@@ -10,20 +10,20 @@ from pathlib import Path
 import click
 
 from metaquorum.cli.pipeline.audit import load_fleet
-from metaquorum.cli.pipeline.paths import FilePath
+from metaquorum.cli.pipeline.paths import FilePath, Place
 from metaquorum.pipeline.audit.findings import AuditLimits, findings
 from metaquorum.pipeline.report.page import page
 
 
 @click.command()
-@click.argument("tables", type=FilePath())
+@click.argument("tables", type=Place())
 @click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
 @click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
-def report(tables: Path, out: Path, title: str) -> int:
+def report(tables: str, out: Path, title: str) -> int:
     """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
     network."""
     fleet = load_fleet(tables)
-    text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=str(tables))
+    text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=tables)
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -14,7 +14,7 @@ from metaquorum.pipeline.logs.damage import Dialect, log_damage
 from metaquorum.pipeline.logs.pieces import Piece, read_piece, undamaged
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.log.reader import Damage
 
 ALL, DAMAGE = "all", "damage"
@@ -43,7 +43,7 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """A piece's records: the wide view, or one type's table. With `whole_to`, DamagedError is raised for
     damage to records before that offset, which is left out else."""
-    items = read_piece(PosixDisk(), piece)
+    items = read_piece(StoreDisk(), piece)
     if whole_to is not None:
         items = undamaged(items, piece.from_offset or piece.offset or 0, whole_to)
     wanted = (item for item in items if isinstance(item, Damage) or selection.may_hold(item.header))
@@ -71,7 +71,7 @@ def _within(piece: Piece, selection: Selection) -> Selection:
 
 def damage_batches(place: LogPlace, dialect: Dialect | None) -> Iterator[pa.RecordBatch]:
     """What is wrong with one log."""
-    rows = list(log_damage(PosixDisk(), place, dialect))
+    rows = list(log_damage(StoreDisk(), place, dialect))
     count = len(rows)
     if count:
         columns = [

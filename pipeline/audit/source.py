@@ -1,4 +1,4 @@
-"""Reads the pipeline's tables back: a folder of Parquet files a table, with pyarrow and without Spark.
+"""Reads the pipeline's tables back: the Parquet files of the newest version, with pyarrow and without Spark.
 
 Owns finding the tables, streaming their rows as plain Python and numpy values, and what is said when a table
 is absent. Knows no rules.
@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.pipeline.tables import TABLES, TIME
+from metaquorum.pipeline.ingest.layout import DATA, LayoutError, load_manifest
+from metaquorum.pipeline.stores.address import address
+from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.tables import TABLES, TIME, arrow_schema
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,49 +40,61 @@ class TablesError(Exception):
 class TableSource:
     """The tables below one folder, as `metaquorum pipeline ingest` wrote them."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises TablesError for a folder without tables."""
-        self.root = root
-        if not root.is_dir():
-            raise TablesError(f"{root} is not a directory; write tables with: metaquorum pipeline ingest")
-        self.present = tuple(name for name in TABLES if any((root / name).rglob("*.parquet")))
-        if "broker_sessions" not in self.present and "quorum_epochs" not in self.present:
-            raise TablesError(
-                f"{root} holds no pipeline tables; "
-                f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(str(root))}"
-            )
+    def __init__(self, root: Path | str) -> None:
+        """Raises TablesError for a folder without tables, PathError for what is no place at all."""
+        self.root = address(str(root))
+        self._folder = Folder(self.root)
+        how = f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(self.root)}"
+        try:
+            manifest = load_manifest(self._folder)
+        except LayoutError as error:
+            raise TablesError(str(error).replace("give --out", "with ingest, give --out")) from error
+        except StorageError as error:
+            raise TablesError(str(error)) from error
+        if not manifest.version:
+            raise TablesError(f"{self.root} holds no pipeline tables; {how}")
+        self._files: dict[str, list[str]] = {}
+        for file in sorted(manifest.files, key=lambda file: file.path):
+            self._files.setdefault(file.table, []).append(file.path)
+        self.present = tuple(name for name in TABLES if name in self._files)
 
-    def _dataset(self, name: str) -> ds.Dataset:
+    def places(self, name: str) -> list[str]:
+        """The Parquet files of a table, as paths or addresses."""
+        return [self._folder.place(path) for path in self._files.get(name, [])]
+
+    def base(self, name: str) -> str:
+        """The folder above the partition folders of a table."""
+        return self._folder.place(f"{DATA}/{name}")
+
+    def dataset(self, name: str) -> ds.Dataset:
+        """A table as pyarrow sees it, `cluster` and `date` from the names of folders."""
+        import pyarrow as pa
         import pyarrow.dataset as ds
 
+        if name not in self._files:
+            return ds.dataset(pa.Table.from_batches([], arrow_schema(TABLES[name])))
+        system, root = self._folder.system()
         return ds.dataset(
-            str(self.root / name),
+            [join(root, path) for path in self._files[name]],
+            filesystem=system,
             format=ds.ParquetFileFormat(read_options={"dictionary_columns": _low_cardinality(name)}),
             partitioning=ds.HivePartitioning.discover(infer_dictionary=True),
-            exclude_invalid_files=False,
+            partition_base_dir=join(root, f"{DATA}/{name}"),
         )
 
     def batches(
         self, name: str, columns: Iterable[str], where: Any | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """(cluster, rows) in bounded pieces; nothing for a table without rows. `where`: a pyarrow filter."""
-        import pyarrow as pa
-
         if name not in self.present:
             return
         wanted = [column for column in columns if column != "cluster"]
-        for batch in self._dataset(name).to_batches(
+        for batch in self.dataset(name).to_batches(
             columns=[*wanted, "cluster"], filter=where, batch_size=_BATCH_ROWS
         ):
             if not batch.num_rows:
                 continue
-            clusters = batch.column("cluster")
-            if not isinstance(clusters, pa.DictionaryArray):
-                clusters = clusters.dictionary_encode()
-            codes = clusters.indices.to_numpy(zero_copy_only=False)
-            bounds = np.flatnonzero(np.diff(codes)) + 1
-            for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(codes)], strict=True):
-                yield str(clusters[low].as_py()), batch.slice(low, high - low)
+            yield from pieces_by_cluster(batch)
 
     def row_counts(self, name: str) -> dict[str, int]:
         """Rows by cluster, from the files' footers alone; empty for a table without rows."""
@@ -85,7 +102,7 @@ class TableSource:
 
         counts: dict[str, int] = {}
         if name in self.present:
-            for fragment in self._dataset(name).get_fragments():
+            for fragment in self.dataset(name).get_fragments():
                 cluster = str(ds.get_partition_keys(fragment.partition_expression)["cluster"])
                 counts[cluster] = counts.get(cluster, 0) + fragment.count_rows()
         return counts
@@ -120,6 +137,19 @@ class TableSource:
             latest = max(latest, int(time_column(batch, "timestamp").max()))
         midnight = np.datetime64(date, "ms").astype(np.int64)
         return int(midnight if latest == NO_TIME else latest)
+
+
+def pieces_by_cluster(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(cluster, rows) of a batch that is not empty and has its clusters one after the other."""
+    import pyarrow as pa
+
+    clusters = batch.column("cluster")
+    if not isinstance(clusters, pa.DictionaryArray):
+        clusters = clusters.dictionary_encode()
+    codes = clusters.indices.to_numpy(zero_copy_only=False)
+    bounds = np.flatnonzero(np.diff(codes)) + 1
+    for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(codes)], strict=True):
+        yield str(clusters[low].as_py()), batch.slice(low, high - low)
 
 
 def time_column(batch: pa.RecordBatch, name: str) -> Times:

@@ -1,29 +1,43 @@
-"""The folder of tables: versions, the names that lead to the current one, and the manifest of each.
+"""The folder of tables: files that never change, and one small manifest a version that names them.
 
-OUT/NAME                    a link to current/NAME: what readers open
-OUT/current                 a link to the current version; replacing it is what publishes
-OUT/versions/N/NAME/cluster=.../date=.../*.parquet    files; versions share them by hard links
-OUT/versions/N/_state/      manifest.json, and what is kept of each cluster to continue from
-OUT/versions/.staging-N/    what a run is writing
+OUT/_data/NAME/cluster=.../date=.../*.parquet   files of every version
+OUT/_state/NAME                 what is kept of each cluster to continue from
+OUT/_versions/N-RUN.json        the manifest of a version: writing it is what publishes
+OUT/_runs/RUN                   a run that is writing, or was killed
 
-Owns these names and the step from staging to published. Knows no Spark.
+Nothing is renamed, linked, locked or written over, so any object store will do. Names hold the run's id, so
+two runs never write one object. Readers take the newest manifest that is whole. Of two runs that publish the
+same version the earlier manifest counts: the later run sees that after `settle_seconds`, takes its own back
+and fails. A listing that lags shows readers an older version, never a part of one. Folders begin with "_": a
+reader of plain Parquet folders finds nothing, instead of the rows of several versions.
+
+Owns these names and the step from written to published. Knows no Spark.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from metaquorum.pipeline.logs.damage import DamageRow
-from metaquorum.pipeline.tables import TABLES
+from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.storage.errors import FileMissingError, StorageError
 
-FORMAT = 4
+FORMAT = 5
 KEPT_VERSIONS = 2
 """The number of versions that are kept, so that a reader that opened the one before can finish."""
+DATA, STATE, VERSIONS, RUNS = "_data", "_state", "_versions", "_runs"
+ABANDONED_AFTER_S = 24 * 3600
+"""What a run of another machine wrote, and did not publish for so long, is removed."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
+_VERSION = re.compile(rf"{VERSIONS}/(\d{{12}})-([0-9a-f]+)\.json")
 
 
 FileRow = tuple[int | None, str, int, int, int, bool, str | None]
@@ -35,7 +49,7 @@ LogLook = tuple[int, int, int]
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A Parquet file; `path` is relative to the version's folder. `final` files stay for good, the others are
+    """A Parquet file; `path` is relative to the folder of tables. `final` files stay for good, the others are
     replaced by the next run over their cluster."""
 
     table: str
@@ -79,12 +93,29 @@ class ClusterEntry(msgspec.Struct, kw_only=True):
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """One version of the tables."""
+    """One version of the tables. `base` is the version that it was made from."""
 
     format: int = FORMAT
     version: int = 0
+    base: int = 0
+    run: str = ""
     files: list[WrittenFile] = []
     clusters: dict[str, ClusterEntry] = {}
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that writes: its id is in the name of everything that it writes."""
+
+    id: str
+    version: int
+    base: int
+    host: str
+    process: int
+    began: float
 
 
 class LayoutError(Exception):
@@ -96,81 +127,170 @@ def escape(value: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in value)
 
 
-def load_manifest(out: Path) -> Manifest:
-    """The current version; an empty one for a new folder. Raises LayoutError for any other folder."""
-    link = out / "current"
-    file = link / "_state" / "manifest.json"
-    if not link.is_symlink():
-        strange = sorted(at.name for at in out.iterdir() if at.name != "versions") if out.is_dir() else []
-        if strange:
-            raise LayoutError(
-                f"{out} holds {strange[0]} and no pipeline tables; give --out a new or empty directory"
-            )
-        return Manifest()
-    try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
+def load_manifest(out: Folder | str | Path) -> Manifest:
+    """The newest version; an empty one for a new folder. Raises LayoutError for any other folder."""
+    folder = out if isinstance(out, Folder) else Folder(str(out))
+    listed = _listed(folder)
+    for version in sorted(listed, reverse=True):
+        for name in listed[version]:
+            manifest = _read(folder, name)
+            if manifest is not None:
+                return manifest
+    strange = [name for name in folder.children() if name not in (DATA, STATE, VERSIONS, RUNS)]
+    if strange:
+        what = "the tables of an older release" if "versions" in strange else f"{strange[0]} and no tables"
+        raise LayoutError(f"{folder.root} holds {what}; give --out a new or empty directory")
+    if listed:
         raise LayoutError(
-            f"{file} cannot be read ({error}); give --out a new directory and ingest again"
-        ) from error
-    if manifest.format != FORMAT:
-        raise LayoutError(
-            f"{out} has format {manifest.format}, and this release writes {FORMAT}; give --out a new "
-            "directory"
+            f"{folder.place(listed[max(listed)][0])} cannot be read, and no older version is there; "
+            "give --out a new directory and ingest again"
         )
-    return manifest
+    return Manifest()
 
 
-def begin(out: Path, version: int) -> Path:
-    """An empty staging folder for a version; what killed runs left is removed."""
-    versions = out / "versions"
-    versions.mkdir(parents=True, exist_ok=True)
-    current = (out / "current").resolve().name if (out / "current").is_symlink() else None
-    for found in versions.iterdir():
-        unpublished = found.name.isdigit() and found.name != current and int(found.name) >= version
-        if unpublished or found.name.startswith(".staging-"):
-            shutil.rmtree(found)
-    staging = versions / f".staging-{version}"
-    (staging / "_state").mkdir(parents=True)
-    return staging
+def _listed(folder: Folder) -> dict[int, list[str]]:
+    """Manifests by version; of one version the one that counts first."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for name, changed_ns in folder.names(VERSIONS):
+        match = _VERSION.fullmatch(name)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append((changed_ns, name))
+    return {version: [name for _, name in sorted(names)] for version, names in found.items()}
 
 
-def publish(out: Path, staging: Path, manifest: Manifest, kept: list[WrittenFile]) -> Path:
-    """Makes the staged files and the `kept` ones of the current version the new current version."""
-    before = (out / "current").resolve() if (out / "current").is_symlink() else None
-    for file in kept:
-        if before is None:
-            raise LayoutError(f"{out} has no version to keep {file.path} of")
-        target = staging / file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(before / file.path, target)
-    for name in TABLES:
-        (staging / name).mkdir(exist_ok=True)
-    (staging / "_state" / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    final = staging.parent / str(manifest.version)
-    staging.rename(final)
-    _point(out / "current", Path("versions") / final.name)
-    for name in TABLES:
-        if not (out / name).is_symlink():
-            _point(out / name, Path("current") / name)
-    _forget_old(out, manifest.version)
-    return final
+def _read(folder: Folder, name: str) -> Manifest | None:
+    """A manifest; None for one that is not whole or gone. Raises LayoutError for one of another release."""
+    try:
+        data = folder.get(name)
+        if msgspec.json.decode(data, type=_Format).format == FORMAT:
+            return msgspec.json.decode(data, type=Manifest)
+        found = msgspec.json.decode(data, type=_Format).format
+    except (FileMissingError, msgspec.DecodeError):
+        return None
+    if found > FORMAT:
+        advice = "they were written by a newer release: upgrade this one"
+    else:
+        advice = "give --out a new directory and ingest again"
+    raise LayoutError(f"{folder.root} has format {found}, and this release reads {FORMAT}; {advice}")
 
 
-def _point(link: Path, target: Path) -> None:
-    """Makes `link` lead to `target` in one step."""
-    temporary = link.with_name(f".{link.name}.new")
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(link)
+def begin(folder: Folder, base: Manifest) -> Run:
+    """A run that makes the version after all that are listed. What killed runs left is removed."""
+    version = max((base.version, *_listed(folder))) + 1
+    made = Run(
+        id=secrets.token_hex(8),
+        version=version,
+        base=base.version,
+        host=socket.gethostname(),
+        process=os.getpid(),
+        began=time.time(),
+    )
+    for name, _ in folder.names(RUNS):
+        _bury(folder, name)
+    folder.put(f"{RUNS}/{made.id}", msgspec.json.encode(made))
+    return made
 
 
-def _forget_old(out: Path, current: int) -> None:
-    for found in (out / "versions").iterdir():
-        if found.name.isdigit() and int(found.name) <= current - KEPT_VERSIONS:
-            shutil.rmtree(found)
+def _bury(folder: Folder, name: str) -> None:
+    """Removes what an earlier run left, if it does not write any more."""
+    try:
+        run = msgspec.json.decode(folder.get(name), type=Run)
+    except (FileMissingError, msgspec.DecodeError):
+        return
+    alive = _runs_here(run.process) if run.host == socket.gethostname() else None
+    if alive is False or (alive is None and time.time() - run.began > ABANDONED_AFTER_S):
+        abandon(folder, run)
 
 
-def abandon(staging: Path) -> None:
-    """Removes what a failed run wrote."""
-    shutil.rmtree(staging, ignore_errors=True)
+def _runs_here(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def publish(folder: Folder, run: Run, manifest: Manifest) -> None:
+    """Makes the manifest the newest version. Raises LayoutError where another run was earlier; then nothing
+    of this one can be seen."""
+    rival = load_manifest(folder)
+    name = f"{VERSIONS}/{run.version:012d}-{run.id}.json"
+    if rival.version == run.base:
+        manifest = msgspec.structs.replace(manifest, version=run.version, base=run.base, run=run.id)
+        folder.put(name, msgspec.json.encode(manifest))
+        time.sleep(folder.settle_seconds)
+        rival = _winner(folder, run.version) or manifest
+    if rival.run != run.id:
+        folder.remove(name)
+        raise LayoutError(
+            f"another run published version {rival.version} of {folder.root} while this one ran: nothing of "
+            "this run was kept; run it again"
+        )
+    folder.remove(f"{RUNS}/{run.id}")
+    _forget_old(folder, manifest)
+
+
+def _winner(folder: Folder, version: int) -> Manifest | None:
+    found = (_read(folder, name) for name in _listed(folder).get(version, []))
+    return next((manifest for manifest in found if manifest is not None), None)
+
+
+def _objects(manifest: Manifest) -> set[str]:
+    """Objects and folders of state that a version needs."""
+    states = {
+        f"{STATE}/{name}"
+        for entry in manifest.clusters.values()
+        for name in (entry.state, entry.retained)
+        if name is not None
+    }
+    return {file.path for file in manifest.files} | states
+
+
+def _forget_old(folder: Folder, newest: Manifest) -> None:
+    """Removes versions before the last KEPT_VERSIONS, and what only they need."""
+    versions = _listed(folder)
+    kept_versions = sorted(versions, reverse=True)[:KEPT_VERSIONS]
+    old = [version for version in versions if version not in kept_versions]
+    kept = _objects(newest)
+    for version in kept_versions:
+        for name in versions[version]:
+            manifest = _read(folder, name)
+            kept |= _objects(manifest) if manifest is not None else set()
+    for version in old:
+        for name in versions[version]:
+            manifest = _read(folder, name)
+            _remove(folder, _objects(manifest) - kept if manifest is not None else ())
+            folder.remove(name)
+
+
+def _remove(folder: Folder, names: Iterable[str]) -> None:
+    for name in names:
+        if name.endswith(RETAINED_SUFFIX):
+            folder.remove_folder(name)
+        else:
+            folder.remove(name)
+            if name.endswith(STATE_SUFFIX):
+                folder.remove(name + NOTES_SUFFIX)
+
+
+RETAINED_SUFFIX, STATE_SUFFIX, NOTES_SUFFIX = ".retained", ".state", ".notes"
+"""Of a folder of retained records, of a state, and of what was noted before it, which is told at the end."""
+
+
+def abandon(folder: Folder, run: Run) -> None:
+    """Removes what a run wrote, unless it published it."""
+    try:
+        manifests = [_read(folder, name) for names in _listed(folder).values() for name in names]
+        needed: set[str] = set().union(
+            *(_objects(manifest) for manifest in manifests if manifest is not None)
+        )
+        for top in (DATA, STATE):
+            for name, _ in folder.names(top, deep=True):
+                inside = "/".join(name.split("/")[:2])
+                if run.id in name and not {name, inside, name.removesuffix(NOTES_SUFFIX)} & needed:
+                    _remove(folder, [inside if inside.endswith(RETAINED_SUFFIX) else name])
+        folder.remove(f"{RUNS}/{run.id}")
+    except StorageError:
+        return  # the next run tries again

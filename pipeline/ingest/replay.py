@@ -7,7 +7,6 @@ state, the state of an earlier run; and the damage that it meets on the way. Run
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,7 +14,15 @@ from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.snapshot import load_snapshot
-from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
+from metaquorum.pipeline.ingest.layout import (
+    NOTES_SUFFIX,
+    RETAINED_SUFFIX,
+    STATE,
+    STATE_SUFFIX,
+    FileRow,
+    ToldDamage,
+    WrittenFile,
+)
 from metaquorum.pipeline.ingest.retained import retain
 from metaquorum.pipeline.ingest.work import ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
@@ -27,9 +34,9 @@ from metaquorum.pipeline.logs.identity import facts_of_image
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import LogSurvey
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.disk.private import private_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.reader import Damage
@@ -37,28 +44,33 @@ from metaquorum.storage.types import LogPosition
 
 FLUSH_ROWS = 20_000
 """The number of rows of a table that are gathered before they are written."""
-RETAINED_SUFFIX = ".retained"
-NOTES_SUFFIX = ".notes"
-"""Beside a state: what was noted of the records before it, and is told at the end."""
 
 
 def run_replay(task: ReplayTask) -> TaskResult:
     """Replays a cluster, from its beginning or from where an earlier run saved a state."""
-    feeder = _Feeder(task)
+    feeder = _Feeder(task, ClusterWriter(task.out, task.spine.cluster, task.run))
     for run in task.spine.runs():
         feeder.run(run)
     return feeder.finish()
 
 
+def replay_into(task: ReplayTask, writer: ClusterWriter) -> None:
+    """Replays a cluster from its beginning and gives all rows to `writer`; keeps nothing to go on from."""
+    feeder = _Feeder(task, writer)
+    for run in task.spine.runs():
+        feeder.run(run)
+    feeder.rest()
+
+
 class _Feeder:
     """Feeds the replay, and writes the rows that it gives."""
 
-    def __init__(self, task: ReplayTask) -> None:
+    def __init__(self, task: ReplayTask, writer: ClusterWriter) -> None:
         self._task = task
         self._spine = task.spine
         self._notes = DamageNotes()
         self._engine = self._resumed() or ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset)
-        self._writer = ClusterWriter(task.staging, task.spine.cluster)
+        self._writer = writer
         self._kept_notes: bytes | None = None
         self._gathered = self._records = self._end_ms = 0
         self._node_of: dict[str, int | None] = {}
@@ -70,11 +82,12 @@ class _Feeder:
         if file is None:
             return None
         try:
-            saved = Path(file).read_bytes()
+            folder = Folder(self._task.out)
+            saved = folder.get(file)
             engine = ClusterReplay(self._spine.cluster, log_end=self._spine.end_offset, saved=saved)
-            self._notes.load(Path(file + NOTES_SUFFIX).read_bytes())
+            self._notes.load(folder.get(file + NOTES_SUFFIX))
             return engine
-        except (StateError, OSError, msgspec.DecodeError):
+        except (StateError, StorageError, msgspec.DecodeError):
             self._notes = DamageNotes()
             return None
 
@@ -92,7 +105,7 @@ class _Feeder:
         expected: int | None = start
         for piece in _pieces(run, start):
             self._node_of[piece.file] = piece.node_id
-            for item in read_piece(PosixDisk(), piece):
+            for item in read_piece(StoreDisk(), piece):
                 if isinstance(item, Damage):
                     self._notes.damage(item)
                     expected = None
@@ -154,7 +167,14 @@ class _Feeder:
             self._kept_notes = self._notes.save()
 
     def finish(self) -> TaskResult:
-        """The rest of the rows, and what the driver is told."""
+        """The rest of the rows, what is kept for the next run, and what the driver is told."""
+        files, told = self.rest()
+        result = self._result(self._writer.close())
+        result.told_files, result.told_damage = files, told
+        return result
+
+    def rest(self) -> tuple[list[tuple[int, FileRow]], list[ToldDamage]]:
+        """Writes the rest of the rows; gives what was told of files and of logs that were not read."""
         engine, writer = self._engine, self._writer
         _write(writer, engine.final_rows(), True)
         _write(writer, engine.provisional_rows(), False)
@@ -171,25 +191,22 @@ class _Feeder:
         files = self._told_files()
         for day, line in files:
             writer.rows("files", [line], final=False, day=day)
-        result = self._result(writer.close())
-        result.told_files, result.told_damage = files, told
-        return result
+        return files, told
 
     def _result(self, files: list[WrittenFile]) -> TaskResult:
         task, engine = self._task, self._engine
         result = TaskResult(cluster=task.spine.cluster, files=files, records=self._records)
         result.anew = task.state_file is not None and not engine.is_resumed
-        target = Path(task.staging) / "_state" / task.state_target
+        folder, target = Folder(task.out), f"{STATE}/{task.state_target}"
         low = engine.resume_point[0] if engine.saved_state is not None else task.resume_offset
         low = min(0 if result.anew and engine.saved_state is None else low, task.final_below)
         facts = facts_of_image(engine.image, engine.end_offset)
-        retain(task.spine, low, self._used_snapshots.items(), facts, target.with_suffix(RETAINED_SUFFIX))
+        retain(task.spine, low, self._used_snapshots.items(), facts, folder, target + RETAINED_SUFFIX)
         if engine.saved_state is None:
             result.files = [msgspec.structs.replace(file, final=False) for file in files]
             return result
-        target.parent.mkdir(parents=True, exist_ok=True)
-        private_file(target).write_bytes(engine.saved_state)
-        private_file(target.with_name(target.name + NOTES_SUFFIX)).write_bytes(self._kept_notes or b"")
+        folder.put(target + STATE_SUFFIX, engine.saved_state, private=True)
+        folder.put(target + STATE_SUFFIX + NOTES_SUFFIX, self._kept_notes or b"", private=True)
         result.has_state = True
         result.resume_offset, result.resume_epoch = engine.resume_point
         return result
@@ -237,7 +254,7 @@ def _pieces(run: SpineRun, start: int) -> Iterator[Piece]:
 
 
 def _snapshot_file(log: LogSurvey, position: LogPosition) -> str:
-    source = MetadataLog(PosixDisk(), log.place.path)
+    source = MetadataLog(StoreDisk(), log.place.path)
     return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
 
 
@@ -245,7 +262,7 @@ def _image(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> Metadat
     """The image of a snapshot; None, and a note, if it is not whole."""
     path = _snapshot_file(log, position)
     try:
-        batches = [item for item in MetadataLog(PosixDisk(), path).batches() if isinstance(item, RecordBatch)]
+        batches = [item for item in MetadataLog(StoreDisk(), path).batches() if isinstance(item, RecordBatch)]
         return load_snapshot(batches, position=position, on_error=lambda error: None)
     except (RecordDecodeError, ReplayError, StorageError, OSError) as error:
         notes.add(CORRUPT, path, 0, position.offset, str(error))
@@ -267,7 +284,7 @@ def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
             continue
         seen.add(place.path)
         if any(at.readable_bytes != at.size_bytes for at in log.segments):
-            for row in log_damage(PosixDisk(), place):
+            for row in log_damage(StoreDisk(), place):
                 yield ToldDamage(place.path, place.node_id, row)
     for conflict in spine.conflicts:
         place = conflict.log.place
@@ -278,7 +295,7 @@ def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
 
 def _snapshot_lines(spine: Spine, used: Container[str]) -> Iterator[FileRow]:
     """Rows of `files` for the snapshots."""
-    disk, seen = PosixDisk(), set[str]()
+    disk, seen = StoreDisk(), set[str]()
     for log in spine.logs:
         for offset, epoch in log.snapshots:
             file = _snapshot_file(log, LogPosition(epoch, offset))

@@ -7,44 +7,46 @@ begins with, where each came from, and the facts by which the cluster is known a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
-from metaquorum.pipeline.ingest.layout import ClusterEntry
+from metaquorum.pipeline.ingest.layout import STATE, ClusterEntry
 from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.pieces import Piece, read_piece
 from metaquorum.pipeline.logs.places import FACTS_FILE, ORIGINS_FILE, LogPlace
 from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import Origin
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.stores.remote import in_one_line
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.log.segment import segment_name
 
 COPY_BYTES = 1 << 20
 
 
-def retain(spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: Facts, target: Path) -> None:
+def retain(
+    spine: Spine, low: int, snapshots: Iterable[tuple[str, int]], facts: Facts, folder: Folder, target: str
+) -> None:
     """Copies the bytes from the batch before offset `low` on, and those of the `snapshots` (file, end offset)
-    that end later, below `target`."""
+    that end later, to `target` in a folder."""
     known = list(snapshots)
     for number, run in enumerate(spine.runs()):
         if run.end < low:
             continue
-        folder = target / str(number)
-        folder.mkdir(parents=True)
-        origins = _copy_run(run, max(run.start, low - 1), folder)
+        name = f"{target}/{number}"
+        origins = _copy_run(run, max(run.start, low - 1), folder, name)
         for file, end in known:
             if run.start <= end <= run.end and end >= low:
-                shutil.copyfile(file, folder / Path(file).name)
-        (folder / ORIGINS_FILE).write_bytes(msgspec.json.encode(origins))
-        (folder / FACTS_FILE).write_bytes(msgspec.msgpack.encode(facts))
+                _copy(file, 0, None, folder, f"{name}/{name_of(file)}")
+        folder.put(f"{name}/{ORIGINS_FILE}", msgspec.json.encode(origins))
+        folder.put(f"{name}/{FACTS_FILE}", msgspec.msgpack.encode(facts))
 
 
-def _copy_run(run: SpineRun, low: int, folder: Path) -> dict[str, Origin]:
+def _copy_run(run: SpineRun, low: int, folder: Folder, target: str) -> dict[str, Origin]:
     origins: dict[str, Origin] = {}
     for stretch in run.stretches:
         if stretch.end <= low or stretch.start >= stretch.end:
@@ -61,7 +63,7 @@ def _copy_run(run: SpineRun, low: int, folder: Path) -> dict[str, Origin]:
             # What is after the last batch of a segment that others follow is damage, and is kept too.
             is_cut = pieces[-1].to_offset is not None or pieces[-1].file == last
             name = segment_name(base)
-            _copy(path, start, end if is_cut else Path(path).stat().st_size, folder / name)
+            _copy(path, start, end if is_cut else None, folder, f"{target}/{name}")
             origins[name] = Origin(pieces[0].file, pieces[0].node_id, start + pieces[0].shift)
     return origins
 
@@ -70,7 +72,7 @@ def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
     """Base offset and byte of the first batch, and the byte after the last one, in the file that is read."""
     found: tuple[int, int, int] | None = None
     for piece in pieces:
-        for item in read_piece(PosixDisk(), piece):
+        for item in read_piece(StoreDisk(), piece):
             if isinstance(item, RecordBatch):
                 at = item.position - piece.shift
                 base, start = found[:2] if found is not None else (item.header.base_offset, at)
@@ -78,34 +80,30 @@ def _whole_batches(pieces: list[Piece]) -> tuple[int, int, int] | None:
     return found
 
 
-def _copy(source: str, start: int, end: int, target: Path) -> None:
-    with Path(source).open("rb") as handle, target.open("wb") as into:
-        handle.seek(start)
-        while left := end - handle.tell():
-            data = handle.read(min(left, COPY_BYTES))
-            if not data:
-                break
-            into.write(data)
+def _copy(source: str, start: int, end: int | None, folder: Folder, target: str) -> None:
+    """Bytes `start` to `end` (None: its end) of a file, without holding all of them."""
+    file = StoreDisk().open_read(source)
+    try:
+        with folder.sink(target) as into, in_one_line("write", folder.place(target)):
+            at, end = start, file.size() if end is None else end
+            while at < end and (data := file.read_at(at, min(end - at, COPY_BYTES))):
+                into.write(data)
+                at += len(data)
+    finally:
+        file.close()
 
 
 def retained_places(
-    current: Path, clusters: dict[str, ClusterEntry], shared_ids: Iterable[str]
+    folder: Folder, clusters: dict[str, ClusterEntry], shared_ids: Iterable[str]
 ) -> Iterator[LogPlace]:
     """What earlier runs kept of the clusters with these ids."""
     wanted = set(shared_ids)
+    disk = StoreDisk()
     for name, entry in sorted(clusters.items()):
         if entry.retained is None or entry.shared_id not in wanted:
             continue
-        for folder in sorted((current / "_state" / entry.retained).glob("*"), key=lambda at: int(at.name)):
-            yield LogPlace(
-                path=str(folder), cluster=entry.shared_id, node_id=None, is_retained=True, told=name
-            )
-
-
-def link_tree(source: Path, target: Path) -> None:
-    """The same files under another name, without copying them."""
-    for file in source.rglob("*"):
-        if file.is_file():
-            there = target / file.relative_to(source)
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.hardlink_to(file)
+        kept = folder.place(f"{STATE}/{entry.retained}")
+        numbers = disk.list_directory(kept) if disk.exists(kept) else []
+        for number in sorted(numbers, key=int):
+            path = join(kept, number)
+            yield LogPlace(path=path, cluster=entry.shared_id, node_id=None, is_retained=True, told=name)

@@ -23,7 +23,7 @@ from metaquorum.pipeline.logs.executors import where
 from metaquorum.pipeline.logs.identity import read_facts
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.survey import survey
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.errors import StorageError
 
 _GC_THRESHOLD = 200_000
@@ -44,12 +44,12 @@ def run_task(task: Task) -> TaskResult:
 def _run(task: Task) -> TaskResult:
     match task:
         case SurveyTask():
-            found = survey(PosixDisk(), task.place, task.split_bytes)
+            found = survey(StoreDisk(), task.place, task.split_bytes)
             return TaskResult(
                 cluster=task.place.cluster, surveys=found, records=sum(at.records for at in found)
             )
         case FactsTask():
-            return TaskResult(cluster=task.log.place.cluster, facts=read_facts(PosixDisk(), task.log))
+            return TaskResult(cluster=task.log.place.cluster, facts=read_facts(StoreDisk(), task.log))
         case ReplayTask():
             return run_replay(task)
         case RecordsTask():
@@ -82,16 +82,16 @@ def _path_of(error: Exception, task: Task) -> str | None:
 
 def _records(task: RecordsTask) -> TaskResult:
     piece = task.piece
-    writer = ClusterWriter(task.staging, piece.cluster)
+    writer = ClusterWriter(task.out, piece.cluster, task.run)
     written = 0
     for batch in record_batches("all", piece, Selection()):
-        for day, is_final, part in _by_day(batch, task.final_below):
+        for day, is_final, part in by_day(batch, task.final_below):
             writer.arrow("records", day, part, final=is_final)
             written += part.num_rows
     return TaskResult(cluster=piece.cluster, files=writer.close(), records=written)
 
 
-def _by_day(batch: pa.RecordBatch, final_below: int) -> Iterator[tuple[int, bool, pa.RecordBatch]]:
+def by_day(batch: pa.RecordBatch, final_below: int) -> Iterator[tuple[int, bool, pa.RecordBatch]]:
     """The batch without its cluster column, cut where the day or what is final changes."""
     batch = batch.drop_columns(["cluster"])
     times = batch.column("timestamp").cast(pa.int64())

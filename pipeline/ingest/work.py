@@ -33,12 +33,15 @@ class FactsTask(msgspec.Struct, tag="facts", kw_only=True):
 
 
 class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
-    """Replay one cluster from `resume_offset` (0: its beginning) on, with the bytes of `state_file`."""
+    """Replay one cluster from `resume_offset` (0: its beginning) on, with the bytes of
+    `state_file`. It writes to the tables in `out`, for the run `run`, and its state to `state_target` with a
+    suffix."""
 
     spine: Spine
     resume_offset: int
     state_file: str | None
-    staging: str
+    out: str
+    run: str
     state_target: str
     final_below: int
     """Records from here on are written again by the next run."""
@@ -52,7 +55,8 @@ class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
 
     piece: Piece
     final_below: int
-    staging: str
+    out: str
+    run: str
 
 
 Task = SurveyTask | FactsTask | ReplayTask | RecordsTask

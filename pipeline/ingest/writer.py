@@ -10,7 +10,6 @@ import datetime
 import uuid
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaquorum.pipeline.arrow.base import TIME_TYPE, times
-from metaquorum.pipeline.ingest.layout import WrittenFile, escape
+from metaquorum.pipeline.ingest.layout import DATA, WrittenFile, escape
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
+from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.pipeline.stores.remote import in_one_line
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, Table, arrow_schema
 
 MAX_OPEN_FILES = 48
@@ -50,13 +51,14 @@ def date_text(day: int) -> str:
 
 
 class ClusterWriter:
-    """Writes files of one cluster below `root`. Close it to get them all; `final` tells which will stay."""
+    """Writes files of one cluster below the folder `root`, for a run. Close it to get them all; `final` tells
+    which will stay."""
 
-    def __init__(self, root: str, cluster: str) -> None:
-        self._root = Path(root)
+    def __init__(self, root: str, cluster: str, run: str) -> None:
+        self._root = Folder(root)
         self._cluster = cluster
-        self._attempt = uuid.uuid4().hex[:16]
-        self._open: dict[tuple[str, int, bool], tuple[pq.ParquetWriter, str]] = {}
+        self._attempt = f"{run}-{uuid.uuid4().hex[:16]}"
+        self._open: dict[tuple[str, int, bool], tuple[pq.ParquetWriter, Any, str]] = {}
         self._rows: dict[str, list[Any]] = {}
         self._number = 0
 
@@ -78,23 +80,25 @@ class ClusterWriter:
             if len(self._open) >= MAX_OPEN_FILES:
                 self._close(next(iter(self._open)))
             found = self._open[key] = self._begin(table, day)
-        writer, path = found
-        writer.write_batch(data)
+        writer, _, path = found
+        with in_one_line("write", self._root.place(path)):
+            writer.write_batch(data)
         entry = self._rows.setdefault(path, [table, day, final, 0])
         entry[3] += data.num_rows
 
-    def _begin(self, table: str, day: int) -> tuple[pq.ParquetWriter, str]:
+    def _begin(self, table: str, day: int) -> tuple[pq.ParquetWriter, Any, str]:
         self._number += 1
-        folder = Path(table) / f"cluster={escape(self._cluster)}" / f"date={date_text(day)}"
-        path = folder / f"part-{self._attempt}-{self._number:04d}.parquet"
-        (self._root / folder).mkdir(parents=True, exist_ok=True)
-        writer = pq.ParquetWriter(
-            self._root / path, file_schema(table), compression="zstd", coerce_timestamps="us"
-        )
-        return writer, str(path)
+        folder = f"{DATA}/{table}/cluster={escape(self._cluster)}/date={date_text(day)}"
+        path = f"{folder}/part-{self._attempt}-{self._number:04d}.parquet"
+        sink = self._root.sink(path)
+        writer = pq.ParquetWriter(sink, file_schema(table), compression="zstd", coerce_timestamps="us")
+        return writer, sink, path
 
     def _close(self, key: tuple[str, int, bool]) -> None:
-        self._open.pop(key)[0].close()
+        writer, sink, path = self._open.pop(key)
+        with in_one_line("write", self._root.place(path)):
+            writer.close()
+            sink.close()
 
     def close(self) -> list[WrittenFile]:
         """Every file that was written."""

@@ -17,9 +17,9 @@ from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join
-from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
 from metaquorum.storage.log.segment import list_segments, segment_name
 from metaquorum.storage.types import LogPosition
@@ -51,7 +51,7 @@ def record_pieces(
 
 
 def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iterator[Piece]:
-    disk = PosixDisk()
+    disk = StoreDisk()
     if not disk.is_directory(place.path):
         if place.path.endswith((".log", ".log.deleted")):
             yield from _segment_pieces(place, place.path, disk.file_size(place.path), split_bytes)
@@ -90,7 +90,7 @@ def _checkpoint(place: LogPlace, file: str) -> Piece:
 
 def _checkpoint_pieces(places: Iterable[LogPlace]) -> list[Piece]:
     """The newest snapshot of each log."""
-    disk = PosixDisk()
+    disk = StoreDisk()
     found: list[Piece] = []
     for place in places:
         if not disk.is_directory(place.path):
@@ -115,7 +115,7 @@ def _newest_of_histories(spines: Iterable[Spine]) -> list[Piece]:
 
 
 def _histories(places: list[LogPlace], split_bytes: int) -> list[Spine]:
-    disk = PosixDisk()
+    disk = StoreDisk()
     surveys = [one for place in places for one in survey(disk, place, split_bytes)]
     return histories(surveys, lambda logs: [read_facts(disk, log) for log in logs])
 
@@ -158,7 +158,7 @@ def _piece_of(log: LogSurvey, segment: SegmentSurvey, split: Split) -> Piece:
 
 def damage_places(places: list[LogPlace]) -> list[LogPlace]:
     """The logs, and beside each directory's segments its snapshots, which can be damaged too."""
-    disk = PosixDisk()
+    disk = StoreDisk()
     found = list(places)
     for place in places:
         if disk.is_directory(place.path):
@@ -182,7 +182,7 @@ def log_ends(places: Iterable[LogPlace], known: Mapping[str, int]) -> dict[str, 
 
 def _end_of(file: str, base: int) -> int:
     """Offset after the last whole batch of a segment."""
-    disk = PosixDisk()
+    disk = StoreDisk()
     end, position = base, 0
     for header in hop(file, None):
         end, position = header.next_offset, header.position + header.size_bytes
@@ -195,7 +195,7 @@ def _end_of(file: str, base: int) -> int:
 
 def _last_segment(place: LogPlace) -> list[tuple[str, int]]:
     """The last segment (file, base offset) of a log."""
-    disk = PosixDisk()
+    disk = StoreDisk()
     if not disk.is_directory(place.path):
         return [] if ".checkpoint" in place.path else [(place.path, 0)]
     bases = list_segments(disk, place.path)
@@ -206,5 +206,5 @@ def pieces_between(place: LogPlace, start: int, end: int, split_bytes: int) -> l
     """Pieces that hold what a log got between two places."""
     if start >= end:
         return []
-    surveys = survey(PosixDisk(), place, split_bytes)
+    surveys = survey(StoreDisk(), place, split_bytes)
     return [piece for one in surveys for piece in stretch_pieces(one, start, end)]

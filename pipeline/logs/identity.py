@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 
 import msgspec
 
@@ -17,7 +16,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch
 from metaquorum.metadata.records.types import BrokerRecord, TopicRecord
 from metaquorum.pipeline.logs.places import FACTS_FILE
 from metaquorum.pipeline.logs.survey import LogSurvey
-from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -44,7 +43,7 @@ class Relation(Enum):
 def read_facts(disk: Disk, log: LogSurvey) -> Facts:
     """The facts of a log and of its oldest and newest snapshot; of what was retained, those beside it."""
     if log.place.is_retained:
-        return msgspec.msgpack.decode(Path(log.place.path, FACTS_FILE).read_bytes(), type=Facts)
+        return msgspec.msgpack.decode(read_file(disk, join(log.place.path, FACTS_FILE)), type=Facts)
     whole = log.records >= log.end_offset - log.start_offset
     facts = Facts(since=log.start_offset if whole else log.end_offset, until=log.end_offset)
     source = MetadataLog(disk, log.place.path)

@@ -5,7 +5,9 @@ Owns finding logs and saying whose they are. Reads names and `meta.properties` o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -18,6 +20,7 @@ from metaquorum.storage.log.segment import list_segments
 
 ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
 """Beside what was retained of a log: where its segments came from, and how the cluster is known again."""
+_PATTERN = re.compile(r"[*?\[]")
 MAX_DEPTH = 12
 """The number of levels below a given directory that are searched for logs."""
 
@@ -41,12 +44,11 @@ class NoLogsError(Exception):
 
 def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> list[LogPlace]:
     """Every log below the paths, each once, in the order of the paths. `cluster` names the cluster of all of
-    them, whatever they say themselves. Raises NoLogsError for a path that is absent or holds no log."""
+    them, whatever they say themselves. Parts of a path may hold *, ? and
+    [...]. Raises NoLogsError for a path that is absent or holds no log."""
     found: dict[str, LogPlace] = {}
-    for path in paths:
+    for path in (one for given in paths for one in _matching(disk, given)):
         before = len(found)
-        if not disk.exists(path):
-            raise NoLogsError(f"{path}: there is no such file or directory; check the path")
         for log in _below(disk, path.rstrip("/") or "/", MAX_DEPTH):
             found.setdefault(log.path, _place(log, cluster))
         if len(found) == before and not any(at == path or at.startswith(path) for at in found):
@@ -55,6 +57,37 @@ def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> l
                 "a node's directory, or a directory above them"
             )
     return list(found.values())
+
+
+def _matching(disk: Disk, path: str) -> list[str]:
+    """The path, or what matches where parts of it hold *, ? or [...]. Raises NoLogsError for nothing."""
+    if disk.exists(path):
+        return [path]
+    if not _PATTERN.search(path):
+        raise NoLogsError(f"{path}: there is no such file or directory; check the path")
+    top, *parts = _parts(path)
+    found = [top]
+    for part in parts:
+        if _PATTERN.search(part):
+            folders = (at for at in found if disk.is_directory(at))
+            found = [
+                join(at, name)
+                for at in folders
+                for name in disk.list_directory(at)
+                if fnmatchcase(name, part)
+            ]
+        else:
+            found = [join(at, part) for at in found if disk.exists(join(at, part))]
+    if not found:
+        raise NoLogsError(f"{path}: nothing matches; check the pattern")
+    return found
+
+
+def _parts(path: str) -> list[str]:
+    """The root or bucket, and the names below it."""
+    scheme, separator, rest = path.rpartition("://")
+    bucket, _, inner = rest.partition("/")
+    return [f"{scheme}{separator}{bucket}" or "/", *(part for part in inner.split("/") if part)]
 
 
 def _below(disk: Disk, path: str, depth: int) -> Iterator[MetadataLog]:

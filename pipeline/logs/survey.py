@@ -6,20 +6,22 @@ records. A log with damage is hopped over as far as it is whole and then read ba
 
 from __future__ import annotations
 
+import functools
 import mmap
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.pipeline.logs.executors import require_path
 from metaquorum.pipeline.logs.places import ORIGINS_FILE, LogPlace
+from metaquorum.pipeline.stores.address import is_remote
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.batches.batch import RecordBatch
-from metaquorum.storage.disk.interface import Disk, join, name_of
+from metaquorum.storage.disk.interface import Disk, join, name_of, read_file
 from metaquorum.storage.log.segment import segment_name
 
 SPLIT_BYTES = 32 * 1024 * 1024
@@ -129,18 +131,32 @@ class Header(msgspec.Struct, frozen=True):
 
 def hop(file: str, expected_offset: int | None) -> Iterator[Header]:
     """Every batch header of a segment, until one is not what must come there."""
+    if is_remote(file):
+        yield from _remote_headers(file, expected_offset)
+        return
     with open(file, "rb") as handle:
         if not handle.seek(0, 2):
             return
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as buf:
-            yield from _headers(buf, expected_offset)
+            yield from _headers(functools.partial(_HEADER.unpack_from, buf), len(buf), expected_offset)
 
 
-def _headers(buf: mmap.mmap, expected: int | None) -> Iterator[Header]:
-    unpack = _HEADER.unpack_from
-    size, position, last_epoch = len(buf), 0, -1
+def _remote_headers(file: str, expected: int | None) -> Iterator[Header]:
+    """The same of an object, of which a part is held at a time."""
+    handle = StoreDisk().open_read(file)
+    try:
+        yield from _headers(
+            lambda at: _HEADER.unpack(handle.read_at(at, _HEADER.size)), handle.size(), expected
+        )
+    finally:
+        handle.close()
+
+
+def _headers(unpack: Callable[[int], tuple[int, ...]], size: int, expected: int | None) -> Iterator[Header]:
+    """`unpack`: the fields of the header at a byte."""
+    position, last_epoch = 0, -1
     while position + _HEADER_BYTES <= size:
-        base, length, epoch, magic, crc, _, delta, _, max_ms = unpack(buf, position)
+        base, length, epoch, magic, crc, _, delta, _, max_ms = unpack(position)
         after = position + length + _LENGTH_OVERHEAD_BYTES
         if magic != 2 or length < _MIN_LENGTH or after > size or delta < 0 or epoch < last_epoch:
             return
@@ -240,7 +256,7 @@ class _Survey:
 def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[LogSurvey]:
     """What the log at `place` holds now: one value, or several where segments are missing between others.
     Raises StorageError or OSError where it cannot be read."""
-    require_path(place.path)
+    require_path(disk, place.path)
     log = MetadataLog(disk, place.path)
     gathered = [_Survey(split_bytes)]
     for base in _bases(log):
@@ -252,14 +268,14 @@ def survey(disk: Disk, place: LogPlace, split_bytes: int = SPLIT_BYTES) -> list[
             gathered = _slowly(disk, log)
             break
     if place.is_retained:
-        _note_origins(gathered, place)
+        _note_origins(disk, gathered, place)
     snapshots = _snapshots(log)
     start = snapshots[-1][0] if snapshots else log.start_offset
     return [one.made(place, snapshots, start) for one in gathered]
 
 
-def _note_origins(gathered: list[_Survey], place: LogPlace) -> None:
-    data = Path(place.path, ORIGINS_FILE).read_bytes()
+def _note_origins(disk: Disk, gathered: list[_Survey], place: LogPlace) -> None:
+    data = read_file(disk, join(place.path, ORIGINS_FILE))
     origins = msgspec.json.decode(data, type=dict[str, Origin])
     for one in gathered:
         for segment in one.segments:

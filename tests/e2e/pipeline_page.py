@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from metaquorum.pipeline.tables import TABLES, spark_schema
+from metaquorum.pipeline import read_tables
 from tests.conftest import REPOSITORY
 
 if TYPE_CHECKING:
@@ -21,11 +21,8 @@ _ROWS = 100
 
 def views(spark: SparkSession, tables: Path) -> None:
     """Every table as a view of its name."""
-    for name in TABLES:
-        if (tables / name).exists():
-            # With its schema: a table may have no file yet.
-            read = spark.read.schema(spark_schema(TABLES[name])).parquet(str(tables / name))
-            read.createOrReplaceTempView(name)
+    for name, table in read_tables(spark, str(tables)).items():
+        table.createOrReplaceTempView(name)
 
 
 def printed(spark: SparkSession, sql: str) -> str:

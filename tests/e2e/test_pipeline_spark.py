@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.dataset as ds
 import pytest
 
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.text.dump import payload_json
+from metaquorum.pipeline import read_tables
+from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.ingest.job import IngestReport, ingest
 from metaquorum.pipeline.logs.survey import hop
 from metaquorum.pipeline.session import SessionError, require_java, spark_session
@@ -71,7 +72,7 @@ def node_copy(source: Path, target: Path, up_to: int | None = None) -> Path:
 
 def table(out: Path, name: str) -> list[dict[str, Any]]:
     """The rows of a table as any reader of Parquet sees them, without the order of files."""
-    rows = ds.dataset(out / name, format="parquet", partitioning="hive").to_table().to_pylist()
+    rows = TableSource(out).dataset(name).to_table().to_pylist()
     return sorted(rows, key=lambda row: json.dumps(row, default=str, sort_keys=True))
 
 
@@ -141,7 +142,7 @@ def test_damage_is_a_table_and_a_wrong_option_names_itself(
         assert [line.strip() for line in rest] == ["SQLSTATE: 38000"]
     for path, message in (
         (tmp_path / "absent", "there is no such file"),
-        ("s3a://bucket/logs", "s3a stores are not supported"),
+        ("ftp://bucket/logs", "ftp is not a store that can be read"),
     ):
         with pytest.raises(PySparkException, match=message) as raised:
             spark.read.format("metadata_log").load(str(path)).collect()
@@ -216,7 +217,7 @@ def test_the_tables_are_what_the_replay_tells(whole: Path, shared_data: Path, sp
     for name, rows in expected.items():
         found = [row for row in table(whole, name) if row["cluster"] == cluster]
         assert len(found) == len(rows), name
-    states = spark.read.parquet(str(whole / "partition_states")).filter(f"cluster = '{cluster}'")
+    states = read_tables(spark, str(whole))["partition_states"].filter(f"cluster = '{cluster}'")
     last = states.filter("to_offset IS NULL").select("topic_id", "partition", "leader", "partition_epoch")
     assert {tuple(row) for row in last.collect()} == {
         (row[1], row[2], row[3], row[5]) for row in expected["partition_states"] if row[17] is None
@@ -224,7 +225,7 @@ def test_the_tables_are_what_the_replay_tells(whole: Path, shared_data: Path, sp
     lagging = [row for row in table(whole, "files") if row["cluster"] != cluster]
     assert sorted(row["used"] for row in lagging) == [False, False, True]
     assert table(whole, "damage") == []
-    assert sorted(at.name for at in whole.iterdir()) == sorted([*TABLES, "current", "versions"])
+    assert sorted(at.name for at in whole.iterdir()) == ["_data", "_runs", "_state", "_versions"]
 
 
 def state_word(fields: Any) -> str:
@@ -361,6 +362,8 @@ def test_a_log_that_is_shorter_or_of_another_cluster_changes_no_row(
 SCRIPT = """
 import json, sys
 from pathlib import Path
+from metaquorum.pipeline.audit.source import TableSource
+from metaquorum.pipeline import read_tables
 from metaquorum.pipeline.ingest.job import ingest
 from metaquorum.pipeline.session import spark_session
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.pipeline.ingest.layout import DATA, Manifest, WrittenFile, begin, load_manifest, publish
 from metaquorum.pipeline.intervals.cluster import ClusterReplay
+from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.tables import TABLES, TIME, Table, arrow_schema
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
@@ -42,6 +45,7 @@ def replay(log: Path, cluster: str) -> tuple[ClusterReplay, list[Damage], dict[s
 
 def write_tables(clusters: list[Path], out: Path) -> None:
     """`clusters` are node directories, one a cluster."""
+    files: list[WrittenFile] = []
     for node in clusters:
         identity = load_meta_properties(PosixDisk(), str(node))
         cluster = str(identity.cluster_id)
@@ -56,8 +60,11 @@ def write_tables(clusters: list[Path], out: Path) -> None:
             (identity.node_id, one.file, one.position, one.offset, "tail", one.reason) for one in damage
         ]
         for name, listed in rows.items():
-            _write(out, TABLES[name], cluster, [(day_of(TABLES[name], row, day), row) for row in listed])
-        _write(out, TABLES["availability"], cluster, engine.availability_rows())
+            told = [(day_of(TABLES[name], row, day), row) for row in listed]
+            files += _write(out, TABLES[name], cluster, told)
+        files += _write(out, TABLES["availability"], cluster, engine.availability_rows())
+    folder = Folder(str(out))
+    publish(folder, begin(folder, load_manifest(folder)), Manifest(files=files))
 
 
 def day_of(table: Table, row: tuple[Any, ...], otherwise_ms: int) -> int:
@@ -68,7 +75,9 @@ def day_of(table: Table, row: tuple[Any, ...], otherwise_ms: int) -> int:
     return otherwise_ms // _DAY_MS * _DAY_MS
 
 
-def _write(out: Path, table: Table, cluster: str, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
+def _write(
+    out: Path, table: Table, cluster: str, rows: list[tuple[int, tuple[Any, ...]]]
+) -> Iterator[WrittenFile]:
     schema = arrow_schema(table)
     plain = [column for column in table.columns if column.name not in ("cluster", "date")]
     by_day: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
@@ -86,7 +95,10 @@ def _write(out: Path, table: Table, cluster: str, rows: list[tuple[int, tuple[An
             )
             arrays.append(pa.array([list(v) if isinstance(v, tuple) else v for v in given], type=kind))
         date = datetime.datetime.fromtimestamp(day_ms / 1000, tz=datetime.UTC).date()
-        folder = out / table.name / f"cluster={quote(cluster, safe='')}" / f"date={date}"
-        folder.mkdir(parents=True, exist_ok=True)
+        path = f"{DATA}/{table.name}/cluster={quote(cluster, safe='')}/date={date}/part-0.parquet"
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
         names = [column.name for column in plain]
-        pq.write_table(pa.Table.from_arrays(arrays, names=names), folder / "part-0.parquet")
+        pq.write_table(pa.Table.from_arrays(arrays, names=names), out / path)
+        yield WrittenFile(
+            table=table.name, cluster=cluster, date=str(date), path=path, rows=len(listed), final=True
+        )

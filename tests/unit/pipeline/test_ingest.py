@@ -11,6 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import metaquorum.pipeline.ingest.job as job
+from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.ingest.layout import WrittenFile, load_manifest
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import (
@@ -53,21 +54,33 @@ def run(logs: Path, out: Path) -> job.IngestReport:
 
 
 def table(out: Path, name: str) -> list[dict[str, Any]]:
-    found = ds.dataset(out / name, format="parquet", partitioning="hive").to_table().to_pylist()
+    found = TableSource(out).dataset(name).to_table().to_pylist()
     for row in found:
         row.pop("file", None)
     return sorted(found, key=repr)
 
 
+def unpublished(out: Path) -> list[Path]:
+    """What is there and belongs to no version."""
+    manifest = load_manifest(out)
+    listed = {file.path for file in manifest.files}
+    states = {str(at) for entry in manifest.clusters.values() for at in (entry.state, entry.retained)}
+    kept = [
+        at for at in (out / "_data").rglob("*") if at.is_file() and str(at.relative_to(out)) not in listed
+    ]
+    kept += [at for at in (out / "_state").glob("*") if at.name.removesuffix(".notes") not in states]
+    return [*kept, *(out / "_runs").glob("*")]
+
+
 def table_with_files(out: Path) -> list[dict[str, Any]]:
-    return ds.dataset(out / "files", format="parquet", partitioning="hive").to_table().to_pylist()
+    return TableSource(out).dataset("files").to_table().to_pylist()
 
 
 def test_every_table_has_the_columns_that_it_is_said_to_have(tmp_path: Path) -> None:
     write(tmp_path / "logs", 14, b"torn")
     run(tmp_path / "logs", tmp_path / "out")
     for name, meant in TABLES.items():
-        files = list((tmp_path / "out" / name).rglob("*.parquet"))
+        files = TableSource(tmp_path / "out").places(name)
         schema = arrow_schema(meant)
         plain = [field for field in schema if field.name not in PARTITION_COLUMNS]
         for file in files:
@@ -110,7 +123,7 @@ def test_a_run_that_fails_leaves_the_tables_as_they_were(
         with pytest.raises(OSError, match="the disk is full"):
             run(logs, out)
     assert {name: table(out, name) for name in TABLES} == before
-    assert not list((out / "versions").glob(".staging-*"))
+    assert unpublished(out) == []
     assert run(logs, out).version == 2
 
 
@@ -120,7 +133,7 @@ def test_a_state_that_cannot_be_read_means_to_begin_anew(tmp_path: Path) -> None
     run(logs, out)
     state = load_manifest(out).clusters["made"].state
     assert state is not None
-    (out / "current" / "_state" / state).write_bytes(b"rubbish")
+    (out / "_state" / state).write_bytes(b"rubbish")
     write(logs, 14)
     run(logs, out)
     run(logs, tmp_path / "whole")
@@ -188,7 +201,7 @@ def test_what_is_no_log_leaves_a_row_of_damage(tmp_path: Path, name: str) -> Non
     last = logs / "n3" / "n3" / log / f"{given[6].header.base_offset:020d}.log"
     last.write_bytes(b"".join(batch.data for batch in given[6:]))
     report = job.ingest(NOBODY, [str(logs), str(logs / "n4" / "notes.log")], out)
-    found = ds.dataset(out / "damage", format="parquet", partitioning="hive").to_table().to_pylist()
+    found = TableSource(out).dataset("damage").to_table().to_pylist()
     kinds = ("tail", "tail", "corrupt")
     for file, (owner, number) in files.items():
         rows = [row for row in found if row["file"] == str(file)]
@@ -236,7 +249,7 @@ def test_an_executor_that_does_not_see_what_the_driver_sees_is_named(
     blind((ReplayTask,), lambda result: msgspec.structs.replace(result, files=[away]))
     with pytest.raises(ExecutorError, match="which the driver cannot see"):
         run(tmp_path / "logs", tmp_path / "out")
-    assert not list((tmp_path / "out" / "versions").glob(".staging-*"))
+    assert unpublished(tmp_path / "out") == []
 
 
 def test_two_clusters_of_one_id_have_tables_of_their_own(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ import metaquorum.pipeline.intervals.cluster as cluster
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.snapshot import snapshot_batches
+from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.tables import TABLES
@@ -167,7 +167,7 @@ def tables(out: Path) -> dict[str, list[dict[str, Any]]]:
     """Every table, the names of files without their folders."""
     found = {}
     for name in TABLES:
-        rows = ds.dataset(out / name, format="parquet", partitioning="hive").to_table().to_pylist()
+        rows = TableSource(out).dataset(name).to_table().to_pylist()
         for row in rows:
             if "file" in row:
                 row["file"] = Path(row["file"]).name

@@ -26,6 +26,8 @@ from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.ingest.layout import Manifest, WrittenFile, begin, load_manifest, publish
+from metaquorum.pipeline.stores.folder import Folder
 from tests.unit.pipeline.local_tables import write_tables
 
 pa = pytest.importorskip("pyarrow")
@@ -210,7 +212,7 @@ def test_json_holds_every_finding(tables: Tables) -> None:
 
 def test_mistakes_are_one_line(tables: Tables, tmp_path: Path) -> None:
     for arguments, said in (
-        ((str(tmp_path / "absent"),), "is not a directory"),
+        ((str(tmp_path / "absent"),), "holds no pipeline tables"),
         ((str(tmp_path),), "holds no pipeline tables"),
         ((str(tables.path), "--cluster", "nobody"), "no cluster nobody"),
     ):
@@ -221,13 +223,18 @@ def test_records_are_counted_where_they_are_kept(tables: Tables, tmp_path: Path)
     """A log that was trimmed, or lost bytes, has fewer records than its end says."""
     root = tmp_path / "tables"
     shutil.copytree(tables.path, root)
+    folder = Folder(str(root))
+    before = load_manifest(folder)
+    files = list(before.files)
     first, second = (one.cluster for one in tables.fleet.clusters[:2])
     for date, rows in (("2026-01-01", 3), ("2026-01-02", 4)):
-        folder = root / "records" / f"cluster={quote(first, safe='')}" / f"date={date}"
-        folder.mkdir(parents=True)
+        path = f"_data/records/cluster={quote(first, safe='')}/date={date}/part.parquet"
+        (root / path).parent.mkdir(parents=True)
+        files.append(WrittenFile(table="records", cluster=first, date=date, path=path, rows=rows, final=True))
         times = pa.array([0] * rows, pa.timestamp("us", tz="UTC"))
         kept = {"offset": list(range(100, 100 + rows)), "timestamp": times}
-        pq.write_table(pa.table(kept), folder / "part.parquet")
+        pq.write_table(pa.table(kept), root / path)
+    publish(folder, begin(folder, before), Manifest(files=files))
     counted = {one.cluster: one.records for one in gather(TableSource(root)).clusters}
     assert (counted[first], counted[second]) == (7, 0)
 

@@ -1,0 +1,133 @@
+"""The pipeline as functions: DataFrames in, DataFrames out, in whatever session the caller has.
+
+Owns the names under `metaquorum.pipeline`. Every function works in a classic session, under spark-submit, in
+a notebook and over Spark Connect; the executors need this package installed. PySpark is imported when a
+function runs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from metaquorum.pipeline.tables import TABLES, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from metaquorum.pipeline.ingest.plan import IngestReport
+
+FLEET_SCHEMA = (
+    "cluster STRING COMMENT 'name of the cluster in the tables', "
+    "logs INT COMMENT 'logs that hold a part of its history', "
+    "records BIGINT COMMENT 'records of the history that was chosen', "
+    "start_offset BIGINT COMMENT 'first offset of the history', "
+    "end_offset BIGINT COMMENT 'offset after its last record', "
+    "last_epoch INT COMMENT 'leader epoch of the last record', "
+    "history BINARY COMMENT 'for make_table: which log is read from where to where'"
+)
+
+
+def read_logs(session: SparkSession, paths: str | Iterable[str], **options: str) -> DataFrame:
+    """Every record of the logs below `paths`, with the options of the source `metadata_log` (see
+    docs/pipeline-source.md). Raises AnalysisException for a wrong option or path."""
+    from metaquorum.pipeline.session import register
+
+    register(session)
+    reader = session.read.format("metadata_log").options(**options)
+    return reader.load([paths] if isinstance(paths, str) else list(paths))
+
+
+def read_fleet(session: SparkSession, paths: str | Iterable[str], *, cluster: str | None = None) -> DataFrame:
+    """One row per cluster that the logs below `paths` belong to (FLEET_SCHEMA); filter it to choose clusters.
+    `cluster` names the cluster of all of them. Raises NoLogsError, PathError, ExecutorError, StorageError."""
+    import msgspec
+
+    from metaquorum.pipeline.ingest.job import survey_fleet
+
+    spines = survey_fleet(session, [paths] if isinstance(paths, str) else list(paths), cluster)
+    rows = [
+        (
+            *(spine.cluster, len(spine.logs), sum(run.end - run.start for run in spine.runs())),
+            *(spine.start_offset, spine.end_offset, spine.last_epoch, msgspec.msgpack.encode(spine)),
+        )
+        for spine in spines
+    ]
+    return session.createDataFrame(rows, FLEET_SCHEMA)
+
+
+def make_table(fleet: DataFrame, name: str) -> DataFrame:
+    """A table of the clusters in `fleet` (see `read_fleet`), made from their logs and written nowhere. Raises
+    KeyError for a table that does not exist (`metaquorum.pipeline.TABLES`)."""
+    from metaquorum.pipeline.ingest.frames import table_batches
+
+    columns = spark_schema(TABLES[name])
+    return fleet.select("history").mapInArrow(functools.partial(table_batches, name=name), columns)
+
+
+def write_tables(
+    session: SparkSession, paths: str | Iterable[str], out: str, *, cluster: str | None = None, **hooks: Any
+) -> IngestReport:
+    """Brings the tables in `out` up to what the logs below `paths` hold, all of them or none: what
+    `metaquorum pipeline ingest` does. `hooks`: `show` and `say`, as `pipeline.ingest.job.ingest` calls them.
+    Raises NoLogsError, LayoutError, PathError, ExecutorError, StorageError."""
+    from metaquorum.pipeline.ingest.job import ingest
+
+    return ingest(session, [paths] if isinstance(paths, str) else list(paths), out, cluster=cluster, **hooks)
+
+
+def read_tables(session: SparkSession, out: str) -> dict[str, DataFrame]:
+    """Every table of the newest version in `out`, with comments on the columns. Spark itself reads the files,
+    so its session needs the classes of the store (hadoop-aws for s3). Raises TablesError, PathError."""
+    from metaquorum.pipeline.audit.source import TableSource
+
+    source = TableSource(out)
+    return {name: _table(session, source.places(name), name, source.base(name)) for name in TABLES}
+
+
+def _table(session: SparkSession, places: list[str], name: str, base: str) -> DataFrame:
+    columns = spark_schema(TABLES[name])
+    if not places:
+        return session.createDataFrame([], columns)
+    return session.read.schema(columns).option("basePath", base).parquet(*places)
+
+
+def register_tables(session: SparkSession, out: str) -> None:
+    """The tables of the newest version in `out` as temporary views, for SQL."""
+    for name, table in read_tables(session, out).items():
+        table.createOrReplaceTempView(name)
+
+
+def table_files(out: str, name: str) -> list[str]:
+    """The Parquet files of a table in its newest version, as paths or addresses: for other readers, such as
+    DuckDB or pandas. `cluster` and `date` are in the names of their folders."""
+    from metaquorum.pipeline.audit.source import TableSource
+
+    return TableSource(out).places(name)
+
+
+def audit_tables(tables: Mapping[str, DataFrame], **limits: int) -> DataFrame:
+    """The findings of `metaquorum pipeline audit` about tables, worst first. `limits`: fields of
+    `pipeline.audit.findings.AuditLimits`."""
+    from metaquorum.pipeline.audit.findings import AuditLimits, findings
+    from metaquorum.pipeline.audit.frames import FINDING_SCHEMA, FrameSource, finding_row
+    from metaquorum.pipeline.audit.gather import gather
+
+    found = findings(gather(FrameSource(tables)), AuditLimits(**limits))
+    return _session(tables).createDataFrame([finding_row(one) for one in found], FINDING_SCHEMA)
+
+
+def render_report(tables: Mapping[str, DataFrame], *, title: str = "Metadata quorum report") -> str:
+    """The page of `metaquorum pipeline report` about tables, as HTML."""
+    from metaquorum.pipeline.audit.findings import AuditLimits, findings
+    from metaquorum.pipeline.audit.frames import FrameSource
+    from metaquorum.pipeline.audit.gather import gather
+    from metaquorum.pipeline.report.page import page
+
+    fleet = gather(FrameSource(tables))
+    return page(fleet, findings(fleet, AuditLimits()), title=title, tables="DataFrames")
+
+
+def _session(tables: Mapping[str, DataFrame]) -> SparkSession:
+    return next(iter(tables.values())).sparkSession

@@ -1,0 +1,70 @@
+"""Places as people write them: paths of this machine's file systems, and addresses of stores.
+
+Owns which texts are addresses, and the one form in which the pipeline keeps each: an absolute path without
+`file:`, or SCHEME://BUCKET/KEY. What is below a place is `pipeline.logs.places`'.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfss",
+    "hdfs": "hdfs",
+    "viewfs": "viewfs",
+}
+_KNOWN = (
+    "s3://BUCKET/KEY, gs://BUCKET/KEY, abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH, hdfs://HOST/PATH"
+)
+
+
+class PathError(ValueError):
+    """The text is not a place that can be used; it says what to write."""
+
+
+def scheme_of(place: str) -> str | None:
+    """The scheme of an address; None for a path."""
+    found = _SCHEME.match(place)
+    return found[1].lower() if found is not None else None
+
+
+def is_remote(place: str) -> bool:
+    """Whether a place (in the form of `address`) is in a store."""
+    return scheme_of(place) is not None
+
+
+def address(text: str) -> str:
+    """The place that `text` means: an absolute path, or the address of a store. Raises PathError."""
+    scheme = scheme_of(text)
+    if scheme in (None, "file"):
+        return os.path.abspath(local_path(text))
+    if scheme not in _STORES:
+        raise PathError(f"{text}: {scheme} is not a store that can be read; use {_KNOWN}, or a path")
+    rest = text[len(scheme) + 1 :].lstrip("/").rstrip("/")
+    if "?" in rest.partition("/")[0]:
+        raise PathError(f"{text}: options do not belong in an address; set them in the environment")
+    if not rest and scheme != "hdfs":
+        raise PathError(f"{text} names no bucket; use {_KNOWN}")
+    if scheme in ("hdfs", "viewfs") and re.match(rf"{scheme}:/([^/]|$)|{scheme}:///", text, re.IGNORECASE):
+        return f"{scheme}://default/{rest}"  # the name node of the Hadoop configuration
+    return f"{_STORES[scheme]}://{rest}"
+
+
+def local_path(text: str) -> Path:
+    """The path that `text` means; `file:` may be before it. Raises PathError for any other scheme, which
+    would otherwise become a folder of that name."""
+    scheme = scheme_of(text)
+    if scheme is None:
+        return Path(text)
+    if scheme == "file":
+        return Path(re.sub(r"^file:/+", "/", text, flags=re.IGNORECASE))
+    raise PathError(f"{text}: this must be a path of a file system, not an address of a store")

@@ -17,8 +17,8 @@ from metaquorum.pipeline.ingest.layout import (
     RETAINED_SUFFIX,
     STATE,
     STATE_SUFFIX,
+    IngestRun,
     Manifest,
-    Run,
     WrittenFile,
     abandon,
     begin,
@@ -156,7 +156,7 @@ def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     return [at.facts or Facts() for at in run("telling clusters apart", tasks)]
 
 
-def _tasks(plans: list[Plan], folder: Folder, run: Run) -> list[Task]:
+def _tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Task]:
     """Replays first, the longest first, so that no long one is left for the end."""
     replays: list[Task] = []
     records: list[Task] = []
@@ -200,11 +200,11 @@ def _light(spine: Spine) -> Spine:
     )
 
 
-def _state_name(cluster: str, run: Run) -> str:
+def _state_name(cluster: str, run: IngestRun) -> str:
     return f"{hashlib.sha256(cluster.encode()).hexdigest()[:32]}-{run.id}"
 
 
-def _next(manifest: Manifest, plans: list[Plan], results: list[TaskResult], run: Run) -> Manifest:
+def _next(manifest: Manifest, plans: list[Plan], results: list[TaskResult], run: IngestRun) -> Manifest:
     """The next version: what the run wrote, and the files of the current version that it keeps."""
     replayed = {result.cluster: result for result in results[: len(plans)]}
     rebuilt = {plan.spine.cluster for plan in plans if plan.rebuild}

@@ -35,7 +35,7 @@ KEPT_VERSIONS = 2
 """The number of versions that are kept, so that a reader that opened the one before can finish."""
 DATA, STATE, VERSIONS, RUNS = "_data", "_state", "_versions", "_runs"
 ABANDONED_AFTER_S = 24 * 3600
-"""What a run of another machine wrote, and did not publish for so long, is removed."""
+"""What a run of another machine wrote, and did not publish within this time, is removed."""
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 0x20)}
 _VERSION = re.compile(rf"{VERSIONS}/(\d{{12}})-([0-9a-f]+)\.json")
 
@@ -107,7 +107,7 @@ class _Format(msgspec.Struct):
     format: int = 0
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class IngestRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that writes: its id is in the name of everything that it writes."""
 
     id: str
@@ -174,10 +174,10 @@ def _read(folder: Folder, name: str) -> Manifest | None:
     raise LayoutError(f"{folder.root} has format {found}, and this release reads {FORMAT}; {advice}")
 
 
-def begin(folder: Folder, base: Manifest) -> Run:
+def begin(folder: Folder, base: Manifest) -> IngestRun:
     """A run that makes the version after all that are listed. What killed runs left is removed."""
     version = max((base.version, *_listed(folder))) + 1
-    made = Run(
+    made = IngestRun(
         id=secrets.token_hex(8),
         version=version,
         base=base.version,
@@ -194,7 +194,7 @@ def begin(folder: Folder, base: Manifest) -> Run:
 def _bury(folder: Folder, name: str) -> None:
     """Removes what an earlier run left, if it does not write any more."""
     try:
-        run = msgspec.json.decode(folder.get(name), type=Run)
+        run = msgspec.json.decode(folder.get(name), type=IngestRun)
     except (FileMissingError, msgspec.DecodeError):
         return
     alive = _runs_here(run.process) if run.host == socket.gethostname() else None
@@ -212,7 +212,7 @@ def _runs_here(process: int) -> bool:
     return True
 
 
-def publish(folder: Folder, run: Run, manifest: Manifest) -> None:
+def publish(folder: Folder, run: IngestRun, manifest: Manifest) -> None:
     """Makes the manifest the newest version. Raises LayoutError where another run was earlier; then nothing
     of this one can be seen."""
     rival = load_manifest(folder)
@@ -279,7 +279,7 @@ RETAINED_SUFFIX, STATE_SUFFIX, NOTES_SUFFIX = ".retained", ".state", ".notes"
 """Of a folder of retained records, of a state, and of what was noted before it, which is told at the end."""
 
 
-def abandon(folder: Folder, run: Run) -> None:
+def abandon(folder: Folder, run: IngestRun) -> None:
     """Removes what a run wrote, unless it published it."""
     try:
         manifests = [_read(folder, name) for names in _listed(folder).values() for name in names]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from typing import assert_never
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,6 +41,20 @@ def run_task(task: Task) -> TaskResult:
         result = TaskResult(cluster=_cluster_of(task), problem=str(error), path=_path_of(error, task))
     result.where = where()
     return result
+
+
+def run_encoded(task: bytes) -> bytes:
+    """Runs one task on an executor."""
+    decoded: Task = msgspec.msgpack.decode(task, type=Task)
+    return msgspec.msgpack.encode(run_task(decoded))
+
+
+def installed() -> str | None:
+    """The release of this package; None where it runs from a folder or an archive that was not installed."""
+    try:
+        return version("metaquorum")
+    except PackageNotFoundError:
+        return None
 
 
 def _run(task: Task) -> TaskResult:

@@ -1,7 +1,7 @@
 """`Disk` over whatever holds the logs: paths on this machine, everything else through pyarrow, read only.
 
 Owns listing and reading of stores. A listing is remembered for the life of the object, so that looking at a
-tree of logs costs one request per folder; whoever wants to see what is there now takes a new one.
+tree of logs costs one request per folder; a new object sees what is there now.
 """
 
 from __future__ import annotations

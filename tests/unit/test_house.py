@@ -75,7 +75,6 @@ FOR_TESTS_AND_USERS = {
     "flip_bit",
     # documented for users of the library (docs/clients.md, docs/pipeline.md)
     "send_batch",
-    "spark_schema",
     # pages that a test keeps equal to their table
     "render_document",
     "RECORD_RULES",

@@ -15,9 +15,9 @@ import pytest
 
 from metaquorum.pipeline.ingest.layout import (
     FORMAT,
+    IngestRun,
     LayoutError,
     Manifest,
-    Run,
     WrittenFile,
     abandon,
     begin,
@@ -84,7 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bare:
     return Bare(tmp_path / "out")
 
 
-def put(folder: Folder, run: Run, number: int, *, final: bool = True) -> WrittenFile:
+def put(folder: Folder, run: IngestRun, number: int, *, final: bool = True) -> WrittenFile:
     path = f"_data/topics/cluster=c/date=2026-01-01/{run.id}-{number}.parquet"
     folder.put(path, f"rows {number}".encode())
     return WrittenFile(table="topics", cluster="c", date="2026-01-01", path=path, rows=1, final=final)

@@ -62,6 +62,7 @@ def _size(session: SparkSession, folder: Path, records: int, clusters: int, figu
     from metaquorum.pipeline.fleet.files import write_fleet
     from metaquorum.pipeline.fleet.plan import FleetPlan
     from metaquorum.pipeline.ingest.job import ingest
+    from metaquorum.pipeline.session import watched
 
     write_fleet(FleetPlan(clusters=clusters, records=records, seed=7), folder / "fleet", jobs=2)
     logs = str(folder / "fleet" / "clusters")
@@ -76,7 +77,7 @@ def _size(session: SparkSession, folder: Path, records: int, clusters: int, figu
     wide = _best(lambda: write("wide"))
     used = _Memory()
     started = time.perf_counter()
-    report = ingest(session, [logs], folder / "out", show=lambda *_: used.look())
+    report = ingest(session, [logs], folder / "out", show=lambda *_: used.look(), watch=watched)
     spent = time.perf_counter() - started
     rate = report.records / spent
     figures += [

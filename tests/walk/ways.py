@@ -44,7 +44,8 @@ WRITE = (
     "RaftCore.append",
     "Segment.append",
     "PosixFile.append",
-    "PosixFile.sync",
+    "SegmentedLog.prepare_sync",
+    "Driver._synced",
     "advance_high_watermark",
     "Ledger.commit",
 )

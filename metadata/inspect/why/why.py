@@ -370,6 +370,7 @@ class Chain:
         if not self._links:
             raise InspectError(
                 f"no record below offset {self._end} is about {self._target.entity}{self._hint()}"
+                + "".join(f" ({place.text})" for place in self.limits.shown)
             )
         value = now if self._target.field is None or now is None else now.get(self._target.field)
         return Explanation(

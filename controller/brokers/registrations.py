@@ -57,7 +57,7 @@ def decide_register_controller(
     problem = None
     if static_voters is not None and request.controller_id not in static_voters:
         problem = "is not a voter: correct its node.id or controller.quorum.voters"
-    elif request.controller_id in image.brokers:
+    elif static_voters is None and request.controller_id in image.brokers:
         problem = "has the id of a broker: give it its own node.id"
     if problem is not None:
         text = f"controller {request.controller_id} {problem}"

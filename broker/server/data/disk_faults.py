@@ -69,13 +69,16 @@ class FileFaults:
 
 
 def read_faults(path: str) -> list[DirectoryFault]:
-    """The faults in a control file, which is replaced in one step by its writer. Raises StartError."""
+    """The faults in a control file, which is replaced or removed in one step by its writer; none where there
+    is no file. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
             faults = json.load(file)
             if not isinstance(faults, list):
                 raise TypeError("it is not a list")
             return [_fault(fault) for fault in faults]
+    except FileNotFoundError:
+        return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StartError(
             f"{path} ({VARIABLE}) is not a list of disk faults: {error!r}; correct it"

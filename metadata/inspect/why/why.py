@@ -370,7 +370,6 @@ class Chain:
         if not self._links:
             raise InspectError(
                 f"no record below offset {self._end} is about {self._target.entity}{self._hint()}"
-                + "".join(f" ({place.text})" for place in self.limits.shown)
             )
         value = now if self._target.field is None or now is None else now.get(self._target.field)
         return Explanation(
@@ -395,7 +394,7 @@ class Chain:
         return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
-        image = self._feed.state.freeze()
         topics = (f"topic/{name}" for name in self._namer.topic_names())
         brokers = (f"broker/{broker}" for broker in self._feed.stories)
-        return suggestion(self._target.entity, image, (*topics, *brokers))
+        similar = suggestion(self._target.entity, self._feed.state.freeze(), (*topics, *brokers))
+        return similar + "".join(f" ({place.text})" for place in self.limits.shown)

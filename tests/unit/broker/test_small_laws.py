@@ -26,7 +26,7 @@ def targets(current: int) -> ControllerTargets:
 
 @pytest.mark.parametrize(
     ("leader", "asked", "following"),
-    [(None, 1, 2), (None, 3, 1), (3, 1, 3), (2, 1, 2), (1, 1, 2), (3, 3, 1), (9, 2, 3), (None, 7, 1)],
+    [(None, 1, 2), (None, 3, 1), (3, 1, 3), (2, 1, 2), (1, 1, 2), (3, 3, 1), (9, 2, 9), (None, 7, 1)],
 )
 def test_after_a_failure_the_leader_is_asked_or_else_the_next_voter(
     leader: int | None, asked: int, following: int

@@ -26,9 +26,11 @@ from metaquorum.raft.store.voter_memory import store_voters
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.files.known_committed import Known, KnownCommitted
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_state
 from metaquorum.storage.log.log import SegmentedLog
+from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import random_uuid
 from tests.unit.server.nodes import CLUSTER_ID, Site, formatted, new_site
 
@@ -127,7 +129,9 @@ def damaged_quorum_state(site: Site) -> str:
 
 
 def forgotten_vote(site: Site) -> str:
-    (filled(site) / "quorum-state").unlink()
+    replica = filled(site)
+    KnownCommitted(PosixDisk(), str(replica), Known(LogPosition(1, 3))).close(clean=True)
+    (replica / "quorum-state").unlink()
     return "quorum-state: is absent beside the log"
 
 

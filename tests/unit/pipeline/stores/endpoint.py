@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ def s3_endpoint() -> Iterator[dict[str, str]]:
     server.start()
     host, port = server.get_host_and_port()
     environment = {**SETTINGS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}
+    # All servers of one process share their objects.
+    urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     remote._s3.cache_clear()

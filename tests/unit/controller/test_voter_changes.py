@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from metaquorum.controller.voter_changes import CHANGE_TIMEOUT_MAX_MS, raft_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import CreateTopicsRequest, Done, NewTopic, TopicsResponse
@@ -10,6 +13,7 @@ from metaquorum.metadata.requests.voters import (
     RemoveRaftVoterRequest,
     UpgradeKRaftVersionRequest,
 )
+from metaquorum.raft.messages import AddVoterRequest, RemoveVoterRequest
 from tests.unit.controller.node_quorum import Quorum, directory
 
 
@@ -103,3 +107,13 @@ def test_a_change_that_is_not_committed_in_time_is_answered() -> None:
     assert isinstance(answer, ApiError) and answer.code is ErrorCode.REQUEST_TIMED_OUT
     again = leader.node.ledger.pending
     assert again, "the change may still be committed"
+
+
+@pytest.mark.parametrize(("asked_ms", "waits_ms"), [(-5, 0), (7_000, 7_000), (10**9, CHANGE_TIMEOUT_MAX_MS)])
+def test_a_caller_waits_no_longer_than_the_bound(asked_ms: int, waits_ms: int) -> None:
+    config = upgraded().leader.node.config
+    requests = (AddRaftVoterRequest(voter=voter(9), timeout_ms=asked_ms), removal(9, timeout_ms=asked_ms))
+    for request in requests:
+        translated = raft_request(request, config)
+        assert isinstance(translated, AddVoterRequest | RemoveVoterRequest)
+        assert (translated.timeout_ms, translated.cluster_id) == (waits_ms, config.cluster_id)

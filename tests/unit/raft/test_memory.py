@@ -1,0 +1,65 @@
+"""What a replica remembers of other directories: which it forgets first, which requests prove a loss."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.messages import VoteRequest
+from metaquorum.raft.state import memory
+from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.state.state import RaftState
+from metaquorum.storage.files.known_committed import Acknowledged
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import directory
+
+
+def state(*known: Acknowledged) -> RaftState:
+    voters = [Voter(node_id=number, host="h", port=1, directory_id=directory(number)) for number in (1, 2, 3)]
+    made = RaftState(
+        RaftConfig(),
+        Identity(node_id=1, directory_id=directory(1), cluster_id="c"),
+        voters,
+        RecoveredLog(),
+        random.Random(1),
+    )
+    made.acknowledged = {one.directory_id: one for one in known}
+    return made
+
+
+def test_directories_that_no_longer_vote_are_forgotten_first_then_the_oldest() -> None:
+    voters = [Acknowledged(directory(number), 1, 1) for number in (2, 3)]
+    gone = [Acknowledged(directory(100 + age), 50, 2 + age) for age in range(memory.DIRECTORIES_MAX)]
+    made = state(*voters, *gone)
+    memory.fold(made, LeaderView(voters={}))
+    kept = {one.directory_id for one in memory.remembered(made)}
+    assert len(kept) == memory.DIRECTORIES_MAX
+    assert kept == {one.directory_id for one in (*voters, *gone[2:])}
+
+
+@pytest.mark.parametrize(
+    ("epoch", "offset", "refused"),
+    [
+        (6, 9, True),
+        (6, 10, False),  # it has all that it acknowledged
+        (5, 9, False),  # sent before it acknowledged that, perhaps
+        (4, 9, False),
+    ],
+)
+def test_a_candidate_is_refused_for_less_than_it_acknowledged_in_an_earlier_epoch(
+    epoch: int, offset: int, refused: bool
+) -> None:
+    made = state(Acknowledged(directory(2), 10, 5))
+    request = VoteRequest(
+        cluster_id="c",
+        epoch=epoch,
+        candidate_id=2,
+        candidate_directory_id=directory(2),
+        voter_id=1,
+        voter_directory_id=directory(1),
+        last_position=LogPosition(4, offset),
+        pre_vote=False,
+    )
+    assert memory.refuse_candidate(made, request) is refused

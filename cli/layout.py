@@ -38,9 +38,12 @@ CONTROLLER_PORT = 19190
 BROKER_PORT = 19090
 METRICS_ABOVE = 200
 """A node of a cluster with the usual ports shows its figures so far above its own port."""
+KAFKA_ABOVE = 400
+"""And a broker speaks Kafka's protocol so far above it."""
 BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
 LISTENER = "CONTROLLER"
+KAFKA_LISTENER = "KAFKA"
 _FIRST_PORT, _END_PORT = 12_000, 32_000
 """Where free ports are drawn from."""
 
@@ -54,6 +57,8 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     metrics_port: int = 0
     """0: it shows no figures."""
+    kafka_port: int = 0
+    """Where a broker speaks Kafka's protocol; 0: nowhere."""
     log_directory_ids: tuple[str, ...] = ()
     """A broker's directories of partitions, data-1 and so on; none: everything is in data."""
 
@@ -103,6 +108,11 @@ class Layout:
     def bootstrap(self) -> str:
         """The controllers' addresses, as every command's --bootstrap takes them."""
         return ",".join(f"{HOST}:{node.port}" for node in self.controllers)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers' addresses, as every client of Kafka's takes them as `bootstrap.servers`."""
+        return ",".join(f"{HOST}:{node.kafka_port}" for node in self.brokers if node.kafka_port)
 
     def home(self, node: LocalNode) -> Path:
         return self.directory / node.name
@@ -200,7 +210,7 @@ def create(
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `ports`: one for each node, controllers first, for figures free ones are drawn then. `extra`: more
+    `ports`: one for each node, controllers first; the others that nodes need are drawn then. `extra`: more
     configuration lines by role. `dynamic_voters`: the controllers are the first voter set in the log, which
     can change; otherwise they are configured.
     """
@@ -290,11 +300,14 @@ def _new_nodes(
         ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
             BROKER_PORT + at for at in range(brokers)
         ]
-        metrics_ports = [port + METRICS_ABOVE for port in ports]
+        others = [port + METRICS_ABOVE for port in ports]
+        others += [port + KAFKA_ABOVE for port in ports[controllers:]]
     else:
-        metrics_ports = [port for port in free_ports(3 * len(ports)) if port not in ports][: len(ports)]
+        others = [port for port in free_ports(3 * len(ports)) if port not in ports]
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
     roles += [("broker", at) for at in range(brokers)]
+    metrics_ports, rest = others[: len(roles)], others[len(roles) :]
+    kafka_ports = [0] * controllers + rest[:brokers]
     return tuple(
         LocalNode(
             role=role,
@@ -302,11 +315,14 @@ def _new_nodes(
             port=port,
             directory_id=uuid_to_text(random_uuid(rng)),
             metrics_port=metrics_port,
+            kafka_port=kafka_port,
             log_directory_ids=tuple(
                 uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
             ),
         )
-        for (role, node_id), port, metrics_port in zip(roles, ports, metrics_ports, strict=True)
+        for (role, node_id), port, metrics_port, kafka_port in zip(
+            roles, ports, metrics_ports, kafka_ports, strict=True
+        )
     )
 
 
@@ -317,14 +333,16 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
     else:
         voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
         quorum = {"controller.quorum.voters": voters}
-    listener = LISTENER if node.role == "controller" else "PLAINTEXT"
+    listeners = [f"{LISTENER if node.role == 'controller' else 'PLAINTEXT'}://{HOST}:{node.port}"]
+    if node.kafka_port:
+        listeners.append(f"{KAFKA_LISTENER}://{HOST}:{node.kafka_port}")
     values = {
         "process.roles": node.role,
         "node.id": str(node.node_id),
         **quorum,
         "controller.listener.names": LISTENER,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "listeners": f"{listener}://{HOST}:{node.port}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,KAFKA:PLAINTEXT",
+        "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }
     if node.log_directory_ids:

@@ -78,6 +78,8 @@ def up(
         names = ", ".join(node.name for node in layout.nodes)
         click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
         click.echo(f"bootstrap: {layout.bootstrap}")
+        if layout.bootstrap_servers:
+            click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
         if watch:
             watch_cluster(cluster, live=sys.stdout.isatty())
 
@@ -146,6 +148,7 @@ def status(directory: Path, as_json: bool) -> int:
                 "node": node.name,
                 "pid": cluster.processes.pid(node),
                 "port": node.port,
+                "kafkaPort": node.kafka_port or None,
                 "metrics": node.metrics_url,
                 "data": str(layout.data(node)),
                 "ended": cluster.processes.ending(node),
@@ -158,16 +161,19 @@ def status(directory: Path, as_json: bool) -> int:
             {
                 "clusterId": layout.cluster_id,
                 "bootstrap": layout.bootstrap,
+                "bootstrapServers": layout.bootstrap_servers,
                 "nodes": rows,
                 "lostCommitted": lines,
             }
         )
     else:
         click.echo(f"cluster {layout.cluster_id}, bootstrap {layout.bootstrap}")
+        if layout.bootstrap_servers:
+            click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
         shown = [
             (row["node"], "running" if row["pid"] else "stopped", *list(row.values())[1:-1]) for row in rows
         ]
-        echo_table(("NODE", "STATE", "PID", "PORT", "METRICS", "DATA"), shown)
+        echo_table(("NODE", "STATE", "PID", "PORT", "KAFKA", "METRICS", "DATA"), shown)
         for line in (*(f"{row['node']}: {row['ended']}" for row in rows if row["ended"]), *map(str, lost)):
             click.echo(line)
     return 0 if all(row["pid"] for row in rows) and not lost else EXIT_FAILED

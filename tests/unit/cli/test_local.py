@@ -80,8 +80,10 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
         assert config.metrics_listener is not None
         assert config.metrics_listener.host == "127.0.0.1"
         assert config.metrics_listener.port == node.metrics_port
+        if node.role == "broker":
+            assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
     ports = [port for node in layout.nodes for port in (node.port, node.metrics_port)]
-    assert len(set(ports)) == 12
+    assert len({*ports, *(node.kafka_port for node in layout.brokers)}) == 15
     assert open_layout(layout.directory) == layout
 
 
@@ -98,17 +100,21 @@ def test_the_usual_ports_and_where_the_figures_are(tmp_path: Path) -> None:
     assert [node.metrics_port for node in layout.nodes] == [19390, 19391, 19392, 19290, 19291, 19292]
     shown = run("local", "status", "--directory", layout.directory)
     assert shown.exit_code == 1
-    assert shown.stdout.splitlines()[1].split() == ["NODE", "STATE", "PID", "PORT", "METRICS", "DATA"]
+    assert shown.stdout.splitlines()[2].split() == [*"NODE STATE PID PORT KAFKA METRICS DATA".split()]
     assert shown.stdout.count("http://127.0.0.1:19390/metrics") == 1
-    nodes = json.loads(run("local", "status", "--json", "--directory", layout.directory).stdout)["nodes"]
-    assert nodes[5]["metrics"] == "http://127.0.0.1:19292/metrics"
+    servers = "127.0.0.1:19490,127.0.0.1:19491,127.0.0.1:19492"
+    assert f"bootstrap.servers={servers}" in shown.stdout
+    found = json.loads(run("local", "status", "--json", "--directory", layout.directory).stdout)
+    assert found["bootstrapServers"] == servers
+    assert found["nodes"][5]["metrics"] == "http://127.0.0.1:19292/metrics"
+    assert [node["kafkaPort"] for node in found["nodes"]] == [None] * 3 + [19490, 19491, 19492]
 
 
 def test_a_cluster_that_was_made_without_figures_has_none(tmp_path: Path) -> None:
     layout = create(tmp_path / "c", controllers=1, brokers=0)
     path = layout.directory / MANIFEST
     manifest = json.loads(path.read_bytes())
-    del manifest["nodes"][0]["metrics_port"]
+    del manifest["nodes"][0]["metrics_port"], manifest["nodes"][0]["kafka_port"]
     path.write_text(json.dumps(manifest))
     assert open_layout(layout.directory).nodes[0].metrics_url is None
     assert "http://" not in run("local", "status", "--directory", layout.directory).stdout

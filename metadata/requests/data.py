@@ -9,6 +9,7 @@ Offsets are exclusive ends where they end something. A request that fails as a w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.types import LogPosition
@@ -230,6 +231,27 @@ class MarkLogDirOfflineResponse:
     was_offline: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRequest:
+    """A request to the coordinator that lives in partition `partition` of the internal topic `topic`. `body`
+    is Kafka's message of version `version`, or the part of it that concerns this coordinator. `client_id` and
+    `client_host` are stored with members of groups."""
+
+    topic: str
+    partition: int
+    body: Any
+    version: int = 0
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorResponse:
+    """`body`: Kafka's message, or the part of it that the request was for."""
+
+    body: Any
+
+
 DataRequest = (
     ProduceRequest
     | FetchRequest
@@ -237,6 +259,7 @@ DataRequest = (
     | InitProducerIdRequest
     | DescribeLogDirsRequest
     | MarkLogDirOfflineRequest
+    | CoordinatorRequest
 )
 DataResponse = (
     ProduceResponse
@@ -245,4 +268,5 @@ DataResponse = (
     | InitProducerIdResponse
     | DescribeLogDirsResponse
     | MarkLogDirOfflineResponse
+    | CoordinatorResponse
 )

@@ -48,10 +48,19 @@ class ProduceRequest:
     partitions: tuple[ProducePartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """A record for which its whole batch was refused (KIP-467); `index` counts from 0."""
+
+    index: int
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResult:
     """`error` NONE: `base_offset` is that of the first record (of a duplicate: as it was stored first).
-    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known."""
+    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known. `refused_records`: those that
+    the error is about."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -61,6 +70,7 @@ class ProduceResult:
     log_start_offset: int = -1
     leader: int | None = None
     leader_epoch: int = -1
+    refused_records: tuple[RefusedRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,8 +168,6 @@ class LogSettings:
     file_delete_delay_ms: int = 60_000
     deletes: bool = True
     """False: `cleanup.policy` is compact alone, and retention removes nothing."""
-    compacts: bool = False
-    """`cleanup.policy` has compact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

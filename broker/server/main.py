@@ -226,7 +226,7 @@ class BrokerProcess:
         endpoint = None
         try:
             await self._server.start()
-            await self._kafka.start(self._kafka_services())
+            await self._kafka.start(self._kafka_services(), lambda: self._data.image)
             endpoint = await self._open_metrics()
             handle_signals(self.driver)
             set_log_context(self._log_context)

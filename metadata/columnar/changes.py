@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather
-from metaquorum.storage.batches.places import Places
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
 
 API_KEY = 5
 MAX_SHAPES = 24

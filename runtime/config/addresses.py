@@ -14,8 +14,7 @@ from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_from_text
 
-PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1}
-_SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 _NOWHERE = frozenset({"0.0.0.0", "::"})
 
@@ -26,7 +25,7 @@ _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:@/\[\]]+):(\d+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address; `protocol` PLAINTEXT or SSL. An empty `host`: every interface of this machine."""
+    """One address; `protocol` is one of `PROTOCOL_IDS`. An empty `host`: every interface of this machine."""
 
     name: str
     host: str
@@ -40,7 +39,11 @@ class Listener:
 
     @property
     def is_tls(self) -> bool:
-        return self.protocol == "SSL"
+        return self.protocol.endswith("SSL")
+
+    @property
+    def is_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
 
 
 def parse_voters(entries: Iterable[str], key: str = "controller.quorum.voters") -> tuple[Voter, ...]:
@@ -100,28 +103,31 @@ def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
 
 
 def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
-    """NAME:PROTOCOL entries, by name. Kafka's SASL protocols may be there for names that no one uses."""
+    """NAME:PROTOCOL entries, by name."""
     protocols: dict[str, str] = {}
     for entry in entries:
         name, _, protocol = entry.partition(":")
-        if protocol not in PROTOCOL_IDS and protocol not in _SASL:
+        if protocol not in PROTOCOL_IDS:
             raise ConfigError(
-                f"listener.security.protocol.map has {entry!r}: write NAME:PLAINTEXT or NAME:SSL"
+                f"listener.security.protocol.map has {entry!r}: write NAME:PROTOCOL, with one of "
+                f"{', '.join(PROTOCOL_IDS)}"
             )
         protocols[name] = protocol
     return protocols
 
 
 def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    """That of a listener; without an entry it is plain, unless it is called as a protocol is. Raises
-    ConfigError for SASL."""
-    protocol = protocols.get(name, name if name in ("SSL", *_SASL) else "PLAINTEXT")
-    if protocol in _SASL:
+    """That of a listener; without an entry it is plain, unless it is called as a protocol is."""
+    return protocols.get(name, name if name in PROTOCOL_IDS else "PLAINTEXT")
+
+
+def check_speaks_grpc(name: str, protocol: str) -> None:
+    """Raises ConfigError for a listener that speaks gRPC and has SASL."""
+    if protocol.startswith("SASL_"):
         raise ConfigError(
-            f"listener {name} is {protocol}, but SASL is not supported: remove it, or map it to PLAINTEXT "
-            "or SSL in listener.security.protocol.map"
+            f"listener {name} is {protocol}, but only Kafka listeners have SASL: map it to SSL or PLAINTEXT "
+            "in listener.security.protocol.map, or let its name begin with KAFKA"
         )
-    return protocol
 
 
 def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, str]) -> tuple[Listener, ...]:

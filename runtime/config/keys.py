@@ -6,6 +6,7 @@ keys are in `config`.
 
 from __future__ import annotations
 
+from metaquorum.runtime.config.access.keys import ACCESS, TLS
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, MAX_LONG, Key, ms_key
 from metaquorum.runtime.config.keys_data import DATA
 from metaquorum.runtime.config.keys_quorum import METADATA_LOG, QUORUM
@@ -72,8 +73,9 @@ _NODE = (
         "listener.security.protocol.map",
         "list",
         (),
-        "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`. By default a listener named "
-        "`SSL` is SSL, all others are PLAINTEXT.",
+        "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`, for Kafka listeners also "
+        "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. By default a listener named `SSL` is SSL, all others are "
+        "PLAINTEXT.",
     ),
     Key("broker.rack", "text", None, "Rack of the broker.", roles=(BROKER,)),
     Key(
@@ -133,8 +135,8 @@ _CONTROLLER = (
         "delegation.token.secret.key",
         "text",
         None,
-        "Secret for delegation tokens, the same on all controllers. Without it there are no tokens.",
-        roles=(CONTROLLER,),
+        "Secret for delegation tokens, the same on all controllers, and on the brokers where tokens log in. "
+        "Without it there are no tokens.",
     ),
     ms_key(
         "delegation.token.max.lifetime.ms",
@@ -261,33 +263,6 @@ _BROKER = (
     ),
 )
 
-_ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
-
-_SECURITY = (
-    Key(
-        "ssl.keystore.location",
-        "text",
-        None,
-        "A PEM file with this node's private key (not encrypted) and certificate chain. Required "
-        "for an SSL listener; also the client certificate.",
-    ),
-    Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
-    Key(
-        "ssl.truststore.location",
-        "text",
-        None,
-        "A PEM file with the CA certificates that must have signed the other side's certificate.",
-    ),
-    Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
-    Key(
-        "ssl.client.auth",
-        "choice",
-        "none",
-        "`required`: clients must send a certificate signed by a CA in the truststore (mutual TLS).",
-        choices=("none", "required"),
-    ),
-)
-
 _PROCESS = (
     Key(
         "metrics.listener",
@@ -331,7 +306,8 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("Brokers", _BROKER),
     ("Partition data on brokers", DATA),
     ("Topics that set nothing", TOPICS),
-    ("TLS", _SECURITY),
+    ("TLS", TLS),
+    ("Access", ACCESS),
     ("The process", _PROCESS),
 )
 KEYS: dict[str, Key] = {key.name: key for _, group in GROUPS for key in group}

@@ -14,8 +14,10 @@ import javaproperties
 
 from metaquorum.metadata.image import KAFKA_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter
+from metaquorum.runtime.config.access.listeners import is_of_a_listener, listener_access
 from metaquorum.runtime.config.addresses import (
     check_advertised,
+    check_speaks_grpc,
     parse_listeners,
     parse_metrics_listener,
     parse_protocols,
@@ -56,7 +58,9 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
         refuse_unknown(pairs, KEYS)
         its_role = _role(pairs, role)
         passed = _passed_over(pairs, its_role)
-        config = _build(path, _parse({name: pairs[name] for name in pairs if name not in passed}, its_role))
+        values = _parse({name: pairs[name] for name in pairs if name not in passed}, its_role)
+        config = _with_access(_build(path, values), passed)
+        passed = {name: passed[name] for name in passed if not is_of_a_listener(name, config.kafka_listeners)}
         first = config.peer_listener if its_role == BROKER else None
         tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
         check_passed_over(passed, config.listeners, uses_tls=tls, first=first)
@@ -156,6 +160,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
     controller_name = controller_names[0]
+    check_speaks_grpc(controller_name, protocol_of(controller_name, protocols))
     if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
         raise ConfigError(
             f"a controller needs exactly one listener, named {controller_name} "
@@ -196,7 +201,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         ),
         values=values,
     )
-    check_tls(config.tls, serves_tls=any(listener.is_tls for listener in listeners))
+    _check_listeners(config)
     if role == BROKER:
         known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
         _check_speaks_grpc(config)
@@ -204,6 +209,25 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         known.with_host_name(lambda: "localhost").broker("", (), ())
         config.replicas()
     return config
+
+
+def _check_listeners(config: NodeConfig) -> None:
+    for listener in config.grpc_listeners:
+        check_speaks_grpc(listener.name, listener.protocol)
+    check_tls(config.tls, serves_tls=any(listener.is_tls for listener in config.listeners))
+
+
+def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
+    """The same with the access of each Kafka listener. `own`: keys that the table does not have, with those
+    of single listeners."""
+    access = {each.name: listener_access(each, config.values, own) for each in config.kafka_listeners}
+    asks = any(each.client_auth != "none" for each in access.values())
+    if asks and config.tls.truststore is None:
+        raise ConfigError(
+            "a listener asks clients for certificates, which needs ssl.truststore.location: set it to the "
+            "PEM file of the clients' CA"
+        )
+    return replace(config, access=access)
 
 
 def _check_speaks_grpc(config: NodeConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +18,7 @@ from metaquorum.metadata.replica import MetadataReplicaConfig
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.voters.voter_set import Endpoint
+from metaquorum.runtime.config.access.listeners import ListenerAccess
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
@@ -41,8 +42,8 @@ class RetentionBounds:
 class NodeConfig:
     """Everything that configures a process. `voters` are the static ones, none where the log has the voter
     set; `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs.
-    `values` has every key with its default filled in; `passed_over` are Kafka's keys in the file that change
-    nothing here."""
+    `access` is that of each Kafka listener, by name. `values` has every key with its default filled in;
+    `passed_over` are Kafka's keys in the file that change nothing here."""
 
     path: Path
     role: str
@@ -61,6 +62,7 @@ class NodeConfig:
     log: LogConfig
     retention: RetentionBounds
     values: Mapping[str, Value]
+    access: Mapping[str, ListenerAccess] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()
 
     def number(self, name: str) -> int:

@@ -1,7 +1,7 @@
 """One connection of a client: frames in, answers out in the order of the requests.
 
-Owns back-pressure (what is not read is not held) and the end of a connection that sends what is no request.
-What answers a request is a handler of `services`.
+Owns back-pressure (what is not read is not held), who is at the other end, and the end of a connection that
+sends what is no request. What answers a request is a handler of `services`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
+from metaquorum.runtime.kafka.auth.certificates import CertificateError, distinguished_name
+from metaquorum.runtime.kafka.auth.login import Login
+from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, EndConnection, Services
@@ -32,11 +36,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
-    """What a listener's connections keep to: one without a request for `max_idle_s` seconds is closed."""
+    """What a listener's connections keep to. One without a request for `max_idle_s` seconds is closed, and
+    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are."""
 
     listener: str
     request_max_bytes: int
     max_idle_s: float
+    rules: ListenerRules | None = None
+    login_max_bytes: int = 524_288
+    login_timeout_s: float = 30
+    failed_login_delay_s: float = 0.1
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -55,7 +64,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._limits = limits
         self._begun = begun
         self._gone = gone
-        self._buffer = FrameBuffer(config.request_max_bytes)
+        self._login: Login | None = None
+        if config.rules is not None and config.rules.sasl is not None:
+            self._login = Login(config.rules.sasl, self._api_versions)
+            self._buffer = FrameBuffer(config.login_max_bytes, "sasl.server.max.receive.size")
+        else:
+            self._buffer = FrameBuffer(config.request_max_bytes)
         self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=config.request_max_bytes)
         self._frames: deque[bytes | bytearray] = deque()
         self._waiting: set[asyncio.Future[Any]] = set()
@@ -64,7 +78,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._counted = self._ended = self._write_blocked = self._read_paused = False
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
-        self._idle: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._transport: asyncio.Transport
 
     def __len__(self) -> int:
@@ -84,6 +98,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._counted = True
         self._begun(self)
+        if self._login is None:
+            self._know_by_certificate()
+        else:
+            self._timers["login"] = self._loop.call_later(self._config.login_timeout_s, self._look_for_login)
         self._look_for_idleness()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -113,8 +131,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
         self._frames.clear()
-        if self._idle is not None:
-            self._idle.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         for future in list(self._waiting):
             future.cancel()
         if self._counted:
@@ -139,7 +157,78 @@ class ClientConnection(asyncio.BufferedProtocol):
             _log.debug("closed the idle connection of %s to listener %s", self._peer, self._config.listener)
             self.end()
             return
-        self._idle = self._loop.call_later(left_s, self._look_for_idleness)
+        self._timers["idle"] = self._loop.call_later(left_s, self._look_for_idleness)
+
+    # ---- who is there
+
+    def _know_by_certificate(self) -> None:
+        """The principal of a client that showed a certificate, which TLS has checked."""
+        tls = self._transport.get_extra_info("ssl_object")
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        if certificate is None or self._config.rules is None:
+            return
+        try:
+            name = distinguished_name(certificate)
+        except CertificateError as error:
+            self.end(str(error))
+            return
+        user = self._config.rules.certificates.user(name)
+        if user is None:
+            self.end(f"no rule of ssl.principal.mapping.rules fits its certificate, of {name}")
+            return
+        self._client = replace(self._client, principal=f"User:{user}")
+
+    def _look_for_login(self) -> None:
+        if self._login is not None and self._login.granted is None:
+            self.end(f"it did not log in within {self._config.login_timeout_s:g} s")
+
+    def _logs_in(self, login: Login, frame: bytes | bytearray) -> bool:
+        """Whether a frame belongs to a login, or comes after the session ended: it is dealt with then."""
+        now_ms = int(self._loop.time() * 1000)
+        if not login.takes(frame, now_ms):
+            if login.has_ended(now_ms):
+                self.end("its session has ended without another login (connections.max.reauth.ms)")
+                return True
+            return False
+        place = self._answers.begin(len(frame))
+        reply = login.take(frame, now_ms, int(time.time() * 1000))
+        if reply.end is not None:
+            self._refuse_login(place, reply.chunks, reply.end)
+            return True
+        self._send(place, reply.chunks)
+        granted = login.granted
+        if granted is not None:
+            self._client = replace(self._client, principal=f"User:{granted.user}", by_token=granted.by_token)
+            self._buffer.allow(self._config.request_max_bytes)
+        return True
+
+    def _refuse_login(self, place: int, chunks: Chunks, reason: str) -> None:
+        """The answer, and the end, come a little later: guessing takes time."""
+        _log.warning("refused %s at listener %s: %s", self._peer, self._config.listener, reason)
+        self._ended = True
+        self._transport.pause_reading()
+
+        def finish() -> None:
+            self._send(place, chunks)
+            self._transport.close()
+
+        self._timers["refusal"] = self._loop.call_later(self._config.failed_login_delay_s, finish)
+
+    def _api_versions(self, frame: bytes | bytearray) -> tuple[Chunks, bool]:
+        """The answer to an ApiVersions before the login, and whether the client has to ask again; nothing for
+        a frame that is none."""
+        if len(frame) < _HEAD.size:
+            return [], False
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        handler = self._services.find(api_key, version)
+        if handler is None:
+            body = self._services.unsupported_version()
+            return codec.encode_response(API_VERSIONS, 0, correlation_id, body), True
+        try:
+            answer: Any = handler(codec.decode_request(frame), self._client)
+        except DecodeError:
+            return [], False
+        return codec.encode_response(API_VERSIONS, version, correlation_id, answer), bool(answer.error_code)
 
     # ---- requests and answers
 
@@ -155,6 +244,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def _begin(self, frame: bytes | bytearray) -> None:
+        if self._login is not None and self._logs_in(self._login, frame):
+            return
         if len(frame) < _HEAD.size:
             self.end(f"a frame of {len(frame)} bytes ends inside the header of its request")
             return

@@ -10,6 +10,7 @@ import struct
 
 _LENGTH = struct.Struct(">i")
 _SHARED_BYTES = 64 * 1024
+REQUEST_MAX_BYTES = "socket.request.max.bytes"
 _PIECE_MAX_BYTES = 1024 * 1024
 
 
@@ -20,14 +21,19 @@ class FrameError(ValueError):
 class FrameBuffer:
     """`get_buffer` says where the next bytes go, `received` how many came; it returns whole frames."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, max_bytes: int, key: str = REQUEST_MAX_BYTES) -> None:
+        self.allow(max_bytes, key)
         self._shared = bytearray(_SHARED_BYTES)
         self._filled = 0
         self._missing = 0
         """Bytes of the long frame that have not come yet; 0: no long frame is being received."""
         self._pieces: list[bytearray] = []
         self._piece_filled = 0
+
+    def allow(self, max_bytes: int, key: str = REQUEST_MAX_BYTES) -> None:
+        """The longest frame from now on, and the key of the configuration that says so."""
+        self._max_bytes = max_bytes
+        self._key = key
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
@@ -62,8 +68,7 @@ class FrameBuffer:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._max_bytes:
                 raise FrameError(
-                    f"a frame announces {length} bytes; "
-                    f"socket.request.max.bytes allows 0 to {self._max_bytes}"
+                    f"a frame announces {length} bytes; {self._key} allows 0 to {self._max_bytes}"
                 )
             begin, end = position + _LENGTH.size, position + _LENGTH.size + length
             if end > self._filled:

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from functools import partial
+from typing import cast
 
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.kafka.auth.rules import LoginRules
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Services
@@ -32,9 +36,13 @@ class KafkaListeners:
             max_per_ip=config.number("max.connections.per.ip"),
         )
         self._contexts = [
-            tls.server_context() if each.is_tls and tls is not None else None
+            tls.server_context(config.access[each.name].client_auth)
+            if each.is_tls and tls is not None
+            else None
             for each in config.kafka_listeners
         ]
+        token_key = cast("str | None", config.values["delegation.token.secret.key"]) or None
+        self._logins = LoginRules(dict(config.access), token_key)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[ClientConnection] = set()
@@ -54,26 +62,39 @@ class KafkaListeners:
                     "choose another address in `listeners`"
                 ) from error
 
-    async def start(self, services: Services) -> None:
-        """Connections are accepted from now on."""
+    async def start(self, services: Services, image: Callable[[], MetadataImage]) -> None:
+        """Connections are accepted from now on; `image` has the credentials."""
         loop = asyncio.get_running_loop()
         places = zip(self._config.kafka_listeners, self._sockets, self._contexts, strict=True)
         for listener, bound, context in places:
             make = partial(
                 ClientConnection,
-                self._connection_config(listener),
+                self._connection_config(listener, image),
                 services,
                 self._limits,
                 self._connections.add,
                 self._connections.discard,
             )
-            self._servers.append(await loop.create_server(make, sock=bound, ssl=context, backlog=BACKLOG))
+            timeout_s = self._config.number("connection.authentication.timeout.ms") / 1000
+            server = await loop.create_server(
+                make,
+                sock=bound,
+                ssl=context,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=None if context is None else timeout_s,
+            )
+            self._servers.append(server)
 
-    def _connection_config(self, listener: Listener) -> ConnectionConfig:
+    def _connection_config(self, listener: Listener, image: Callable[[], MetadataImage]) -> ConnectionConfig:
+        number = self._config.number
         return ConnectionConfig(
             listener=listener.name,
-            request_max_bytes=self._config.number("socket.request.max.bytes"),
-            max_idle_s=self._config.number("connections.max.idle.ms") / 1000,
+            request_max_bytes=number("socket.request.max.bytes"),
+            max_idle_s=number("connections.max.idle.ms") / 1000,
+            rules=self._logins.rules(listener.name, image),
+            login_max_bytes=self._config.access[listener.name].max_receive_bytes,
+            login_timeout_s=number("connection.authentication.timeout.ms") / 1000,
+            failed_login_delay_s=number("connection.failed.authentication.delay.ms") / 1000,
         )
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -19,12 +20,19 @@ class EndConnection(Exception):
     """A handler's way to end the connection, for a request that has no answer; the text is logged."""
 
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that does not say who it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Who is at the other end: `listener` is the name of the listener, `address` the client's IP address."""
+    """Who is at the other end: `listener` is the name of the listener, `address` the client's IP address.
+    `by_token`: a delegation token logged in, which may not make others."""
 
     listener: str
     address: str
+    principal: str = ANONYMOUS
+    by_token: bool = False
 
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]
@@ -53,6 +61,10 @@ class Features:
     epoch: int
 
 
+def _no_login(request: Request, client: Client) -> object:
+    return outside_of_a_login(request)
+
+
 class Services:
     """The APIs of a listener by key, ApiVersions among them."""
 
@@ -60,6 +72,9 @@ class Services:
         self._features = features
         self._by_key = {API_BY_NAME[name].key: each for name, each in offered.items()}
         self._by_key[API_VERSIONS] = Offered(0, 4, self._api_versions)
+        # On every listener, as in Kafka: where no login is under way the answer says so.
+        self._by_key[SASL_HANDSHAKE] = Offered(0, 1, _no_login)
+        self._by_key[SASL_AUTHENTICATE] = Offered(0, 2, _no_login)
 
     def find(self, api_key: int, version: int) -> Handler | None:
         """What answers this version of this API; None: it is not offered."""

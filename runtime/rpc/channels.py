@@ -93,16 +93,17 @@ class TlsMaterial:
             require_client_auth=self.client_auth,
         )
 
-    def server_context(self) -> ssl.SSLContext:
-        """For listeners that do not speak gRPC. Raises ConfigError as `server_credentials` does."""
+    def server_context(self, client_auth: str) -> ssl.SSLContext:
+        """For listeners that do not speak gRPC; `client_auth` is `none`, `requested` or `required`. Raises
+        ConfigError as `server_credentials` does."""
         if self.keystore is None:
             raise ConfigError(_NO_KEYSTORE)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.keystore)
-        if self.client_auth and self.authorities is not None:
+        if client_auth != "none" and self.authorities is not None:
             context.load_verify_locations(cadata=self.authorities.decode("ascii"))
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials:

@@ -16,6 +16,13 @@ PACKAGES = ("wire", "storage", "metadata", "raft", "controller", "broker")
 PURE_FILES_OF_THE_SHELL = (
     "runtime/driver/scheduler.py",
     "runtime/kafka/answers.py",
+    "runtime/kafka/auth/certificates.py",
+    "runtime/kafka/auth/credentials.py",
+    "runtime/kafka/auth/exchange.py",
+    "runtime/kafka/auth/login.py",
+    "runtime/kafka/auth/oauth.py",
+    "runtime/kafka/auth/plain.py",
+    "runtime/kafka/auth/scram.py",
     "runtime/kafka/framing.py",
     "runtime/kafka/limits.py",
     "broker/server/kafka/cluster.py",

@@ -135,7 +135,10 @@ async def test_api_versions_says_what_is_offered_and_nothing_else() -> None:
             caller.send(API_VERSIONS, version, version, sent)
             body: ApiVersionsResponse = (await caller.receive(API_VERSIONS, version)).body
             ranges = {each.api_key: (each.min_version, each.max_version) for each in body.api_keys}
-            assert (body.error_code, ranges) == (0, {3: (0, 12), 10: (0, 2), 18: (0, 4)})
+            assert (body.error_code, ranges) == (
+                0,
+                {3: (0, 12), 10: (0, 2), 17: (0, 1), 18: (0, 4), 36: (0, 2)},
+            )
             names = [each.name for each in body.supported_features]
             # Old clients cannot read a feature whose lowest level is 0.
             assert names == {3: ["m"], 4: ["kraft.version", "m"]}.get(version, [])
@@ -149,7 +152,7 @@ async def test_api_versions_of_an_unknown_version_is_answered_in_version_0() -> 
         caller.writer.write(b"\0\0\0\x0b\0\x12\0\x63\0\0\0\7\0\1x")
         response = await caller.receive(API_VERSIONS, 99)
         assert (response.correlation_id, response.body.error_code) == (7, 35)
-        assert [each.api_key for each in response.body.api_keys] == [3, 10, 18]
+        assert [each.api_key for each in response.body.api_keys] == [3, 10, 17, 18, 36]
         # The connection goes on: the client asks again in a version that it has learned.
         caller.send(METADATA, 1, 8, MetadataRequest(topics=None))
         assert (await caller.receive(METADATA, 1)).correlation_id == 8

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.kafka.listener import KafkaListeners
@@ -78,14 +79,14 @@ async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_
     config = load_config(path)
     listeners = KafkaListeners(config, TlsMaterial.load(config.tls))
     listeners.bind()
-    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)))
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
     try:
         context = ssl.create_default_context(cafile=tmp_path / "authority.crt")
         if client_auth == "required":
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await ask(port, context)
             context.load_cert_chain(tmp_path / "client.pem")
-        assert await ask(port, context) == 1
+        assert await ask(port, context) == 3
         with pytest.raises(ssl.SSLError):
             await ask(port, ssl.create_default_context())
     finally:

@@ -194,7 +194,7 @@ BAD = [
     (
         CONTROLLER,
         {"listener__security__protocol__map": "CONTROLLER:SASL"},
-        "write NAME:PLAINTEXT or NAME:SSL",
+        "write NAME:PROTOCOL, with one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
     ),
     (CONTROLLER, {"listener__security__protocol__map": "CONTROLLER:SSL"}, "ssl.keystore.location is missing"),
     (CONTROLLER, {"ssl__client__auth": "required"}, "needs ssl.truststore.location"),

@@ -246,6 +246,9 @@ UNSET = frozenset(
         "log.retention.ms",
         "log.roll.ms",
         "metadata.log.dir",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.url",
         "ssl.keystore.location",
         "ssl.truststore.location",
     }

@@ -1,0 +1,1 @@
+"""Configuration of who may come in: SASL, certificates, super users."""

@@ -1,0 +1,123 @@
+"""Keys about who may come in and what they may do."""
+
+from __future__ import annotations
+
+from metaquorum.runtime.config.key import BROKER, Key, ms_key
+
+_ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
+
+TLS = (
+    Key(
+        "ssl.keystore.location",
+        "text",
+        None,
+        "A PEM file with this node's private key (not encrypted) and certificate chain. Required "
+        "for an SSL listener; also the client certificate.",
+    ),
+    Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
+    Key(
+        "ssl.truststore.location",
+        "text",
+        None,
+        "A PEM file with the CA certificates that must have signed the other side's certificate.",
+    ),
+    Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
+    Key(
+        "ssl.client.auth",
+        "choice",
+        "none",
+        "`required`: clients must send a certificate signed by a CA in the truststore (mutual TLS). "
+        "`requested`: on Kafka listeners they may. A listener with SASL asks for none unless its own "
+        "`listener.name.NAME.ssl.client.auth` says so.",
+        choices=("none", "requested", "required"),
+    ),
+    Key(
+        "ssl.principal.mapping.rules",
+        "text",
+        "DEFAULT",
+        "How the user is made of the distinguished name of a client's certificate: "
+        "`RULE:pattern/replacement/`, with `L` or `U` behind it in lower or upper case, or `DEFAULT`; the "
+        "first that fits counts.",
+        roles=(BROKER,),
+    ),
+)
+
+ACCESS = (
+    Key(
+        "sasl.enabled.mechanisms",
+        "list",
+        ("GSSAPI",),
+        "Mechanisms that SASL listeners offer: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`. "
+        "GSSAPI (Kerberos) is not supported: a SASL listener needs another value.",
+        roles=(BROKER,),
+    ),
+    ms_key(
+        "connections.max.reauth.ms",
+        0,
+        "A client that logged in by SASL must do so again within this time. 0: never.",
+        minimum=0,
+        roles=(BROKER,),
+    ),
+    ms_key(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "A failed login is answered after this time.",
+        minimum=0,
+        maximum=10_000,
+        roles=(BROKER,),
+    ),
+    ms_key(
+        "connection.authentication.timeout.ms",
+        30_000,
+        "A connection whose TLS handshake or login takes longer is closed.",
+        roles=(BROKER,),
+        own=True,
+    ),
+    Key(
+        "sasl.server.max.receive.size",
+        "int",
+        524_288,
+        "Maximum size of a request before the login.",
+        minimum=1_024,
+        unit="bytes",
+        roles=(BROKER,),
+    ),
+    Key(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "text",
+        None,
+        "The file with the keys that sign tokens, as `file:///path`: a JWK set, which is read again when it "
+        "changes. Other URLs are refused.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "sasl.oauthbearer.expected.audience",
+        "list",
+        (),
+        "A token must be for one of these. Without it for anyone.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "sasl.oauthbearer.expected.issuer",
+        "text",
+        None,
+        "A token must have this issuer. Without it any.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "sasl.oauthbearer.clock.skew.seconds",
+        "int",
+        30,
+        "How far the clocks of issuer and broker may differ.",
+        maximum=600,
+        unit="s",
+        roles=(BROKER,),
+    ),
+    Key(
+        "sasl.oauthbearer.sub.claim.name",
+        "text",
+        "sub",
+        "The claim of a token that names the user.",
+        roles=(BROKER,),
+    ),
+)

@@ -1,0 +1,187 @@
+"""How clients of each Kafka listener say who they are, out of the keys and `listener.name.*`. Reads no file.
+
+Owns which keys a listener may have for itself, and that a listener which asks for a login has all it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
+from metaquorum.runtime.config.access.keys import ACCESS, TLS
+from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.config.key import Key, Value
+from metaquorum.runtime.errors import ConfigError
+
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
+
+_MODULES = {
+    PLAIN: "PlainLoginModule",
+    SCRAM[0]: "ScramLoginModule",
+    SCRAM[1]: "ScramLoginModule",
+    OAUTHBEARER: "OAuthBearerLoginModule",
+}
+_USER_OPTION = "user_"
+_JAAS = "sasl.jaas.config"
+_VALIDATOR = "sasl.server.callback.handler.class"
+_PREFIX = "listener.name."
+_OWN_OF_A_LISTENER = (
+    "sasl.enabled.mechanisms",
+    "connections.max.reauth.ms",
+    "sasl.server.max.receive.size",
+    "ssl.client.auth",
+    "ssl.principal.mapping.rules",
+    *(key.name for key in ACCESS if key.name.startswith("sasl.oauthbearer.")),
+)
+"""Keys that a listener may have under `listener.name.NAME.`."""
+_OF_A_MECHANISM = (_JAAS, "connections.max.reauth.ms", _VALIDATOR)
+_KEYS: dict[str, Key] = {key.name: key for key in (*ACCESS, *TLS)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSettings:
+    """What OAUTHBEARER's tokens must be; the keys are in `file`, a JWK set."""
+
+    file: Path
+    audience: tuple[str, ...]
+    issuer: str | None
+    clock_skew_s: int
+    subject_claim: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAccess:
+    """One listener. Without `mechanisms` there is no login. `passwords` are PLAIN's, by user; `max_reauth_ms`
+    is by mechanism; `client_auth`: `none`, `requested` or `required`."""
+
+    mechanisms: tuple[str, ...] = ()
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+    max_reauth_ms: Mapping[str, int] = field(default_factory=dict)
+    max_receive_bytes: int = 524_288
+    tokens: TokenSettings | None = None
+    client_auth: str = "none"
+    principal_rules: str = "DEFAULT"
+
+
+def is_of_a_listener(name: str, listeners: tuple[Listener, ...]) -> bool:
+    """Whether a key is one of a Kafka listener's own."""
+    return any(name in _allowed(each) for each in listeners)
+
+
+def _allowed(listener: Listener) -> set[str]:
+    prefix = f"{_PREFIX}{listener.name.lower()}."
+    names = {prefix + key for key in _OWN_OF_A_LISTENER}
+    return names | {f"{prefix}{each.lower()}.{key}" for each in MECHANISMS for key in _OF_A_MECHANISM}
+
+
+def listener_access(
+    listener: Listener, values: Mapping[str, Value], own: Mapping[str, str]
+) -> ListenerAccess:
+    """The access of one listener. `own`: the keys under `listener.name.`, as text. Raises ConfigError."""
+    prefix = f"{_PREFIX}{listener.name.lower()}."
+
+    def value(name: str) -> Value:
+        raw = own.get(prefix + name)
+        try:
+            return values[name] if raw is None else _KEYS[name].parse(raw)
+        except ConfigError as error:
+            raise ConfigError(f"{prefix}{error}") from error
+
+    client_auth = cast(str, value("ssl.client.auth"))
+    if listener.is_sasl and f"{prefix}ssl.client.auth" not in own:
+        client_auth = "none"
+    access = ListenerAccess(
+        client_auth=client_auth, principal_rules=cast(str, value("ssl.principal.mapping.rules"))
+    )
+    if not listener.is_sasl:
+        return access
+    mechanisms = tuple(each.upper() for each in cast("tuple[str, ...]", value("sasl.enabled.mechanisms")))
+    _check_mechanisms(listener, mechanisms)
+    lines = {each: _jaas_line(f"{prefix}{each.lower()}.", each, own) for each in mechanisms}
+    reauth_ms = cast(int, value("connections.max.reauth.ms"))
+    return ListenerAccess(
+        mechanisms=mechanisms,
+        passwords=_passwords(f"{prefix}plain.{_JAAS}", lines[PLAIN]) if PLAIN in mechanisms else {},
+        max_reauth_ms={
+            each: _own_reauth_ms(f"{prefix}{each.lower()}.", own, reauth_ms) for each in mechanisms
+        },
+        max_receive_bytes=cast(int, value("sasl.server.max.receive.size")),
+        tokens=_tokens(listener, value) if OAUTHBEARER in mechanisms else None,
+        client_auth=client_auth,
+        principal_rules=access.principal_rules,
+    )
+
+
+def _own_reauth_ms(prefix: str, own: Mapping[str, str], otherwise: int) -> int:
+    raw = own.get(prefix + "connections.max.reauth.ms")
+    return otherwise if raw is None else cast(int, _KEYS["connections.max.reauth.ms"].parse(raw))
+
+
+def _check_mechanisms(listener: Listener, mechanisms: tuple[str, ...]) -> None:
+    unknown = [each for each in mechanisms if each not in MECHANISMS]
+    if unknown or not mechanisms:
+        raise ConfigError(
+            f"listener {listener.name} is {listener.protocol}, but sasl.enabled.mechanisms is "
+            f"{','.join(mechanisms) or 'empty'}: choose some of {', '.join(MECHANISMS)}"
+        )
+    if len(set(mechanisms)) != len(mechanisms):
+        raise ConfigError("sasl.enabled.mechanisms names a mechanism twice: remove one")
+
+
+def _jaas_line(prefix: str, mechanism: str, own: Mapping[str, str]) -> JaasLine | None:
+    handler = own.get(prefix + _VALIDATOR, "")
+    if handler and not (
+        mechanism == OAUTHBEARER and handler.endswith(".OAuthBearerValidatorCallbackHandler")
+    ):
+        raise ConfigError(f"{prefix}{_VALIDATOR} is not supported: there are no plug-ins; remove the line")
+    text = own.get(prefix + _JAAS)
+    if text is None:
+        return None
+    line = parse_jaas(prefix + _JAAS, text)
+    if line.module.rpartition(".")[2] != _MODULES[mechanism]:
+        raise ConfigError(
+            f"{prefix}{_JAAS} names the module {line.module}: {mechanism} has {_MODULES[mechanism]}"
+        )
+    return line
+
+
+def _passwords(key: str, line: JaasLine | None) -> dict[str, str]:
+    if line is None:
+        raise ConfigError(
+            f"{key} is missing: PLAIN needs org.apache.kafka.common.security.plain.PlainLoginModule required "
+            'user_NAME="PASSWORD" ...;'
+        )
+    found = {
+        name.removeprefix(_USER_OPTION): password
+        for name, password in line.options.items()
+        if name.startswith(_USER_OPTION)
+    }
+    if "" in found or "" in found.values():
+        raise ConfigError(f"{key} has a user without a name or a password: give both")
+    if not found:
+        raise ConfigError(f'{key} has no user, so no one could log in: add user_NAME="PASSWORD"')
+    return found
+
+
+def _tokens(listener: Listener, value: Callable[[str], Value]) -> TokenSettings:
+    name = "sasl.oauthbearer.jwks.endpoint.url"
+    url = cast("str | None", value(name))
+    parts = urlsplit(url or "")
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
+        raise ConfigError(
+            f"listener {listener.name} offers OAUTHBEARER, so {name} must name a local file with the keys of "
+            "the issuer: write file:///path/to/keys.json"
+        )
+    return TokenSettings(
+        file=Path(unquote(parts.path)),
+        audience=cast("tuple[str, ...]", value("sasl.oauthbearer.expected.audience")),
+        issuer=cast("str | None", value("sasl.oauthbearer.expected.issuer")) or None,
+        clock_skew_s=cast(int, value("sasl.oauthbearer.clock.skew.seconds")),
+        subject_claim=cast(str, value("sasl.oauthbearer.sub.claim.name")),
+    )

@@ -1,0 +1,214 @@
+"""The login of one connection: handshake, mechanism, tokens, and again when its session ends.
+
+A state machine over frames (KIP-43, KIP-152, KIP-368), without input or output: times are arguments. Before
+a login only ApiVersions, SaslHandshake and SaslAuthenticate are decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.kafka.answers import Chunks
+from metaquorum.runtime.kafka.auth.exchange import Exchange, Granted, InvalidCredentials, Refused
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
+from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+SASL_HANDSHAKE = API_BY_NAME["SaslHandshake"].key
+SASL_AUTHENTICATE = API_BY_NAME["SaslAuthenticate"].key
+MIN_REAUTHENTICATION_MS = 1_000
+"""A client may not log in again sooner (as in Kafka)."""
+_HEAD = struct.Struct(">hh")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslRules:
+    """How clients of a listener log in. `new_exchange` begins one of a mechanism; `max_reauth_ms` by
+    mechanism: a session ends then (0: it does not)."""
+
+    mechanisms: Sequence[str]
+    new_exchange: Callable[[str], Exchange]
+    max_reauth_ms: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a frame is answered with; no chunks: nothing. `end`: the connection ends after that, for this
+    reason."""
+
+    chunks: Chunks
+    end: str | None = None
+
+
+class _Stage(Enum):
+    BEGINNING = auto()
+    HANDSHAKE = auto()
+    BARE_TOKENS = auto()
+    TOKENS = auto()
+    DONE = auto()
+    FAILED = auto()
+
+
+class Login:
+    """See the module. `answer_api_versions` encodes the answer to an ApiVersions frame, and says whether the
+    client has to ask again."""
+
+    def __init__(
+        self, rules: SaslRules, answer_api_versions: Callable[[bytes | bytearray], tuple[Chunks, bool]]
+    ) -> None:
+        self._rules = rules
+        self._answer_api_versions = answer_api_versions
+        self._stage = _Stage.BEGINNING
+        self._mechanism = ""
+        self._exchange: Exchange | None = None
+        self._granted: Granted | None = None
+        self._done_ms = 0
+        self._ends_ms: int | None = None
+
+    @property
+    def granted(self) -> Granted | None:
+        """Who logged in; None while no one has, and during another login."""
+        return self._granted if self._stage is _Stage.DONE else None
+
+    def has_ended(self, now_ms: int) -> bool:
+        """Whether the session is over: only a login may follow."""
+        return self._ends_ms is not None and now_ms > self._ends_ms
+
+    def takes(self, frame: bytes | bytearray, now_ms: int) -> bool:
+        """Whether a frame belongs to a login: every one before it is done, and a handshake after it where
+        sessions end."""
+        if self._stage is not _Stage.DONE:
+            return True
+        if self._ends_ms is None or now_ms - self._done_ms < MIN_REAUTHENTICATION_MS:
+            return False
+        return len(frame) >= 2 and int.from_bytes(frame[:2], "big") == SASL_HANDSHAKE
+
+    def take(self, frame: bytes | bytearray, now_ms: int, wall_ms: int) -> Reply:
+        """Answers one frame. `now_ms` is monotonic, `wall_ms` Unix time."""
+        if self._stage is _Stage.BARE_TOKENS:
+            return self._token(bytes(frame), None, now_ms, wall_ms)
+        try:
+            api_key, version = _HEAD.unpack_from(frame)
+        except struct.error:
+            return self._fail("a frame ends inside the header of its request")
+        allowed = {
+            _Stage.BEGINNING: (API_VERSIONS, SASL_HANDSHAKE),
+            _Stage.HANDSHAKE: (SASL_HANDSHAKE,),
+            _Stage.TOKENS: (SASL_AUTHENTICATE,),
+            _Stage.DONE: (SASL_HANDSHAKE,),
+        }.get(self._stage, ())
+        if api_key not in allowed:
+            return self._fail(
+                f"it sent API {api_key} version {version} before it logged in: set security.protocol and "
+                "sasl.mechanism at the client"
+            )
+        if api_key == API_VERSIONS:
+            chunks, asks_again = self._answer_api_versions(frame)
+            if not asks_again:
+                self._stage = _Stage.HANDSHAKE
+            return Reply(chunks=chunks) if chunks else self._fail("its ApiVersions is malformed")
+        try:
+            request = codec.decode_request(frame)
+        except DecodeError as error:
+            return self._fail(str(error))
+        if api_key == SASL_HANDSHAKE:
+            return self._handshake(request)
+        return self._token(bytes(request.body.auth_bytes), request, now_ms, wall_ms)
+
+    def _handshake(self, request: codec.Request) -> Reply:
+        body: SaslHandshakeRequest = request.body
+        known = body.mechanism in self._rules.mechanisms
+        code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        header = request.header
+        answer = SaslHandshakeResponse(error_code=code, mechanisms=tuple(self._rules.mechanisms))
+        chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, answer)
+        if not known:
+            offered = ", ".join(self._rules.mechanisms)
+            return self._fail(f"mechanism {body.mechanism[:40]!r} is not offered: use {offered}", chunks)
+        if self._granted is not None and body.mechanism != self._mechanism:
+            return self._fail(f"it logged in with {self._mechanism} and cannot change to {body.mechanism}")
+        self._mechanism = body.mechanism
+        self._exchange = self._rules.new_exchange(body.mechanism)
+        self._stage = _Stage.TOKENS if header.version >= 1 else _Stage.BARE_TOKENS
+        return Reply(chunks=chunks)
+
+    def _token(self, token: bytes, request: codec.Request | None, now_ms: int, wall_ms: int) -> Reply:
+        """One token, inside a request or bare."""
+        exchange = self._exchange
+        if exchange is None:
+            raise AssertionError("a token without a mechanism")
+        try:
+            answer = exchange.respond(token, wall_ms)
+            if exchange.granted is not None:
+                self._check_same(exchange.granted)
+        except Refused as error:
+            return self._refuse(error, request)
+        lifetime_ms = 0
+        if exchange.granted is not None:
+            lifetime_ms = self._complete(exchange.granted, now_ms, wall_ms)
+        if request is None:
+            return Reply(chunks=[answer])
+        body = SaslAuthenticateResponse(error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+        return Reply(chunks=_encoded(request, body))
+
+    def _check_same(self, granted: Granted) -> None:
+        before = self._granted
+        if before is not None and before.user != granted.user:
+            raise Refused(
+                "Cannot change principals during re-authentication from "
+                f"User.{before.user}: User.{granted.user}"
+            )
+
+    def _complete(self, granted: Granted, now_ms: int, wall_ms: int) -> int:
+        """How long the session lasts, in ms; 0: without an end."""
+        lifetimes = [ms for ms in (self._rules.max_reauth_ms.get(self._mechanism, 0),) if ms > 0]
+        if granted.expires_ms is not None:
+            lifetimes.append(max(granted.expires_ms - wall_ms, 0))
+        self._granted, self._stage, self._exchange = granted, _Stage.DONE, None
+        self._done_ms = now_ms
+        self._ends_ms = now_ms + min(lifetimes) if lifetimes else None
+        return min(lifetimes, default=0)
+
+    def _refuse(self, error: Refused, request: codec.Request | None) -> Reply:
+        text = str(error)
+        if isinstance(error, InvalidCredentials):
+            which = "authentication" if self._granted is None else "re-authentication"
+            text = (
+                f"Authentication failed during {which} due to invalid credentials with SASL mechanism "
+                f"{self._mechanism}"
+            )
+        reason = f"its login with {self._mechanism} failed: {error}"
+        if request is None:
+            return self._fail(reason)
+        body = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text)
+        return self._fail(reason, _encoded(request, body))
+
+    def _fail(self, reason: str, chunks: Chunks | None = None) -> Reply:
+        self._stage = _Stage.FAILED
+        self._exchange = None
+        return Reply(chunks=chunks or [], end=reason)
+
+
+def _encoded(request: codec.Request, body: SaslAuthenticateResponse) -> Chunks:
+    header = request.header
+    return codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+
+
+def outside_of_a_login(request: codec.Request) -> SaslHandshakeResponse | SaslAuthenticateResponse:
+    """The answer to a request of a login where none is under way, or none is needed."""
+    if isinstance(request.body, SaslAuthenticateRequest):
+        return SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+        )
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

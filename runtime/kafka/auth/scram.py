@@ -1,0 +1,128 @@
+"""The server's side of SCRAM (RFC 5802, RFC 7677) as Kafka speaks it, for users and for delegation tokens.
+
+Owns the messages and the proof. Where credentials come from is the caller's. There is no channel binding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaquorum.metadata.image import ScramCredential
+from metaquorum.metadata.settings.scram import MIN_ITERATIONS, Mechanism
+from metaquorum.runtime.kafka.auth.exchange import Granted, InvalidCredentials
+
+_CLIENT_FIRST = re.compile(
+    r"n,(?:a=(?P<authorization>[^,\0]+))?,(?P<bare>(?:m=[^,\0]*,)?n=(?P<user>[^,\0]+),r=(?P<nonce>[!-+\--~]+)"
+    r"(?P<extensions>(?:,[A-Za-z]+=[^,\0]*)*))"
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<bare>c=(?P<binding>[A-Za-z0-9+/=]+),r=(?P<nonce>[!-+\--~]+)(?:,[A-Za-z]+=[^,\0]*)*?)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)"
+)
+_TOKEN_EXTENSION = "tokenauth=true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A credential, and whom it stands for: `user` for a delegation token is its owner. `expires_ms`: Unix
+    time, of a token."""
+
+    credential: ScramCredential
+    user: str
+    expires_ms: int | None = None
+
+
+Lookup = Callable[[Mechanism, str, bool, int], Found | None]
+"""The credential for (mechanism, name, whether the name is of a delegation token, Unix time in ms)."""
+
+
+class ScramExchange:
+    """`nonce`: the server's part, fresh for each exchange."""
+
+    def __init__(self, mechanism: Mechanism, lookup: Lookup, nonce: str) -> None:
+        self._mechanism = mechanism
+        self._lookup = lookup
+        self._nonce = nonce
+        self._begun: _Begun | None = None
+        self.granted: Granted | None = None
+
+    def respond(self, token: bytes, wall_ms: int) -> bytes:
+        try:
+            text = token.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidCredentials("a message of SCRAM is not UTF-8") from error
+        return (
+            self._begin(text, wall_ms) if self._begun is None else self._finish(text, self._begun)
+        ).encode()
+
+    def _begin(self, text: str, wall_ms: int) -> str:
+        match = _CLIENT_FIRST.fullmatch(text)
+        if match is None:
+            raise InvalidCredentials("the first message of SCRAM is malformed")
+        user = _user(match["user"])
+        by_token = _TOKEN_EXTENSION in match["extensions"].split(",")
+        if match["authorization"] is not None and _user(match["authorization"]) != user:
+            raise InvalidCredentials("SCRAM asks for an authorization id other than the user")
+        found = self._lookup(self._mechanism, user, by_token, wall_ms)
+        if found is None:
+            raise InvalidCredentials(f"there is no {'token' if by_token else 'user'} of that name")
+        if found.credential.iterations < MIN_ITERATIONS:
+            raise InvalidCredentials(
+                f"the credential has fewer than {MIN_ITERATIONS} iterations: set it again"
+            )
+        nonce = match["nonce"] + self._nonce
+        salt = base64.b64encode(found.credential.salt).decode()
+        answer = f"r={nonce},s={salt},i={found.credential.iterations}"
+        self._begun = _Begun(found, by_token, nonce, f"{match['bare']},{answer}")
+        return answer
+
+    def _finish(self, text: str, begun: _Begun) -> str:
+        match = _CLIENT_FINAL.fullmatch(text)
+        if match is None:
+            raise InvalidCredentials("the final message of SCRAM is malformed")
+        if not hmac.compare_digest(match["nonce"], begun.nonce):
+            raise InvalidCredentials("the final message of SCRAM has another nonce")
+        if _decoded(match["binding"]).split(b",")[0] != b"n":
+            raise InvalidCredentials("SCRAM asks for channel binding, which there is not")
+        digest = self._mechanism.digest
+        credential = begun.found.credential
+        signed = f"{begun.text},{match['bare']}".encode()
+        signature = hmac.digest(credential.stored_key, signed, digest)
+        proof = _decoded(match["proof"])
+        if len(proof) != len(signature):
+            raise InvalidCredentials("the proof of SCRAM has another length")
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key):
+            raise InvalidCredentials("the proof of SCRAM is wrong")
+        found = begun.found
+        self.granted = Granted(user=found.user, expires_ms=found.expires_ms, by_token=begun.by_token)
+        return "v=" + base64.b64encode(hmac.digest(credential.server_key, signed, digest)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    found: Found
+    by_token: bool
+    nonce: str
+    text: str
+    """What is signed so far: the client's first message without its header, and the server's."""
+
+
+def _user(text: str) -> str:
+    """A saslname: =2C is a comma, =3D an equals sign, and no other = may be there."""
+    if "=" in text.replace("=2C", "").replace("=3D", ""):
+        raise InvalidCredentials("the user's name of SCRAM is malformed")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise InvalidCredentials("a message of SCRAM is not base64") from error

@@ -1,0 +1,192 @@
+"""Kafka's clients log in to a real broker by every mechanism; wrong secrets do not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import jwt
+import kafka
+import kafka.errors
+import kafka.net.sasl.oauth
+import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from metaquorum.cli.layout import free_ports
+from metaquorum.cli.main import main
+from metaquorum.metadata.settings.scram import Mechanism
+from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
+from tests.unit.server.test_servers import certificate_files
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-security")]
+PASSWORD = "alice-secret-7731"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SIGNING_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+class SecureCluster:
+    """A broker with a listener for logins and one for certificates."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.sasl_port, self.tls_port = free_ports(2)
+        authority = certificate_files(folder, "authority", None)
+        for name in ("node", "carol"):
+            certificate_files(folder, name, authority)
+        keys = [{**json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(SIGNING_KEY.public_key())), "kid": "1"}]
+        (folder / "keys.json").write_text(json.dumps({"keys": keys}))
+        (node,) = cluster.brokers
+        node.set_properties(
+            {
+                "listeners": f"PLAINTEXT://{node.address},KAFKA_SASL://{HOST}:{self.sasl_port},"
+                f"KAFKA_TLS://{HOST}:{self.tls_port}",
+                "listener.security.protocol.map": "KAFKA_SASL:SASL_PLAINTEXT,KAFKA_TLS:SSL",
+                "sasl.enabled.mechanisms": ",".join((*MECHANISMS, "OAUTHBEARER")),
+                "listener.name.kafka_sasl.plain.sasl.jaas.config": f'{JAAS} user_alice="{PASSWORD}";',
+                "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
+                "ssl.keystore.location": str(folder / "node.pem"),
+                "ssl.truststore.location": str(folder / "authority.crt"),
+                "ssl.client.auth": "required",
+                "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
+            }
+        )
+
+    def login(self, mechanism: str, password: str = PASSWORD) -> dict[str, str]:
+        """librdkafka's settings."""
+        return {
+            "bootstrap.servers": f"{HOST}:{self.sasl_port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": "alice",
+            "sasl.password": password,
+        }
+
+    def certificate(self, name: str) -> dict[str, str]:
+        return {
+            "bootstrap.servers": f"{HOST}:{self.tls_port}",
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.folder / "authority.crt"),
+            "ssl.certificate.location": str(self.folder / f"{name}.crt"),
+            "ssl.key.location": str(self.folder / f"{name}.pem"),
+        }
+
+    def sees_topics(self, config: dict[str, Any], within_s: float = 20) -> str | None:
+        """None where a client sees the cluster; else what it says of it."""
+        said: list[str] = []
+        admin = confluent_kafka.admin.AdminClient(
+            {**config, "error_cb": lambda error: said.append(str(error))}
+        )
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            try:
+                admin.list_topics(timeout=0.5)
+                return None
+            except confluent_kafka.KafkaException:
+                admin.poll(0)
+                if any("uthenticat" in each or "SSL" in each for each in said):
+                    return " ".join(said)
+        return " ".join(said)
+
+
+@pytest.fixture(name="site", scope="module")
+def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    folder = tmp_path_factory.mktemp("security")
+    with Cluster(folder, controllers=1, brokers=1, properties=FAST_BROKERS) as cluster:
+        (folder / "tls").mkdir()
+        site = SecureCluster(cluster, folder / "tls")
+        cluster.start()
+        cluster.create_topic("t", partitions=1, replicas=1)
+        for mechanism in Mechanism:
+            command = ["users", "scram", "set", "alice", "--mechanism", mechanism.title, "--password-stdin"]
+            done = CliRunner().invoke(
+                main,
+                [*command, "--bootstrap", cluster.bootstrap],
+                input=PASSWORD + "\n",
+                catch_exceptions=False,
+            )
+            assert done.exit_code == 0, done.output
+        yield site
+        cluster.assert_no_bugs()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_logs_in(site: SecureCluster, mechanism: str) -> None:
+    assert site.sees_topics(site.login(mechanism)) is None
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_with_a_wrong_password_does_not(site: SecureCluster, mechanism: str) -> None:
+    refusal = site.sees_topics(site.login(mechanism, "wrong"))
+    assert refusal is not None and "Authentication failed" in refusal
+
+
+def token(subject: str = "alice", lifetime_s: int = 600) -> str:
+    claims = {"sub": subject, "exp": int(time.time()) + lifetime_s}
+    return jwt.encode(claims, SIGNING_KEY, algorithm="RS256", headers={"kid": "1"})
+
+
+def by_token(text: str) -> dict[str, Any]:
+    return {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": lambda _: (text, time.time() + 600)}
+
+
+def test_librdkafka_shows_a_token(site: SecureCluster) -> None:
+    base = {
+        key: value for key, value in site.login("").items() if key not in ("sasl.username", "sasl.password")
+    }
+    assert site.sees_topics({**base, **by_token(token())}) is None
+    refusal = site.sees_topics({**base, **by_token(token(lifetime_s=-600))})
+    assert refusal is not None and "uthenticat" in refusal
+
+
+def test_librdkafka_shows_a_certificate(site: SecureCluster) -> None:
+    assert site.sees_topics(site.certificate("carol")) is None
+    certificate_files(site.folder, "stranger", certificate_files(site.folder, "elsewhere", None))
+    assert site.sees_topics(site.certificate("stranger"), within_s=2) is not None
+
+
+class Tokens(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
+    def token(self) -> str:
+        return token()
+
+
+def kafka_python(site: SecureCluster, mechanism: str, password: str = PASSWORD) -> kafka.KafkaConsumer:
+    provider = {"sasl_oauth_token_provider": Tokens()} if mechanism == "OAUTHBEARER" else {}
+    return kafka.KafkaConsumer(
+        bootstrap_servers=f"{HOST}:{site.sasl_port}",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism=mechanism,
+        sasl_plain_username="alice",
+        sasl_plain_password=password,
+        bootstrap_timeout_ms=2_000,
+        **provider,
+    )
+
+
+@pytest.mark.parametrize("mechanism", (*MECHANISMS, "OAUTHBEARER"))
+def test_kafka_python_logs_in(site: SecureCluster, mechanism: str) -> None:
+    consumer = kafka_python(site, mechanism)
+    try:
+        assert "t" in consumer.topics()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_kafka_python_with_a_wrong_password_does_not(site: SecureCluster, mechanism: str) -> None:
+    with pytest.raises(kafka.errors.KafkaError):
+        kafka_python(site, mechanism, "wrong").topics()
+
+
+def test_no_secret_is_in_any_file_that_a_node_wrote(site: SecureCluster) -> None:
+    for node in (*site.cluster.brokers, *site.cluster.controllers):
+        for path in node.home.rglob("*"):
+            if path.is_file() and path != node.config:
+                assert PASSWORD.encode() not in path.read_bytes(), path

@@ -340,31 +340,56 @@ class EndQuorumEpochRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     LEADER_ID_FIELD_NUMBER: _builtins.int
-    PREFERRED_SUCCESSORS_FIELD_NUMBER: _builtins.int
     LEADER_ENDPOINTS_FIELD_NUMBER: _builtins.int
+    PREFERRED_CANDIDATES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     epoch: _builtins.int
     leader_id: _builtins.int
     @_builtins.property
-    def preferred_successors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
-    @_builtins.property
     def leader_endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___VoterEndpoint]: ...
+    @_builtins.property
+    def preferred_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___PreferredCandidate]:
+        """best first"""
+
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         epoch: _builtins.int = ...,
         leader_id: _builtins.int = ...,
-        preferred_successors: _abc.Iterable[_builtins.int] | None = ...,
         leader_endpoints: _abc.Iterable[Global___VoterEndpoint] | None = ...,
+        preferred_candidates: _abc.Iterable[Global___PreferredCandidate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "leader_endpoints", b"leader_endpoints", "leader_id", b"leader_id", "preferred_successors", b"preferred_successors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "leader_endpoints", b"leader_endpoints", "leader_id", b"leader_id", "preferred_candidates", b"preferred_candidates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndQuorumEpochRequest: _TypeAlias = EndQuorumEpochRequest  # noqa: Y015
+
+@_typing.final
+class PreferredCandidate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.int
+    directory_id: _builtins.bytes
+    """the one that acknowledged the log; empty: the leader knows none"""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.int = ...,
+        directory_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreferredCandidate: _TypeAlias = PreferredCandidate  # noqa: Y015
 
 @_typing.final
 class EndQuorumEpochResponse(_message.Message):

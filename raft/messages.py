@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
+from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 
 
@@ -87,12 +87,13 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The leader of `epoch` resigns; the first of `preferred_successors` becomes a candidate at once."""
+    """The leader of `epoch` resigns; the first of `preferred_candidates` becomes a candidate at once. A voter
+    with another directory than the one that is named there waits as one that is not named (KIP-853)."""
 
     cluster_id: str
     epoch: int
     leader_id: int
-    preferred_successors: tuple[int, ...]
+    preferred_candidates: tuple[PreferredCandidate, ...]
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 

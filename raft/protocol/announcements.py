@@ -65,13 +65,14 @@ def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuo
 def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> None:
     if not isinstance(state.role, Follower) or state.role.leader_id != request.leader_id or state.is_observer:
         return
-    successors = request.preferred_successors
-    if successors and successors[0] == state.node_id:
+    named = request.preferred_candidates
+    own = (one.is_replica(state.node_id, state.identity.directory_id) for one in named)
+    rank = next((rank for rank, is_own in enumerate(own) if is_own), len(named))
+    if rank == 0 and named:
         # No pre-vote: the leader itself gave way, and its other followers may not have heard yet.
         transitions.become_candidate(state, now_ms)
         election.settle_election(state, now_ms)
         return
-    rank = successors.index(state.node_id) if state.node_id in successors else len(successors)
     wait = rank * state.config.election_backoff_max_ms + state.rng.randint(
         0, state.config.election_backoff_max_ms
     )
@@ -127,7 +128,7 @@ def send_ends(state: RaftState, now_ms: int) -> None:
                 cluster_id=state.identity.cluster_id,
                 epoch=state.epoch,
                 leader_id=state.node_id,
-                preferred_successors=role.successors,
+                preferred_candidates=role.successors,
                 leader_endpoints=state.endpoints_of(state.node_id),
             )
             state.send(now_ms, voter_id, request, state.config.request_timeout_ms)

@@ -19,6 +19,7 @@ from metaquorum.raft.state.progress import (
 from metaquorum.raft.state.roles import Leader
 from metaquorum.raft.state.state import RaftState
 from metaquorum.raft.voters.records import voter_changes
+from metaquorum.raft.voters.voter_set import PreferredCandidate
 from metaquorum.storage.batches.parsed import Batches
 
 # ---- fetches -------------------------------------------------------------------------------------
@@ -220,7 +221,8 @@ def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
         heard = -1 if progress.last_fetch_ms is None else progress.last_fetch_ms
         return (progress.node_id != first, -acked, -heard, progress.node_id)
 
-    successors = tuple(progress.node_id for progress in sorted(view.voters.values(), key=rank))
+    ranked = sorted(view.voters.values(), key=rank)
+    successors = tuple(PreferredCandidate(one.node_id, one.directory_id) for one in ranked)
     transitions.become_resigned(state, now_ms, successors)
 
 

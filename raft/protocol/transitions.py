@@ -30,7 +30,7 @@ from metaquorum.raft.voters.records import (
     voter_changes,
     voters_record,
 )
-from metaquorum.raft.voters.voter_set import Endpoint
+from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate
 from metaquorum.storage.batches.parsed import Batches
 
 
@@ -108,7 +108,7 @@ def become_follower(
     _change(state, follower_role(state, now_ms, leader_id), epoch=epoch, vote=vote, leader_id=leader_id)
 
 
-def become_resigned(state: RaftState, now_ms: int, successors: tuple[int, ...]) -> None:
+def become_resigned(state: RaftState, now_ms: int, successors: tuple[PreferredCandidate, ...]) -> None:
     role = resigned_role(state, now_ms, successors)
     _change(state, role, epoch=state.epoch, vote=state.vote, leader_id=state.known_leader_id)
 
@@ -120,7 +120,7 @@ def start(state: RaftState, role: RoleState) -> None:
     state.announce()
 
 
-def resigned_role(state: RaftState, now_ms: int, successors: tuple[int, ...]) -> Resigned:
+def resigned_role(state: RaftState, now_ms: int, successors: tuple[PreferredCandidate, ...]) -> Resigned:
     return Resigned(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms),
         successors=successors,

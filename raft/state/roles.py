@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.voters.voter_set import PreferredCandidate
 from metaquorum.storage.types import LogPosition
 
 
@@ -206,7 +207,7 @@ class Resigned:
     """Gave up leadership of this epoch. Tells `unacknowledged` voters until `deadline_ms`."""
 
     deadline_ms: int
-    successors: tuple[int, ...]
+    successors: tuple[PreferredCandidate, ...]
     unacknowledged: set[int]
     role: Role = field(default=Role.RESIGNED, init=False)
 

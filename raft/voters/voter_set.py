@@ -56,6 +56,19 @@ class VoterNode:
         return f"{self.node_id}{directory}"
 
 
+@dataclass(frozen=True, slots=True)
+class PreferredCandidate:
+    """A voter that a resigning leader would have lead. `directory_id`: the one that acknowledged its log;
+    nothing: the voter was not heard, and no voters' record names it."""
+
+    node_id: int
+    directory_id: bytes
+
+    def is_replica(self, node_id: int, directory_id: bytes) -> bool:
+        """True when this node with this directory is meant."""
+        return self.node_id == node_id and self.directory_id in (b"", directory_id)
+
+
 class VoterSet:
     """Voters by node id, each id once. Immutable; iterates over the ids, rising."""
 

@@ -31,7 +31,7 @@ def _directory(value: bytes) -> bytes:
 
 
 def _named_directory(value: bytes) -> bytes:
-    """The directory of the voter that is asked; nothing: the sender's list of voters names none."""
+    """The directory of a voter; nothing: the sender knows none."""
     return _directory(value) if value else b""
 
 
@@ -52,7 +52,11 @@ REQUESTS: dict[str, MessageCodec[Any, Any]] = {
     "begin_request": MessageCodec(
         raft.BeginQuorumEpochRequest, pb.BeginQuorumEpochRequest, voter_directory_id=_NAMED_DIRECTORY
     ),
-    "end_request": MessageCodec(raft.EndQuorumEpochRequest, pb.EndQuorumEpochRequest),
+    "end_request": MessageCodec(
+        raft.EndQuorumEpochRequest,
+        pb.EndQuorumEpochRequest,
+        preferred_candidates=FieldRule(nested={"directory_id": _NAMED_DIRECTORY}),
+    ),
     "fetch_request": MessageCodec(raft.FetchRequest, pb.FetchRequest, replica_directory_id=_DIRECTORY),
     "snapshot_request": MessageCodec(
         raft.FetchSnapshotRequest, pb.FetchSnapshotRequest, replica_directory_id=_DIRECTORY

@@ -31,6 +31,7 @@ from metaquorum.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from metaquorum.raft.voters.voter_set import PreferredCandidate
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
@@ -164,7 +165,12 @@ EXCHANGES: list[tuple[RaftRequest, RaftResponse]] = [
         BeginQuorumEpochResponse(error=RaftError.NONE, epoch=0, leader_id=0),
     ),
     (
-        EndQuorumEpochRequest(cluster_id="c", epoch=7, leader_id=0, preferred_successors=(3, 1)),
+        EndQuorumEpochRequest(
+            cluster_id="c",
+            epoch=7,
+            leader_id=0,
+            preferred_candidates=(PreferredCandidate(3, DIRECTORY), PreferredCandidate(1, b"")),
+        ),
         EndQuorumEpochResponse(error=RaftError.FENCED_LEADER_EPOCH, epoch=8, leader_id=None),
     ),
     (fetch(1 << 40), fetched(0, b"batch" * 1000)),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
 from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.voters.voter_set import VersionRange, VoterNode, VoterSet
+from metaquorum.raft.voters.voter_set import PreferredCandidate, VersionRange, VoterNode, VoterSet
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import (
@@ -370,11 +370,12 @@ class Script:
         self._ask(int(source), int(node), request)
 
     def do_end(self, node: str, source: str, epoch: str, successors: str = "", **other: str) -> None:
+        """end 1 source=2 epoch=1 [successors=1,3:9,4:any cluster=x]: 3 with directory 9, 4 with any"""
         request = ms.EndQuorumEpochRequest(
             cluster_id=other.get("cluster", CLUSTER_ID),
             epoch=int(epoch),
             leader_id=int(source),
-            preferred_successors=tuple(int(word) for word in successors.split(",") if word),
+            preferred_candidates=tuple(_candidate(word) for word in successors.split(",") if word),
         )
         self._ask(int(source), int(node), request)
 
@@ -522,6 +523,12 @@ class Script:
                 f"  n{replica.node_id} {kind} end={replica.log_end_offset} "
                 f"fetched={replica.last_fetch_wall_ms} caught-up={replica.last_caught_up_wall_ms}"
             )
+
+
+def _candidate(word: str) -> PreferredCandidate:
+    node_id, _, number = word.partition(":")
+    named = directory(int(number or node_id)) if number != "any" else b""
+    return PreferredCandidate(int(node_id), named)
 
 
 def _links(words: tuple[str, ...]) -> set[tuple[int, int]]:

@@ -29,7 +29,7 @@ from metaquorum.raft.state.quorum import majority
 from metaquorum.raft.store.stored_voters import changes_at
 from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
 from metaquorum.raft.voters.records import voter_changes
-from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VoterNode, VoterSet
+from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, PreferredCandidate, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
@@ -544,6 +544,13 @@ def _id(node_id: int | None) -> str:
     )
 
 
+def _candidate(one: PreferredCandidate) -> str:
+    """With its directory where that is not the usual one."""
+    if one.directory_id == directory(one.node_id):
+        return _id(one.node_id)
+    return f"{_id(one.node_id)}:{one.directory_id[:1].hex() or 'any'}"
+
+
 def _voter(voter: VoterNode) -> str:
     hosts = ",".join(endpoint.host for endpoint in voter.endpoints)
     number = "any" if voter.directory_id is None else voter.directory_id[:1].hex()
@@ -570,7 +577,7 @@ def describe_payload(payload: ms.RaftRequest | ms.RaftResponse) -> str:
         case ms.BeginQuorumEpochRequest():
             return f"BeginQuorumEpoch epoch={payload.epoch} leader={_id(payload.leader_id)}"
         case ms.EndQuorumEpochRequest():
-            successors = ",".join(f"n{node_id}" for node_id in payload.preferred_successors)
+            successors = ",".join(map(_candidate, payload.preferred_candidates))
             return f"EndQuorumEpoch epoch={payload.epoch} successors={successors or '-'}"
         case ms.FetchRequest():
             text = f"Fetch epoch={payload.epoch} from={payload.fetch_offset}@{payload.last_fetched_epoch}"

@@ -362,7 +362,8 @@ def test_successors_are_named_best_synced_first_then_heard_last(
         core.state.role.view.voters[node_id].last_fetch_ms = time
     replication.resign(core.state, world.now, first)
     assert isinstance(core.state.role, Resigned)
-    assert core.state.role.successors == order
+    assert tuple(one.node_id for one in core.state.role.successors) == order
+    assert all(one.directory_id == bytes([one.node_id]) * 16 for one in core.state.role.successors)
 
 
 def test_nobody_but_a_leader_is_handing_over() -> None:

@@ -18,7 +18,7 @@ from metaquorum.raft.messages import (
     UpgradeRequest,
     VoteResponse,
 )
-from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode
+from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate, VersionRange, VoterNode
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.storage.types import LogPosition
 
@@ -46,7 +46,10 @@ def filled(kind: type, *, absent: bool) -> typing.Any:
             bytes: bytes([number] * 16),
             RaftError: RaftError.FENCED_LEADER_EPOCH,
             LogPosition: LogPosition(number, number * 100),
-            tuple[int, ...]: (number, 0, number + 1),
+            tuple[PreferredCandidate, ...]: (
+                PreferredCandidate(number, bytes([number]) * 16),
+                PreferredCandidate(0, b""),
+            ),
             tuple[Endpoint, ...]: (Endpoint("CONTROLLER", "a", number), Endpoint("OTHER", "b", 65_535)),
             VoterNode: VoterNode(
                 node_id=number,

@@ -24,11 +24,14 @@ class ForeignVoters:
             self._foreign.discard(source)
             return None
         self._foreign.add(source)
-        voters = set(self._raft.voters) or self._foreign
-        if 2 * len(voters - self._foreign) > len(voters):
+        voters, servers = set(self._raft.voters), set(self._raft.state.config.bootstrap_ids)
+        if 2 * len(voters - self._foreign) > len(voters) or (not voters and servers - self._foreign):
             return None
         others = ", ".join(str(node_id) for node_id in sorted(self._foreign))
+        who, key = f"a majority of the voters ({others})", "controller.quorum.voters"
+        if not voters:
+            who, key = "its bootstrap servers", "controller.quorum.bootstrap.servers"
         return (
-            f"belongs to cluster {self._cluster_id}, and a majority of the voters ({others}) to "
-            "another one: give it its own cluster's directory, or correct controller.quorum.voters"
+            f"belongs to cluster {self._cluster_id}, and {who} to another one: give it its own cluster's "
+            f"directory, or correct {key}"
         )

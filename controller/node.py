@@ -35,7 +35,7 @@ from metaquorum.controller.events import (
 )
 from metaquorum.controller.foreign import ForeignVoters
 from metaquorum.controller.ledger import Ledger
-from metaquorum.controller.voter_changes import VOTER_CHANGES, answer_of, raft_request
+from metaquorum.controller.voters.changes import VOTER_CHANGES, answer_of, raft_request
 from metaquorum.metadata.errors import ApiError, InvariantViolation, RecordEncodeError, ReplayError, busy
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.replica import MetadataReplica

@@ -111,6 +111,11 @@ class Voter:
     port: int
     directory_id: bytes | None = None
 
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it listens; the configuration names no listener."""
+        return (Endpoint("", self.host, self.port),)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:

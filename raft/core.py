@@ -128,10 +128,11 @@ class RaftCore:
         del state.in_flight[correlation_id]
         if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
             # Nothing that another cluster says, its epoch least of all, means anything here.
-            state.warn_once(
-                f"node {source} belongs to another cluster than {state.identity.cluster_id}: "
-                "correct its address in controller.quorum.voters"
-            )
+            who, key = f"node {source}", "controller.quorum.voters"
+            if source in state.config.bootstrap_ids:
+                who, key = "a bootstrap server", "controller.quorum.bootstrap.servers"
+            own = state.identity.cluster_id
+            state.warn_once(f"{who} belongs to another cluster than {own}: correct its address in {key}")
             fetching.on_request_failed(state, now_ms, flight)
             return self._done(now_ms)
         match response, flight.request:
@@ -281,6 +282,11 @@ class RaftCore:
     def kraft_version(self) -> int:
         """1: the voters are records in the log. 0: they are configured."""
         return self.state.kraft_version
+
+    @property
+    def committed_kraft_version(self) -> int:
+        """The level that committed records say."""
+        return self.state.voter_history.at(max(0, self.high_watermark)).kraft_version
 
     @property
     def voters_offset(self) -> int | None:

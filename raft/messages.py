@@ -2,7 +2,8 @@
 
 Owns their shape only. They know no transport, and a record is bytes. Epochs and offsets are ints,
 `None` means absent; ids of directories are 16 bytes. `leader_endpoints` say where the leader that is named
-listens, so that a node follows one that its own log does not name yet; none at kraft.version 0.
+listens, so that a node follows one that it does not know; at kraft.version 0 only answers to fetches of nodes
+that are no voters have them.
 """
 
 from __future__ import annotations

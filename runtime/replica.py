@@ -27,7 +27,7 @@ from metaquorum.raft.store import voter_memory
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.raft.store.stored_voters import read_voters
 from metaquorum.raft.voters.history import VotersAt
-from metaquorum.raft.voters.records import changes_of, kraft_version_record, voters_record
+from metaquorum.raft.voters.records import VoterChange, changes_of, kraft_version_record, voters_record
 from metaquorum.runtime.config.key import CONTROLLER
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
@@ -135,7 +135,8 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         path, from_offset = snapshot_path(replica_directory, newest), newest.offset
         image = SnapshotFiles().load(Path(path), newest)
         is_dynamic = _voters_in(disk, path).voters is not None
-    is_dynamic = _verify(disk, replica_directory, from_offset) or is_dynamic
+    changes = _verify(disk, replica_directory, from_offset)
+    is_dynamic = is_dynamic or any(change.voters is not None for change in changes)
     static = () if is_dynamic else config.voters
     _check_voters(disk, replica_directory, config, is_dynamic=is_dynamic)
     store = ReplicaStore.open(
@@ -144,6 +145,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
         config.log,
         _log.warning,
         voter_ids=tuple(voter.node_id for voter in static),
+        voter_changes=changes,
         retention_bytes=config.retention.max_bytes,
         retention_ms=config.retention.max_ms,
     )
@@ -221,31 +223,31 @@ def _warn_of_unpinned(config: NodeConfig) -> None:
         )
 
 
-def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> bool:
+def _verify(disk: PosixDisk, replica_directory: str, from_offset: int) -> list[VoterChange]:
     """Every checksum and every record's type of what is going to be replayed, before this node says a word
-    to its peers. What shows after it joined would stop it just the same, with an election in between. Whether
-    a record names voters. Raises CorruptLogError, or StartError for a record from the future."""
+    to its peers. What shows after it joined would stop it just the same, with an election in between. Returns
+    what it says of voters. Raises CorruptLogError, or StartError for a record from the future."""
     if not disk.is_directory(replica_directory):
-        return False
+        return []
     if not any(name.endswith(".log") for name in disk.list_directory(replica_directory)):
-        return False
-    names_voters = False
+        return []
+    changes: list[VoterChange] = []
     reader = LogReader(disk, replica_directory, start_offset=from_offset)
     try:
         for batch in reader.batches():
             if batch.header.is_control:
-                names_voters = _names_voters(batch) or names_voters
+                changes += _voter_changes(batch)
             else:
                 _check_known(batch)
     finally:
         reader.close()
-    return names_voters
+    return changes
 
 
-def _names_voters(batch: RecordBatch) -> bool:
+def _voter_changes(batch: RecordBatch) -> list[VoterChange]:
     """Raises StartError for a record of voters, or a kraft.version, that this release does not know."""
     try:
-        return any(change.voters is not None for change in changes_of(batch))
+        return list(changes_of(batch))
     except BatchError as error:
         raise StartError(f"{batch.file}: {error}; no byte was changed") from error
 

@@ -197,6 +197,7 @@ class BrokerProcess:
         view = SettingsViewService(
             images,
             node_id=config.node_id,
+            kraft_version=lambda: self._raft.committed_kraft_version,
             hints=hints,
             static=config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
         )

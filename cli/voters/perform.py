@@ -24,6 +24,7 @@ from metaquorum.cli.voters.plan import (
     lag_of,
     make_plan,
 )
+from metaquorum.controller.server.voter_changes import runs_with_static_voters
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
@@ -72,9 +73,13 @@ class VoterChanger:
         self._say = say
         self._deadline = time.monotonic() + ordered.wait_s
         self._said_s = 0.0
+        self._new_endpoint: VoterEndpoint | None = None
 
     def plan(self) -> VoterPlan:
         """The steps, once a refusal that only says that a node is silent has lasted. Raises ApiError."""
+        endpoint = self._ordered.endpoint
+        if endpoint is not None and self._ordered.wish.add_id is not None:
+            self._new_endpoint = self._listener_at(endpoint, self._ordered.wish.add_id)
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
@@ -88,7 +93,7 @@ class VoterChanger:
 
     def _is_registered(self, plan: VoterPlan) -> bool:
         """False for a new voter of which no one knows where it listens: it may have started just now."""
-        return plan.newcomer is None or bool(plan.endpoints) or self._ordered.endpoint is not None
+        return plan.newcomer is None or bool(plan.endpoints) or self._new_endpoint is not None
 
     def perform(self, plan: VoterPlan) -> None:
         """Every step. Raises ApiError when one is refused, Failure when time is up."""
@@ -180,8 +185,8 @@ class VoterChanger:
 
     def _new_voter(self, member: Member, plan: VoterPlan) -> AddRaftVoterRequest:
         endpoints = plan.endpoints
-        if self._ordered.endpoint is not None:
-            endpoints = (self._listener_at(self._ordered.endpoint),)
+        if self._new_endpoint is not None:
+            endpoints = (self._new_endpoint,)
         if not endpoints:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
@@ -194,8 +199,9 @@ class VoterChanger:
             timeout_ms=CHANGE_TIMEOUT_MS,
         )
 
-    def _listener_at(self, address: Address) -> VoterEndpoint:
-        """The endpoint with its listener's name, as the node itself says. Raises ApiError."""
+    def _listener_at(self, address: Address, node_id: int) -> VoterEndpoint:
+        """The endpoint with its listener's name, as the node itself says. Raises ApiError where no one
+        answers, or a node that will never observe this quorum."""
         asked = describe_nodes(
             (address,), timeout_ms=self._options.timeout_ms, tls=self._options.tls.material()
         )
@@ -203,7 +209,10 @@ class VoterChanger:
         if answer.report is None:
             text = f"{address[0]}:{address[1]} does not answer: {answer.problem}: correct --endpoint"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
-        known = answer.report.status.endpoints
+        status = answer.report.status
+        if status.node_id == node_id and status.votes_by_configuration:
+            raise runs_with_static_voters(node_id, f"{address[0]}:{address[1]}")
+        known = status.endpoints
         name = known[0].name if known else "CONTROLLER"
         return VoterEndpoint(name, *address)
 

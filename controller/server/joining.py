@@ -1,7 +1,7 @@
 """A controller that observes asks to be made a voter by itself (controller.quorum.auto.join.enable).
 
-Owns when to ask, and that the entry of a directory that this node lost is removed first, as in Kafka 4.2. The
-leader decides whether the node is near enough to its end, and whether a change may begin.
+Owns when to ask, and whom: `controller.voters.joining` says for what. The leader decides whether the node is
+near enough to its end, and whether a change may begin.
 """
 
 from __future__ import annotations
@@ -10,43 +10,56 @@ import asyncio
 import logging
 import random
 
+from metaquorum.controller.voters import joining
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
 from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.nodes import describe_nodes
 from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
-from metaquorum.storage.uuids import ZERO_UUID
+from metaquorum.runtime.rpc.channels import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=5_000)
+PROBE_TIMEOUT_MS = 1_000
+"""How long a voter with this node's id may take to say who it is."""
 
 _log = logging.getLogger(__name__)
 
 
 class Joining:
-    """`client` asks the quorum and is closed by its owner. Call `poke` after every step: it costs nothing
-    while nothing is due. Not `enabled`: one line says which command makes this node a voter."""
+    """`client` asks the quorum and is closed by its owner; `tls`: how controllers are reached, None: plain
+    text. Call `poke` after every step: it costs nothing while nothing is due. Not `enabled`: one line says
+    what makes this node a voter."""
 
-    def __init__(self, raft: RaftCore, client: AdminClient, rng: random.Random, *, enabled: bool) -> None:
+    def __init__(
+        self,
+        raft: RaftCore,
+        client: AdminClient,
+        rng: random.Random,
+        tls: TlsMaterial | None,
+        *,
+        enabled: bool,
+    ) -> None:
         self._raft = raft
         self._client = client
         self._rng = rng
+        self._tls = tls
         self._enabled = enabled
+        silent_ms = 2 * raft.state.config.check_quorum_ms
+        self._joiner = joining.Joiner(raft, silent_ms=silent_ms, timeout_ms=CHANGE_TIMEOUT_MS)
         self._task: asyncio.Task[None] | None = None
         self._said = ""
 
     def poke(self) -> None:
         """Begins to ask if that is due and not under way."""
-        if not self._due() or (self._task is not None and not self._task.done()):
+        if not joining.observes(self._raft) or (self._task is not None and not self._task.done()):
             return
-        if self._enabled:
+        if self._enabled and joining.may_join(self._raft):
             self._task = asyncio.get_running_loop().create_task(self._join())
-        else:
-            node_id = self._raft.node_id
-            self._say(
-                f"controller {node_id} only observes; metaquorum quorum add-voter {node_id} changes that"
-            )
+        elif self._raft.node_id not in self._raft.voters or self._raft.kraft_version >= 1:
+            # A static voter with another directory says so itself.
+            self._say(joining.how_to_join(self._raft))
 
     async def close(self) -> None:
         """Stops asking."""
@@ -54,19 +67,9 @@ class Joining:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _due(self) -> bool:
-        """It observes a leader of dynamic voters, and has everything that it knows to be committed."""
-        raft = self._raft
-        return (
-            raft.is_observer
-            and raft.kraft_version >= 1
-            and raft.leader_id is not None
-            and 0 <= raft.high_watermark <= raft.log_end_offset
-        )
-
     async def _join(self) -> None:
         backoff = Backoff(RETRY, self._rng)
-        while self._due():
+        while joining.may_join(self._raft):
             try:
                 await self._ask()
             except (ApiError, ClientError) as error:
@@ -74,29 +77,24 @@ class Joining:
             await asyncio.sleep(backoff.failed(0) / 1000)
 
     async def _ask(self) -> None:
-        """One change: away with this node's lost directory, or in with this one."""
-        identity = self._raft.state.identity
-        lost = self._raft.voters.get(identity.node_id)
-        if lost is not None:
-            await remove_raft_voter(
-                self._client,
-                RemoveRaftVoterRequest(
-                    voter_id=identity.node_id,
-                    voter_directory_id=lost.directory_id or ZERO_UUID,
-                    cluster_id=identity.cluster_id,
-                    timeout_ms=CHANGE_TIMEOUT_MS,
-                ),
-            )
-            _log.info("controller %d: its entry with a directory that it lost was removed", identity.node_id)
-            return
-        endpoints = tuple(VoterEndpoint(each.name, each.host, each.port) for each in identity.endpoints)
-        supported = KRaftVersionFeature(identity.versions.lowest, identity.versions.highest)
-        voter = Voter(identity.node_id, identity.directory_id, endpoints, supported)
-        request = AddRaftVoterRequest(
-            voter=voter, cluster_id=identity.cluster_id, timeout_ms=CHANGE_TIMEOUT_MS
-        )
-        await add_raft_voter(self._client, request)
-        _log.info("controller %d is a voter", identity.node_id)
+        """One change, or the line that says why it has to wait."""
+        node_id, quorum, found = self._raft.node_id, None, []
+        entry = self._joiner.entry
+        if entry is not None:
+            quorum = await self._client.describe_quorum()
+            addresses = [(each.host, each.port) for each in entry.endpoints]
+            answers = await describe_nodes(addresses, timeout_ms=PROBE_TIMEOUT_MS, tls=self._tls)
+            found = [answer.report.status for answer in answers if answer.report is not None]
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        match self._joiner.wanted(now_ms, quorum, found):
+            case str() as problem:
+                self._say(problem)
+            case RemoveRaftVoterRequest() as removal:
+                await remove_raft_voter(self._client, removal)
+                _log.info("controller %d: its entry with a directory that it lost was removed", node_id)
+            case AddRaftVoterRequest() as addition:
+                await add_raft_voter(self._client, addition)
+                _log.info("controller %d is a voter", node_id)
 
     def _say(self, text: str) -> None:
         if text != self._said:

@@ -149,7 +149,7 @@ class ControllerProcess:
         asks = AdminClient(self._controllers.addresses, tls=tls, rng=rng)
         self._registration = SelfRegistration(self.node, asks, rng)
         joins = config.text("controller.quorum.auto.join.enable") == "true"
-        self._joining = Joining(self._raft, asks, rng, enabled=joins)
+        self._joining = Joining(self._raft, asks, rng, tls, enabled=joins)
         self._lines = MetadataLines(replica.image)
         self._standing = Standing(lambda: self._raft.state.other_voters)
         self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
@@ -168,7 +168,12 @@ class ControllerProcess:
         settings = SettingsService(self._requests, hints, self.voter_changes)
         add_SettingsServicer_to_server(settings, self._server)
         add_VotersServicer_to_server(VotersService(self.voter_changes, hints), self._server)
-        view = SettingsViewService(images, node_id=self._config.node_id, hints=hints)
+        view = SettingsViewService(
+            images,
+            node_id=self._config.node_id,
+            kraft_version=lambda: self._raft.committed_kraft_version,
+            hints=hints,
+        )
         add_SettingsViewServicer_to_server(view, self._server)
 
     async def run(self) -> Ending:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask
-from metaquorum.controller.voter_changes import upgrade_request
+from metaquorum.controller.voters.changes import upgrade_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter
 from metaquorum.metadata.requests.common import Done, ReadImageRequest, ReadImageResponse
@@ -133,6 +133,15 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
     )
 
 
+def runs_with_static_voters(node_id: int, where: str) -> ApiError:
+    """Why a node that leads or follows a quorum of its configuration cannot be added to this one."""
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters by"
+        " controller.quorum.bootstrap.servers there, format it with --no-initial-controllers, and start it",
+    )
+
+
 def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | None:
     """Why the node that answered is not the voter that was named."""
     where = " or ".join(f"{each.host}:{each.port}" for each in voter.endpoints)
@@ -147,6 +156,8 @@ def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | No
             ErrorCode.INVALID_REQUEST,
             f"node {status.node_id} answers at {where}, not node {voter.voter_id}: correct the address",
         )
+    if status.votes_by_configuration:
+        return runs_with_static_voters(voter.voter_id, where)
     if status.directory_id != voter.voter_directory_id:
         return ApiError(
             ErrorCode.INVALID_VOTER_KEY,

@@ -92,3 +92,8 @@ class NodeStatus:
     losses: tuple[CommittedLoss, ...] = ()
     endpoints: tuple[VoterEndpoint, ...] = ()
     counters: Counters = field(default_factory=Counters)
+
+    @property
+    def votes_by_configuration(self) -> bool:
+        """It is a voter of a quorum of static voters (kraft.version 0)."""
+        return self.kraft_version == 0 and not self.is_observer

@@ -26,10 +26,12 @@ class FeatureDescription:
     finalized_level: int
 
 
-def describe_features(image: MetadataImage) -> tuple[FeatureDescription, ...]:
-    """Every feature that a FeatureLevelRecord can finalize, and those finalized in the log, by name."""
-    known = {each.name: each for each in KNOWN_FEATURES if each.name != KRAFT_VERSION}
+def describe_features(image: MetadataImage, kraft_version: int) -> tuple[FeatureDescription, ...]:
+    """Every feature that is known, and those finalized in the log, by name. `kraft_version` is the level that
+    the log's control records say, which are not in the image."""
+    known = {each.name: each for each in KNOWN_FEATURES}
     finalized = {METADATA_VERSION: image.features.metadata_version, **image.features.finalized}
+    finalized[KRAFT_VERSION] = kraft_version
     return tuple(
         FeatureDescription(
             name=name,

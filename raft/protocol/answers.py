@@ -43,7 +43,7 @@ def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_v
 
 def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
     """Answers with what there is: voters read up to the log's end, observers up to the high watermark."""
-    response = response_now(state)
+    response = response_now(state, request)
     is_voter = _is_other_voter(state, state.leader_view(), request)
     read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
     if not with_records or read_to <= request.fetch_offset:
@@ -61,7 +61,7 @@ def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: b
     )
 
 
-def redirect_to_snapshot(state: RaftState, key: int) -> None:
+def redirect_to_snapshot(state: RaftState, key: int, request: FetchRequest) -> None:
     """Names the newest snapshot to a replica that needs what the log no longer holds (KIP-630)."""
     snapshot = state.log.latest_snapshot
     error = RaftError.NONE if snapshot is not None else RaftError.OFFSET_OUT_OF_RANGE
@@ -73,12 +73,14 @@ def redirect_to_snapshot(state: RaftState, key: int) -> None:
         log_start_offset=state.log.start_offset,
         snapshot=snapshot,
         read_round=state.leader_view().reads.round,
-        leader_endpoints=state.leader_endpoints,
+        leader_endpoints=state.leader_endpoints_for(request.replica_id),
     )
     state.respond(key, response)
 
 
-def response_now(state: RaftState, *, diverging: LogPosition | None = None) -> FetchResponse:
+def response_now(
+    state: RaftState, request: FetchRequest, *, diverging: LogPosition | None = None
+) -> FetchResponse:
     """A response without records, with this leader's offsets as they are now."""
     return FetchResponse(
         error=RaftError.NONE,
@@ -88,7 +90,7 @@ def response_now(state: RaftState, *, diverging: LogPosition | None = None) -> F
         log_start_offset=state.log.start_offset,
         diverging=diverging,
         read_round=state.leader_view().reads.round,
-        leader_endpoints=state.leader_endpoints,
+        leader_endpoints=state.leader_endpoints_for(request.replica_id),
     )
 
 

@@ -95,6 +95,18 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
     state.send(now_ms, to, request, request.max_wait_ms + config.fetch_grace_ms)
 
 
+def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> None:
+    """The search goes on: the node that is asked next may say more."""
+    leader_id = response.leader_id
+    if leader_id not in (None, state.node_id) and not leaders.can_follow(
+        state, leader_id, response.leader_endpoints
+    ):
+        state.warn_once(
+            f"node {leader_id} leads the quorum, but no one says where it listens: name every controller in "
+            "controller.quorum.voters, or install a release there that says it"
+        )
+
+
 # ---- answers -------------------------------------------------------------------------------------
 
 
@@ -104,6 +116,8 @@ def on_fetch_response(
     if leaders.learn(state, now_ms, response):
         return
     role = state.role
+    if isinstance(role, Unattached):
+        _say_whom_it_cannot_follow(state, response)
     if not isinstance(role, Follower) or role.leader_id != flight.to or response.epoch != state.epoch:
         return
     if response.error is not RaftError.NONE:

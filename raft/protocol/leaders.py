@@ -22,7 +22,8 @@ def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
 
 def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]) -> bool:
     """Whether this node may follow that one: it is a voter, or the message that named it has its endpoints.
-    The latter holds from kraft.version 1 on, where this log may not name the newest voters yet."""
+    Messages to voters have them from kraft.version 1 on, where this log may not name the newest voters yet;
+    answers to fetches of others always."""
     return leader_id != state.node_id and (leader_id in state.voters or bool(endpoints))
 
 

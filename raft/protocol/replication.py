@@ -41,7 +41,11 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
     if error is RaftError.NONE and request.fetch_offset < 0:
         error = RaftError.INVALID_REQUEST
     if error is not RaftError.NONE:
-        state.respond(key, FetchResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
+        endpoints = state.leader_endpoints_for(request.replica_id)
+        response = FetchResponse(
+            error=error, epoch=state.epoch, leader_id=state.leader_id, leader_endpoints=endpoints
+        )
+        state.respond(key, response)
         return
     acknowledged = memory.refuse_fetch(state, request)
     if acknowledged is not None:
@@ -65,13 +69,13 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
         behind = request.fetch_offset < log.start_offset
         known.compare(state, request, log.end_offset if behind else log.start_offset)
         reads.settle(state)
-        answers.redirect_to_snapshot(state, key)
+        answers.redirect_to_snapshot(state, key, request)
         return
     diverging = log.divergence(request.fetch_offset, request.last_fetched_epoch)
     known.compare(state, request, log.end_offset if diverging is None else diverging.offset)
     if diverging is not None:
         reads.settle(state)
-        state.respond(key, answers.response_now(state, diverging=diverging))
+        state.respond(key, answers.response_now(state, request, diverging=diverging))
         return
     _count(state, now_ms, progress, request)
     answers.answer_or_park(state, now_ms, key, request, replica)

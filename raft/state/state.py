@@ -72,6 +72,7 @@ class RaftState:
         configured = VoterSet(
             VoterNode(node_id=voter.node_id, directory_id=voter.directory_id) for voter in voters
         )
+        self._configured_endpoints = {voter.node_id: voter.endpoints for voter in voters}
         self.voter_history = VoterHistory(configured, recovered.voter_changes)
         self.rng = rng
         self.wall_ms = 0
@@ -148,6 +149,13 @@ class RaftState:
         """Where the leader that this node names in answers listens; none at kraft.version 0."""
         leader_id = self.leader_id
         return () if leader_id is None else self.endpoints_of(leader_id)
+
+    def leader_endpoints_for(self, replica_id: int) -> tuple[Endpoint, ...]:
+        """What the answer to a fetch says of the leader's endpoints. At kraft.version 0 those need it that
+        are no voters: they may know bootstrap servers only."""
+        if self.kraft_version >= 1 or replica_id in self.voters or self.leader_id is None:
+            return self.leader_endpoints
+        return self.leader_endpoints or self._configured_endpoints.get(self.leader_id, ())
 
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
         """Where a node listens, as far as it is not configured. What a leader says of itself is newer than

@@ -11,7 +11,7 @@ ticket's `run` (the disk thread), `write_snapshot`, `partial_snapshot` and `fini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -100,10 +100,12 @@ class ReplicaStore:
         on_warning: Callable[[str], None] = lambda text: None,
         *,
         voter_ids: tuple[int, ...] = (),
+        voter_changes: Sequence[VoterChange] | None = None,
         retention_bytes: int | None = None,
         retention_ms: int | None = None,
     ) -> ReplicaStore:
-        """Locks and recovers the directory. `retention_*` None: TrimLog keeps everything.
+        """Locks and recovers the directory. `voter_changes`: what the log says of voters behind the newest
+        snapshot, from a caller that has read it. `retention_*` None: TrimLog keeps everything.
 
         Raises CorruptFileError, CorruptLogError or CommittedLostError (no byte was changed), DiskError or
         LogDirectoryLockedError.
@@ -125,7 +127,7 @@ class ReplicaStore:
                     disk, metadata_directory, identity, log, lock, known, quorum, voter_ids, retention
                 )
                 store._settle(on_warning)
-                store._voter_changes = read_changes(disk, log, store.latest_snapshot())
+                store._voter_changes = read_changes(disk, log, store.latest_snapshot(), voter_changes)
                 if quorum is None:
                     named = votes_in(store._voter_changes, identity)
                     refuse_forgotten_vote(disk, replica_directory, named, committed)

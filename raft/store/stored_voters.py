@@ -28,12 +28,17 @@ READ_BYTES = 8 * 1024 * 1024
 """How much of the log is read at once."""
 
 
-def read_changes(disk: Disk, log: SegmentedLog, newest: LogPosition | None) -> tuple[VoterChange, ...]:
-    """What the newest snapshot and the log behind it say, in order. Raises as `read_voters`."""
+def read_changes(
+    disk: Disk, log: SegmentedLog, newest: LogPosition | None, found: Sequence[VoterChange] | None = None
+) -> tuple[VoterChange, ...]:
+    """What the newest snapshot and the log behind it say, in order. `found`: what the log says, from a caller
+    that has read it; None: it is read here. Raises as `read_voters`."""
     changes, offset = [], log.start_offset
     if newest is not None:
         said = read_voters(disk, snapshot_path(log.directory, newest))
         changes, offset = changes_at(newest.offset, said), max(offset, newest.offset)
+    if found is not None:
+        return (*changes, *(change for change in found if offset <= change.offset < log.end_offset))
     while offset < log.end_offset:
         batches = log.read(offset, READ_BYTES)
         changes += [change for change in voter_changes(batches) if change.offset >= offset]

@@ -39,15 +39,17 @@ _NODE = (
         "controller.quorum.bootstrap.servers",
         "list",
         (),
-        "Some controllers of a quorum with dynamic voters (kraft.version 1), as `host:port`. A node that "
-        "does not know the leader asks them; all else about the quorum is in the metadata log.",
+        "Some controllers, as `host:port`. A node that does not know the leader asks them; all else about a "
+        "quorum with dynamic voters (kraft.version 1) is in the metadata log. At kraft.version 0 brokers "
+        "and new controllers may name these instead of `controller.quorum.voters`.",
     ),
     Key(
         "controller.quorum.auto.join.enable",
         "choice",
         "false",
         "Whether a controller that observes a quorum with dynamic voters asks to be made a voter. It first "
-        "removes the entry that its id has with another directory. Stop such a controller before "
+        "removes the entry that its id has with another directory, once that has been silent for three times "
+        "`controller.quorum.fetch.timeout.ms`. Stop such a controller before "
         "`quorum remove-voter`, or it comes back.",
         roles=(CONTROLLER,),
         choices=("false", "true"),

@@ -7,7 +7,7 @@ controller or a broker brings, as for the Metadata service; what a description s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import EllipsisType
 from typing import Any
 
@@ -36,13 +36,21 @@ MAX_BROKER_ID = 2**31 - 1
 
 
 class SettingsViewService(SettingsViewServicer):
-    """`static`: broker keys that this node's own file sets, for the sources of values."""
+    """`kraft_version`: the level that is committed as far as this node knows. `static`: broker keys that this
+    node's own file sets, for the sources of values."""
 
     def __init__(
-        self, source: ImageSource, *, node_id: int, hints: Hints, static: Mapping[str, str] | None = None
+        self,
+        source: ImageSource,
+        *,
+        node_id: int,
+        kraft_version: Callable[[], int],
+        hints: Hints,
+        static: Mapping[str, str] | None = None,
     ) -> None:
         self._source = source
         self._node_id = node_id
+        self._kraft_version = kraft_version
         self._hints = hints
         self._static = static or {}
 
@@ -86,7 +94,9 @@ class SettingsViewService(SettingsViewServicer):
             return pb.DescribeFeaturesResponse(error=self._error(read))
         return pb.DescribeFeaturesResponse(
             read=read.info(self._node_id),
-            features=[codec.FEATURE.to_pb(each) for each in describe_features(read.image)],
+            features=[
+                codec.FEATURE.to_pb(each) for each in describe_features(read.image, self._kraft_version())
+            ],
         )
 
     async def ListAcls(self, request: pb.ListAclsRequest, context: Any) -> pb.ListAclsResponse:

@@ -92,8 +92,25 @@ def test_a_quorum_of_one_grows_to_three_and_survives_what_it_can_then(tmp_path: 
 
 
 def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Path) -> None:
+    """The broker has never known more of the static voters than two addresses."""
     with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
+        servers = ",".join(node.address for node in cluster.controllers[:2])
+        cluster.brokers[0].set_properties(
+            {"controller.quorum.voters": None, "controller.quorum.bootstrap.servers": servers}
+        )
         cluster.start()
+        leader = cluster.leader()
+        cluster.create_topic("static")
+        epoch = cluster.quorum().leader_epoch
+        leader.kill()
+        cluster.wait_leader(after_epoch=epoch)
+        leader.start()
+        cluster.create_topic("follows-the-next-leader")
+        end = cluster.quorum().high_watermark
+        cluster.wait(
+            lambda: any(one.log_end_offset >= end for one in cluster.quorum().observers),
+            "the broker to follow",
+        )
         features = ("features", "upgrade", "--bootstrap", cluster.bootstrap)
         early = run_cli(*features, "kraft.version=1", expect=1)
         assert (

@@ -79,11 +79,13 @@ class Script:
         seed: str = "0",
         pinned: str = "yes",
         dynamic: str = "no",
+        told: str = "yes",
         **config: str,
     ) -> None:
         """nodes 3 observers=1 fetch_timeout_ms=600: start a cluster; node ids from 1, voters first. With
         pinned=no the configuration names no directory ids. With dynamic=yes (kraft.version 1) the voters'
-        directories are formatted with them, and whoever observes knows nodes 1 and 2 as bootstrap servers."""
+        directories are formatted with them, and observers know nodes 1 and 2 as bootstrap servers. With
+        told=no they know no more at kraft.version 0 either."""
         settings = RaftConfig(**{name: int(value) for name, value in config.items()})
         self._world = World(
             int(voters),
@@ -91,6 +93,7 @@ class Script:
             seed=int(seed),
             pinned=pinned == "yes",
             dynamic=dynamic == "yes",
+            told=told == "yes",
             config=settings,
             log=self._log,
         )

@@ -168,6 +168,7 @@ class World:
         seed: int = 0,
         pinned: bool = True,
         dynamic: bool = False,
+        told: bool = True,
         config: RaftConfig | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -188,6 +189,9 @@ class World:
             for i in range(1, voters + 1):
                 self.nodes[i].disk.said[LogPosition(0, 0)] = formatted
             self.voters = ()
+        self.told = told and not dynamic
+        """Whether what observes is configured with the voters too; else it knows bootstrap servers only."""
+        if not self.told:
             self.config = replace(self.config, bootstrap_ids=tuple(BOOTSTRAP - i for i in (1, 2)))
         self.messages: list[Message] = []
         self.outstanding: dict[tuple[int, int], tuple[int, int]] = {}
@@ -216,6 +220,9 @@ class World:
             endpoints=address(host),
         )
         return Node(node_id=node_id, identity=identity, disk=MemoryDisk())
+
+    def _knows_voters(self, node_id: int) -> bool:
+        return self.told or any(voter.node_id == node_id for voter in self.voters)
 
     def as_voter(self, node_id: int) -> VoterNode:
         """What a voters' record says of this node as it is now."""
@@ -246,7 +253,7 @@ class World:
         node.core = RaftCore(
             self.config,
             node.identity,
-            self.voters,
+            self.voters if self._knows_voters(node_id) else (),
             node.disk.recovered(),
             rng,
         )
@@ -466,9 +473,10 @@ class World:
 
     def _send(self, node: Node, effect: fx.SendRequest) -> None:
         request = Message(node.node_id, effect.to, effect.correlation_id, effect.request, True)
-        if self.dynamic and effect.to > 0:
+        configured = {voter.node_id: voter.endpoints for voter in self.voters}
+        if (self.dynamic or not self._knows_voters(node.node_id)) and effect.to > 0:
             assert effect.endpoints, "whoever is asked by id has an address"
-        if effect.endpoints in ((), self.at(effect.to).identity.endpoints):
+        if effect.endpoints in ((), self.at(effect.to).identity.endpoints, configured.get(effect.to)):
             self.messages.append(request)
 
     # ---- the durable truth -----------------------------------------------------------------------
@@ -613,6 +621,9 @@ def _describe_response(response: ms.RaftResponse) -> str:
             return f"EndQuorumEpochResponse{head}"
         case ms.FetchResponse():
             text = f"FetchResponse{head} hw={response.high_watermark}"
+            if response.error is not ms.RaftError.NONE:
+                told = [one for one in response.leader_endpoints if not one.name]
+                text += "".join(f" at={one.host}:{one.port}" for one in told)
             if response.diverging is not None:
                 text += f" diverging={_position(response.diverging)}"
             if response.snapshot is not None:

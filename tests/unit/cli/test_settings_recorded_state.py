@@ -106,7 +106,7 @@ def test_client_metrics(image: MetadataImage, final_state: Path) -> None:
 
 def test_metadata_version(image: MetadataImage, final_state: Path) -> None:
     (line,) = printed(final_state / "features.txt")
-    (feature,) = [each for each in describe_features(image) if each.name == "metadata.version"]
+    (feature,) = [each for each in describe_features(image, 0) if each.name == "metadata.version"]
     epoch = int(line.rpartition(" ")[2])
     assert 0 < epoch <= FINAL_OFFSET
     # The program that printed it supports levels up to 3.7-IV4, this one more.

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 from metaquorum.controller.events import RaftResponseArrived
+from metaquorum.controller.foreign import ForeignVoters
+from metaquorum.raft.config import RaftConfig
+from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError, VoteResponse
+from metaquorum.raft.voters.voter_set import VoterSet
 from tests.unit.controller.node_quorum import CLUSTER, Machine, Quorum
 
 
@@ -45,3 +52,19 @@ def test_a_voter_that_was_put_right_counts_no_more() -> None:
     say(machine, first, RaftError.NONE)
     say(machine, second, RaftError.INCONSISTENT_CLUSTER_ID)
     assert machine.stopped is None
+
+
+def test_bootstrap_servers_of_another_cluster_are_named_as_such() -> None:
+    """A node that knows no voter yet has asked nobody else; one wrong address of two does not stop it."""
+    core = SimpleNamespace(
+        voters=VoterSet(), state=SimpleNamespace(config=RaftConfig(bootstrap_ids=(-2, -3)))
+    )
+    for answers, stops in (((-2,), False), ((-2, -3), True), ((-3, -2), True)):
+        foreign = ForeignVoters(CLUSTER, cast(RaftCore, core))
+        reasons = [foreign.heard(source, RaftError.INCONSISTENT_CLUSTER_ID) for source in answers]
+        if not stops:
+            assert reasons == [None]
+            continue
+        line = reasons[-1] or ""
+        assert "and its bootstrap servers to another one" in line and "-2" not in line
+        assert line.endswith("or correct controller.quorum.bootstrap.servers")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from metaquorum.controller.voter_changes import CHANGE_TIMEOUT_MAX_MS, raft_request
+from metaquorum.controller.voters.changes import CHANGE_TIMEOUT_MAX_MS, raft_request, upgrade_request
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
+from metaquorum.metadata.records.parts import ControllerEndpoint, ControllerFeature
+from metaquorum.metadata.records.types import ControllerRecord, FeatureLevelRecord, Record
+from metaquorum.metadata.replay import ReplayState, replay_records
 from metaquorum.metadata.requests.common import CreateTopicsRequest, Done, NewTopic, TopicsResponse
 from metaquorum.metadata.requests.voters import (
     AddRaftVoterRequest,
     RemoveRaftVoterRequest,
     UpgradeKRaftVersionRequest,
 )
+from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import AddVoterRequest, RemoveVoterRequest
+from metaquorum.raft.state.progress import ReplicaState
 from tests.unit.controller.node_quorum import Quorum, directory
 
 
@@ -117,3 +126,83 @@ def test_a_caller_waits_no_longer_than_the_bound(asked_ms: int, waits_ms: int) -
         translated = raft_request(request, config)
         assert isinstance(translated, AddVoterRequest | RemoveVoterRequest)
         assert (translated.timeout_ms, translated.cluster_id) == (waits_ms, config.cluster_id)
+
+
+KRAFT = ControllerFeature("kraft.version", 0, 1)
+
+
+def registered(node_id: int, host: str = "h", features: tuple[ControllerFeature, ...] = (KRAFT,)) -> Record:
+    """As a controller registers: its listener in the words of its own configuration."""
+    endpoint = ControllerEndpoint("Controller", host, 9000 + node_id, 0)
+    return ControllerRecord(controller_id=node_id, end_points=(endpoint,), features=features)
+
+
+def image_of(*records: Record, metadata_version: int = 21) -> MetadataImage:
+    first = FeatureLevelRecord(name="metadata.version", feature_level=metadata_version)
+    records = (first, *records)
+    return replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=0, records=records).image
+
+
+def leading(*silent: int, **state: object) -> RaftCore:
+    """The leader, node 1, of voters 1 to 3 and an observer; it has not heard the `silent` ones."""
+    known = [
+        ReplicaState(
+            node_id=node_id,
+            directory_id=b"" if node_id in silent else directory(node_id),
+            is_voter=node_id < 4,
+            log_end_offset=0,
+            last_fetch_wall_ms=None,
+            last_caught_up_wall_ms=None,
+        )
+        for node_id in (1, 2, 3, 4)
+    ]
+    seen = {"is_leader": True, "node_id": 1, "leader_id": 1, "kraft_version": 0, "voters": (1, 2, 3), **state}
+    return cast(RaftCore, SimpleNamespace(describe=lambda now_ms: known, **seen))
+
+
+ALL = tuple(registered(node_id) for node_id in (1, 2, 3))
+
+
+def test_the_first_voters_are_the_configured_ones_as_they_registered() -> None:
+    expected = tuple(voter(node_id) for node_id in (1, 2, 3))
+    found = upgrade_request(1, image_of(*ALL), leading())
+    assert found == UpgradeKRaftVersionRequest(kraft_version=1, voters=expected)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_level_that_is_not_higher_needs_no_voters(level: int) -> None:
+    found = upgrade_request(level, image_of(metadata_version=1), leading(kraft_version=1))
+    assert found == UpgradeKRaftVersionRequest(kraft_version=level, voters=())
+
+
+def test_only_the_leader_upgrades() -> None:
+    refused = upgrade_request(1, image_of(*ALL), leading(is_leader=False, leader_id=2))
+    assert isinstance(refused, ApiError)
+    assert (refused.code, refused.leader_hint) == (ErrorCode.NOT_CONTROLLER, 2)
+
+
+@pytest.mark.parametrize(
+    ("level", "image", "raft", "words"),
+    [
+        (1, image_of(*ALL, metadata_version=19), leading(), "it needs metadata.version 3.9-IV0"),
+        (2, image_of(*ALL), leading(), "this controller (1) supports 0 to 1"),
+        (1, image_of(*ALL[:2]), leading(), "controller 3 has not registered"),
+        (1, image_of(*ALL[1:]), leading(), "controller 1 has not registered"),
+        (
+            1,
+            image_of(*ALL[:2], registered(3, features=())),
+            leading(),
+            "controller 3 does not know kraft.version",
+        ),
+        (1, image_of(*ALL), leading(2), "controller 2 has not fetched from this leader yet"),
+        (1, image_of(*ALL), leading(2, 3), "controller 2 has not fetched from this leader yet"),
+        (1, image_of(ALL[0], registered(2, "0.0.0.0"), ALL[2]), leading(), "controller 2 listens on every"),
+        (1, image_of(*ALL[:2], registered(3, "::")), leading(), "controller 3 listens on every interface"),
+    ],
+)
+def test_what_is_in_the_way_of_an_upgrade_is_said_in_one_line(
+    level: int, image: MetadataImage, raft: RaftCore, words: str
+) -> None:
+    refused = upgrade_request(level, image, raft)
+    assert isinstance(refused, ApiError) and refused.code is ErrorCode.INVALID_UPDATE_VERSION
+    assert words in refused.message and "\n" not in refused.message

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.config import RaftConfig, RecoveredLog
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import (
     AppendLog,
@@ -24,6 +24,7 @@ from metaquorum.raft.messages import (
     FetchSnapshotResponse,
     RaftError,
 )
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
@@ -220,3 +221,23 @@ def test_a_snapshot_of_what_the_unsynced_log_lacks_is_fetched(snapshot: LogPosit
     effects = core.on_response(now, 2, keepalive.correlation_id, answer(snapshot=snapshot))
     request = sent(effects).request
     assert isinstance(request, FetchSnapshotRequest) and request.snapshot == snapshot
+
+
+def test_a_leader_that_no_one_can_place_is_named_once_with_what_to_do() -> None:
+    """An older release says who leads at kraft.version 0, and not where."""
+    core = make(node_id=9, voters=0, config=RaftConfig(bootstrap_ids=(-1,)))
+    lines = []
+    effects, now = core.start(0), 0
+    for _ in range(2):
+        request = sent(effects)
+        lines += core.on_response(now, -1, request.correlation_id, answer(epoch=4, leader=2))
+        now += 1_000
+        effects = core.tick(now)
+    (line,) = [effect.message for effect in lines if isinstance(effect, Warn)]
+    assert line.startswith("node 2 leads the quorum, but no one says where it listens")
+    assert "controller.quorum.voters" in line
+    placed = answer(epoch=4, leader=2, leader_endpoints=(Endpoint("", "10.0.0.2", 9093),))
+    effects = core.on_response(now, -1, sent(effects).correlation_id, placed)
+    assert sent(effects).to == 2
+    assert sent(effects).endpoints == placed.leader_endpoints
+    assert not [effect for effect in effects if isinstance(effect, Warn)]

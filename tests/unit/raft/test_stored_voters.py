@@ -55,6 +55,30 @@ def test_formatting_is_read_and_the_log_behind_it_says_more(tmp_path: Path) -> N
     again.close()
 
 
+def test_a_caller_that_has_read_the_log_saves_a_second_look(tmp_path: Path) -> None:
+    """Of what it found, only what the recovered log still holds, behind the newest snapshot, counts."""
+    store = standalone(tmp_path)
+    for at in range(3):
+        batch = encode_control_batch(
+            [voters_record(voters(1, 3 + at))], base_offset=at, epoch=1, timestamp_ms=0
+        )
+        store.execute(AppendLog(batches=Batches.sealed(batch)))
+    store.persist_quorum_state(
+        PersistQuorumState(
+            token=1, epoch=1, leader_id=1, voted_id=1, voted_directory_id=b"d" * 16, kraft_version=1
+        )
+    )
+    store.close()
+    found = [VoterChange(offset=at, voters=voters(1, 3 + at)) for at in range(-1, 5)]
+    again = raft.ReplicaStore.open(PosixDisk(), str(tmp_path), voter_changes=found)
+    changes = again.recovered().voter_changes
+    again.close()
+    plain = raft.ReplicaStore.open(PosixDisk(), str(tmp_path))
+    assert changes == plain.recovered().voter_changes
+    assert [change.offset for change in changes] == [-1, -1, 0, 1, 2]
+    plain.close()
+
+
 def test_quorum_state_has_the_version_of_kraft_version(tmp_path: Path) -> None:
     store = standalone(tmp_path)
     for level in (0, 1):

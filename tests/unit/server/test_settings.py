@@ -179,6 +179,7 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
         offset, features = await settings.describe_features()
         levels = {each.name: (each.min_level, each.max_level, each.finalized_level) for each in features}
         assert levels["metadata.version"] == (1, 25, 19) and offset > 0
+        assert levels["kraft.version"] == (0, 1, 0)
         for level, change, error in (
             (16, LevelChange.SAFE_DOWNGRADE, ErrorCode.INVALID_UPDATE_VERSION),
             (17, LevelChange.SAFE_DOWNGRADE, ErrorCode.NONE),
@@ -188,12 +189,14 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
             update = FeatureUpdate(name="metadata.version", level=level, change=change)
             (result,) = await settings.update_features([update])
             assert result.error is error, result
+        upgrade = FeatureUpdate(name="kraft.version", level=1, change=LevelChange.UPGRADE)
+        async with asyncio.timeout(60):
+            while "register" in ((await settings.update_features([upgrade]))[0].message or ""):
+                pass  # the controller does so by itself
         view = await seen_by_the_broker(site, client)
-        assert [
-            each.finalized_level
-            for each in (await view.describe_features())[1]
-            if each.name == "metadata.version"
-        ] == [21]
+        for described in (await settings.describe_features(), await view.describe_features()):
+            levels = {each.name: each.finalized_level for each in described[1]}
+            assert (levels["metadata.version"], levels["kraft.version"]) == (21, 1)
 
 
 async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> None:

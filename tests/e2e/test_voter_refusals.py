@@ -1,0 +1,112 @@
+"""Controllers that must not become voters, with real processes: each is refused in one line, and the quorum
+stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from metaquorum.cli.layout import free_ports
+from tests.e2e.cluster import Node, random_id
+from tests.e2e.processes import run_cli
+from tests.e2e.voter_cluster import DynamicCluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("voters")]
+
+OBSERVER_ID, STATIC_ID = 3005, 3007
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamicCluster]:
+    with DynamicCluster(tmp_path_factory.mktemp("refused"), controllers=1) as running:
+        running.start()
+        joins(running, running.new_controller(OBSERVER_ID))
+        yield running
+        assert running.voter_ids() == [3000, OBSERVER_ID]
+        running.assert_no_bugs()
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamicCluster]:
+    """A quorum of its own."""
+    with DynamicCluster(tmp_path_factory.mktemp("elsewhere"), controllers=1) as running:
+        running.start()
+        yield running
+
+
+def joins(cluster: DynamicCluster, node: Node, cluster_id: str | None = None) -> None:
+    """Formatted for a cluster that runs, and started."""
+    identity = ["--cluster-id", cluster_id or cluster.cluster_id]
+    run_cli("storage", "format", "--config", node.config, *identity, "--no-initial-controllers")
+    node.start()
+
+
+def refused(cluster: DynamicCluster, *arguments: object) -> str:
+    """The one line of a refused `add-voter`."""
+    result = run_cli(
+        "quorum", "add-voter", *arguments, "--bootstrap", cluster.controllers[0].address, expect=1
+    )
+    assert result.stderr.count("\n") == 1 and result.stdout == "", result.stdout + result.stderr
+    return result.stderr
+
+
+def test_where_a_voter_of_another_cluster_answers(cluster: DynamicCluster, elsewhere: DynamicCluster) -> None:
+    line = refused(cluster, OBSERVER_ID, "--endpoint", elsewhere.controllers[0].address)
+    assert (
+        f"INCONSISTENT_CLUSTER_ID: the node at {elsewhere.controllers[0].address} belongs to cluster" in line
+    )
+    assert elsewhere.cluster_id in line and cluster.cluster_id in line and "correct the address" in line
+
+
+def test_where_another_node_answers(cluster: DynamicCluster) -> None:
+    first = cluster.controllers[0]
+    line = refused(cluster, OBSERVER_ID, "--endpoint", first.address)
+    assert f"INVALID_REQUEST: node 3000 answers at {first.address}, not node {OBSERVER_ID}" in line
+
+
+def test_where_no_one_answers(cluster: DynamicCluster) -> None:
+    line = refused(cluster, OBSERVER_ID, "--endpoint", "127.0.0.1:1")
+    assert "REQUEST_TIMED_OUT: 127.0.0.1:1 does not answer" in line and "correct --endpoint" in line
+
+
+def test_a_node_that_runs_with_static_voters(cluster: DynamicCluster) -> None:
+    """It leads a quorum of its own, with the same cluster id."""
+    node = cluster.new_controller(STATIC_ID)
+    servers = {"controller.quorum.bootstrap.servers": None, "controller.listener.names": None}
+    voter = f"{STATIC_ID}@{node.address}:{node.directory_id}"
+    node.set_properties({**servers, "controller.quorum.voters": voter})
+    run_cli("storage", "format", "--config", node.config, "--cluster-id", cluster.cluster_id, "--new-cluster")
+    node.start()
+    node.wait_for_line("leader (active)")
+    line = refused(cluster, STATIC_ID, "--endpoint", node.address)
+    assert f"INVALID_REQUEST: node {STATIC_ID} at {node.address} runs with static voters" in line
+    assert "controller.quorum.bootstrap.servers" in line
+    cluster.retire(node)
+
+
+def test_a_controller_of_another_cluster_does_not_start(cluster: DynamicCluster) -> None:
+    stranger = cluster.new_controller(3009)
+    stranger.set_properties({"controller.quorum.bootstrap.servers": cluster.controllers[0].address})
+    joins(cluster, stranger, random_id())
+    assert stranger.wait_exit() == 1
+    last = stranger.last_line()
+    assert "and its bootstrap servers to another one" in last
+    assert "correct controller.quorum.bootstrap.servers" in last
+    cluster.retire(stranger)
+
+
+def test_a_second_machine_with_the_id_of_a_voter(cluster: DynamicCluster) -> None:
+    """Both ask to be voters by themselves. The one that came first stays, and goes on to vote."""
+    run_cli("quorum", "add-voter", OBSERVER_ID, "--bootstrap", cluster.controllers[0].address)
+    before = cluster.wait_voters([3000, OBSERVER_ID])
+    second = Node(cluster.directory / "second", "controller", OBSERVER_ID, free_ports(1)[0], "")
+    cluster.nodes.append(second)
+    cluster.write_config(second)
+    second.set_properties({"controller.quorum.auto.join.enable": "true"})
+    joins(cluster, second)
+    second.wait_for_line("a voter with the same id runs")
+    assert "give this one another node.id and format it again, or stop the other" in second.output()
+    after = cluster.wait_voters([3000, OBSERVER_ID])
+    assert [voter.directory_id for voter in after.voters] == [voter.directory_id for voter in before.voters]
+    cluster.retire(second)

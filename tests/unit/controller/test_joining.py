@@ -1,0 +1,162 @@
+"""What a controller that observes asks for, and when it must not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from metaquorum.controller.voters.joining import Joiner, how_to_join, may_join, observes
+from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint
+from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
+from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.raft.config import Identity
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
+from tests.unit.runtime.test_node_codec import STATUS
+
+SILENT_MS = 3_000
+OWN, LOST = b"o" * 16, b"l" * 16
+IDENTITY = Identity(
+    cluster_id="c", node_id=3, directory_id=OWN, endpoints=(Endpoint("CONTROLLER", "h3", 9093),)
+)
+ADDITION = AddRaftVoterRequest(
+    voter=Voter(3, OWN, (VoterEndpoint("CONTROLLER", "h3", 9093),), KRaftVersionFeature(0, 1)),
+    cluster_id="c",
+    timeout_ms=4_000,
+)
+REMOVAL = RemoveRaftVoterRequest(voter_id=3, voter_directory_id=LOST, cluster_id="c", timeout_ms=4_000)
+LIVE = replace(STATUS, cluster_id="c", node_id=3, directory_id=LOST)
+
+
+def raft(*others: VoterNode, **state: object) -> RaftCore:
+    """An observer as Raft shows it: node 3 of a quorum with voter 1 and `others`."""
+    first = VoterNode(node_id=1, directory_id=b"1" * 16, versions=VersionRange(0, 1))
+    known: dict[str, object] = {
+        "node_id": 3,
+        "voters": VoterSet((first, *others)),
+        "kraft_version": 1,
+        "is_observer": True,
+        "leader_id": 1,
+        "high_watermark": 7,
+        "log_end_offset": 7,
+        "state": SimpleNamespace(identity=IDENTITY),
+        **state,
+    }
+    return cast(RaftCore, SimpleNamespace(**known))
+
+
+ENTRY = VoterNode(node_id=3, directory_id=LOST, versions=VersionRange(0, 1))
+
+
+def joiner(*others: VoterNode) -> Joiner:
+    return Joiner(raft(*others), silent_ms=SILENT_MS, timeout_ms=4_000)
+
+
+def quorum(*, alive: bool = False, epoch: int = 5, directory: bytes = LOST) -> DescribeQuorumResponse:
+    entry = ReplicaStatus(
+        node_id=3,
+        directory_id=directory,
+        log_end_offset=0,
+        lag=0,
+        last_fetch_ms=None,
+        last_caught_up_ms=None,
+        status="Follower",
+        is_alive=alive,
+    )
+    return DescribeQuorumResponse(
+        cluster_id="c",
+        leader_id=1,
+        leader_epoch=epoch,
+        high_watermark=7,
+        voters=(replace(entry, node_id=1, is_alive=True), entry),
+        observers=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({}, (True, True)),
+        ({"kraft_version": 0}, (True, False)),
+        ({"is_observer": False}, (False, False)),
+        ({"leader_id": None}, (False, False)),
+        ({"high_watermark": -1}, (False, False)),
+        ({"high_watermark": 0, "log_end_offset": 0}, (True, True)),
+        ({"log_end_offset": 6}, (False, False)),
+    ],
+)
+def test_it_asks_when_it_follows_and_has_what_is_committed(
+    state: dict[str, object], expected: tuple[bool, bool]
+) -> None:
+    assert (observes(raft(**state)), may_join(raft(**state))) == expected
+
+
+def test_the_way_to_a_vote_depends_on_who_says_who_votes() -> None:
+    assert "metaquorum quorum add-voter 3" in how_to_join(raft())
+    assert "upgrade kraft.version" not in how_to_join(raft())
+    assert "upgrade kraft.version to 1, then metaquorum quorum add-voter 3" in how_to_join(
+        raft(kraft_version=0)
+    )
+
+
+def test_a_node_without_an_entry_asks_to_be_added_and_nothing_else() -> None:
+    assert joiner().entry is None
+    assert joiner().wanted(0, None, ()) == ADDITION
+
+
+def test_an_entry_goes_first_when_its_directory_has_been_silent_under_one_leader() -> None:
+    asks = joiner(ENTRY)
+    assert asks.entry == ENTRY
+    for now_ms, epoch in ((0, 5), (SILENT_MS - 1, 5), (SILENT_MS, 6), (2 * SILENT_MS - 1, 6)):
+        waits = asks.wanted(now_ms, quorum(epoch=epoch), ())
+        assert isinstance(waits, str) and "has been silent for 3000 ms" in waits, now_ms
+    assert asks.wanted(2 * SILENT_MS, quorum(epoch=6), ()) == REMOVAL
+
+
+def test_a_directory_that_was_heard_in_between_is_silent_from_then_on() -> None:
+    asks = joiner(ENTRY)
+    asks.wanted(0, quorum(), ())
+    asks.wanted(SILENT_MS - 1, quorum(alive=True), ())
+    assert isinstance(asks.wanted(SILENT_MS, quorum(), ()), str)
+    assert asks.wanted(2 * SILENT_MS, quorum(), ()) == REMOVAL
+
+
+@pytest.mark.parametrize(
+    ("found", "alive"),
+    [((), True), ((LIVE,), False), ((replace(STATUS, node_id=1), LIVE), False)],
+    ids=["the leader hears it", "it answers", "one of its endpoints answers"],
+)
+def test_a_voter_that_lives_keeps_its_entry(found: tuple[object, ...], alive: bool) -> None:
+    asks = joiner(ENTRY)
+    asks.wanted(0, quorum(), ())
+    stays = asks.wanted(10 * SILENT_MS, quorum(alive=alive), found)  # type: ignore[arg-type]
+    assert isinstance(stays, str)
+    assert "a voter with the same id runs" in stays and "give this one another node.id" in stays
+    assert "\n" not in stays
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(LIVE, directory_id=OWN),
+        replace(LIVE, node_id=1),
+        replace(LIVE, cluster_id="another"),
+    ],
+    ids=["this node itself", "another node", "of another cluster"],
+)
+def test_someone_else_at_the_entry_s_address_is_not_its_voter(other: object) -> None:
+    asks = joiner(ENTRY)
+    asks.wanted(0, quorum(), ())
+    assert asks.wanted(SILENT_MS, quorum(), (other,)) == REMOVAL  # type: ignore[arg-type]
+
+
+def test_an_entry_that_the_leader_does_not_have_is_looked_at_again() -> None:
+    asks = joiner(ENTRY)
+    asks.wanted(0, quorum(), ())
+    for other in (None, quorum(directory=b"n" * 16)):
+        changed = asks.wanted(SILENT_MS, other, ())
+        assert isinstance(changed, str) and "the voters have just changed" in changed
+    assert isinstance(asks.wanted(2 * SILENT_MS, quorum(), ()), str), "silence counts from here"

@@ -251,7 +251,14 @@ def store(builder: ImageBuilder, found: Versions) -> None:
         if chunk.replica_width == width and chunk.isr_width == isr_width:
             data[:, local] = part
             continue
-        data[: LISTS + chunk.replica_width, local] = part[: LISTS + chunk.replica_width]
-        directories = LISTS + chunk.replica_width
-        data[directories : chunk.isr_start, local] = part[middle : middle + chunk.replica_width]
-        data[chunk.isr_start :, local] = part[isr_start : isr_start + chunk.isr_width]
+        # Its lists may be shorter, or longer: what was replayed one by one in between may have widened it.
+        _put(data, local, part, (0, LISTS + chunk.replica_width), (0, middle))
+        _put(data, local, part, (LISTS + chunk.replica_width, chunk.isr_start), (middle, isr_start))
+        _put(data, local, part, (chunk.isr_start, len(data)), (isr_start, len(part)))
+
+
+def _put(data: IntArray, local: Places, part: IntArray, to: tuple[int, int], source: tuple[int, int]) -> None:
+    """Copies the columns of one list; what `data` has more of is padding."""
+    both = min(to[1] - to[0], source[1] - source[0])
+    data[to[0] : to[0] + both, local] = part[source[0] : source[0] + both]
+    data[to[0] + both : to[1], local] = PADDING

@@ -417,10 +417,11 @@ BULK_CHANGES = st.lists(
 
 
 @settings(max_examples=100, deadline=None)
-@given(BULK_CHANGES, st.booleans(), st.integers(0, 40))
+@given(BULK_CHANGES, st.booleans(), st.integers(0, 40), st.sampled_from([0, 3, 20]))
 def test_bulk_changes_in_columns_equal_record_by_record(
-    picks: list[tuple[int, int, int, int]], distinct: bool, odd_at: int
+    picks: list[tuple[int, int, int, int]], distinct: bool, odd_at: int, wide: int
 ) -> None:
+    """The odd change in the middle names up to `wide` replicas, which widens the chunk that the others share."""
     head: Records = []
     for topic in range(3):
         head.append((0, TopicRecord(f"t{topic}", uuid(topic))))
@@ -447,6 +448,9 @@ def test_bulk_changes_in_columns_equal_record_by_record(
             fields["directories"] = (uuid(100 + broker), uuid(300 + broker))
         if place == odd_at:
             fields |= {"adding_replicas": (broker,)}
+            if wide:
+                fields |= {"replicas": tuple(range(1, wide + 1)), "isr": tuple(range(1, wide + 1))}
+                fields["directories"] = tuple(uuid(400 + at) for at in range(wide))
         tail.append((1, PartitionChangeRecord(index, uuid(topic), **fields)))
     tail.append((0, NoOpRecord()))
     base, _ = run(batches_of(head, [200]), use_columns=True)

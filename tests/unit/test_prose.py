@@ -154,11 +154,13 @@ def offences(pattern: str, texts: tuple[tuple[str, str], ...]) -> list[str]:
     ]
 
 
+@pytest.mark.xdist_group("prose")  # every worker that runs one of these reads all sources
 @pytest.mark.parametrize("pattern", BANNED, ids=BANNED.values())
 def test_words_of_the_style_sheet(pattern: str) -> None:
     assert offences(pattern, read_by_people()) == [], f"write: {BANNED[pattern]}"
 
 
+@pytest.mark.xdist_group("prose")
 def test_the_search_finds_what_it_must() -> None:
     source = '"""nobody here"""\nraise ValueError(f"{x} is told that nobody leads")\n# nobody\n'
     assert [text for _, text in spoken(ast.parse(source))] == ["{} is told that nobody leads"]

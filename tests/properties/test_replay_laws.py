@@ -421,7 +421,7 @@ BULK_CHANGES = st.lists(
 def test_bulk_changes_in_columns_equal_record_by_record(
     picks: list[tuple[int, int, int, int]], distinct: bool, odd_at: int, wide: int
 ) -> None:
-    """The odd change in the middle names up to `wide` replicas, which widens the chunk that the others share."""
+    """The odd change in the middle names up to `wide` replicas, which widens the chunk of its neighbours."""
     head: Records = []
     for topic in range(3):
         head.append((0, TopicRecord(f"t{topic}", uuid(topic))))

@@ -37,7 +37,8 @@ class BatchError(StorageError):
 
 
 class CompressedBatchError(BatchError):
-    """The records of a compressed batch were asked for, in a codec that is not opened here."""
+    """The records of a compressed batch were asked for where they cannot be: its codec is unknown, or they
+    are wanted as they lie."""
 
 
 class NotALogError(StorageError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -20,6 +21,10 @@ settings.register_profile("patient", **_PATIENT)
 settings.register_profile("ci", derandomize=True, **_PATIENT)
 # In CI the same examples every time: what is new is found while somebody works on it.
 settings.load_profile("ci" if os.environ.get("CI") else "patient")
+
+# Images and records are many small objects that live: looking through them for circles at every 700 costs
+# a seventh of the processor time. Processes set their own (runtime/process.py).
+gc.set_threshold(50_000, 20, 100)
 
 
 def _ignored_here(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,14 @@ from typing import Any
 import msgspec
 
 from metaquorum.wire.apis import API_VERSIONS, APIS, MessageType, request_type, response_type
-from metaquorum.wire.errors import DecodeError, EncodeError, Malformed, UnknownApiError, UnsupportedFieldError
+from metaquorum.wire.errors import (
+    ENCODE_ERRORS,
+    DecodeError,
+    EncodeError,
+    Malformed,
+    UnknownApiError,
+    UnsupportedFieldError,
+)
 from metaquorum.wire.explain import where_decoding_fails
 from metaquorum.wire.misfits import misfit
 from metaquorum.wire.primitives import (
@@ -32,8 +39,6 @@ _UNSUPPORTED_VERSION = b"\0\x23"
 
 DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
 """What generated code may raise on bytes that are not the message."""
-
-_ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -148,7 +153,7 @@ def encode_request(header: RequestHeader, body: Any) -> list[Buffer]:
         out += b"\xff\xff" if header.client_id is None else write_string_classic(header.client_id)
         if kind.api.is_flexible(header.version):
             out += write_tags([], header.unknown_tags, frozenset())
-    except _ENCODE_ERRORS as error:
+    except ENCODE_ERRORS as error:
         raise EncodeError(f"the header of a {kind.name}: {error}") from None
     return _write_body(kind, header.version, body, out)
 
@@ -176,7 +181,7 @@ def _write_body(kind: MessageType, version: int, body: Any, out: Chunks) -> list
         kind.writer(version)(body, out)
     except UnsupportedFieldError:
         raise
-    except _ENCODE_ERRORS as error:
+    except ENCODE_ERRORS as error:
         for field in kind.schema.fields:
             why = misfit(field, getattr(body, field.name), version)
             if why is not None:

@@ -5,9 +5,15 @@
 
 from __future__ import annotations
 
+import struct
+
 
 class Malformed(ValueError):
     """A reason why bytes do not parse, or why a value has no bytes."""
+
+
+ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
+"""What generated code may raise for a value that does not fit."""
 
 
 class DecodeError(ValueError):

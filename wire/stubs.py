@@ -1,4 +1,4 @@
-"""Writes `messages.pyi`, the types of all requests and responses, from the table.
+"""Writes `messages.pyi`, the types of all requests, responses and stored records, from the table.
 
 Run `python -m metaquorum.wire.stubs > wire/messages.pyi` after a change of the table; a test compares them.
 """
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from metaquorum.wire.apis import APIS, request_type, response_type
 from metaquorum.wire.schema import Field, StructSchema
+from metaquorum.wire.stored import stored_structures
 
-_HEAD = '''"""The classes of requests and responses, made by `python -m metaquorum.wire.stubs`."""
+_HEAD = '''"""The classes of the messages and stored records, made by `python -m metaquorum.wire.stubs`."""
 
 import msgspec
 
@@ -59,6 +60,8 @@ def stub_text() -> str:
     for key in APIS:
         for kind in (request_type(key), response_type(key)):
             lines += [*_class(kind.schema, kind.name), ""]
+    for name, schema in stored_structures().items():
+        lines += [*_class(schema, name), ""]
     return "\n".join(lines)
 
 

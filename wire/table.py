@@ -72,9 +72,14 @@ def read_messages(api: Api) -> tuple[StructSchema, StructSchema]:
     """The schemas of the request and of the response."""
     request, _, response = api.text.partition("\nresponse")
     return (
-        _Message(f"{api.name}Request", request.removeprefix("request")).schema,
-        _Message(f"{api.name}Response", response).schema,
+        read_structure(f"{api.name}Request", request.removeprefix("request")),
+        read_structure(f"{api.name}Response", response),
     )
+
+
+def read_structure(name: str, text: str) -> StructSchema:
+    """The schema of one message from its lines in the table, each indented by two blanks or more."""
+    return _Message(name, text).schema
 
 
 class _Message:

@@ -168,6 +168,8 @@ class LogSettings:
     file_delete_delay_ms: int = 60_000
     deletes: bool = True
     """False: `cleanup.policy` is compact alone, and retention removes nothing."""
+    compacts: bool = False
+    """`cleanup.policy` has compact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,7 @@ from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.broker.replica.requests.describe import replica_status
 from metaquorum.broker.replica.requests.handler import RequestHandler
+from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
 from metaquorum.metadata.image import MetadataImage
@@ -62,6 +63,7 @@ _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 class ReplicaManager:
     """See the module. `directories`: every configured one, as it was found. `metadata_directory`: the id of
     the one that holds the metadata log too, if it is among them: without it the broker cannot go on.
+    `new_user` makes what lives in the logs of partitions that this broker leads: its coordinators.
 
     Every input returns what is due, in order. `tick` is due at `next_deadline_ms`.
     """
@@ -74,6 +76,7 @@ class ReplicaManager:
         rng: random.Random,
         now_ms: int,
         metadata_directory: bytes | None = None,
+        new_user: NewLogUser | None = None,
     ) -> None:
         self._config = config
         self._metadata_directory = metadata_directory
@@ -86,8 +89,7 @@ class ReplicaManager:
         timeout_ms = config.controller_request_timeout_ms
         self._brokers = KnownBrokers()
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
-        self._assignments = assignments
-        call = ControllerCall(rng, timeout_ms)
+        self._assignments, call = assignments, ControllerCall(rng, timeout_ms)
         self._producer_ids = ProducerIdBlocks(call, config.replica_request_timeout_ms, out)
         self._fetchers = Fetchers(config, self._brokers.endpoint, next_correlation_id, self._touched, out)
         self._placement = Placement(
@@ -108,12 +110,13 @@ class ReplicaManager:
             touched=self._touched,
             directory_failed=self._directory_failed,
             rng=rng,
+            new_user=new_user,
             out=out,
         )
-        self._fetches = self._requests.fetches
+        self._user, self._fetches = self._requests.user, self._requests.fetches
         self._isr = IsrChanges(
             ControllerCall(rng, timeout_ms),
-            self._running,
+            self._placement.running.get,
             self._fetches.tell_caught_up,
             config.replica_fetch_backoff_ms,
         )
@@ -170,6 +173,8 @@ class ReplicaManager:
         self._placement.publish(image, previous, anew=anew, now_ms=now_ms)
         if not first:
             self._placement.change_settings(image, previous, now_ms=now_ms)
+        if self._user is not None:
+            self._user.published(image, previous)
         return self._finish()
 
     def handle(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -230,6 +235,7 @@ class ReplicaManager:
             self._fetches.next_deadline_ms(),
             self._controller.next_deadline_ms(),
             self._checkpoints.due_ms,
+            None if self._user is None else self._user.next_deadline_ms(),
             *[periodic.due_ms for periodic in self._rounds],
         )
         return min(due_ms for due_ms in waits if due_ms is not None)
@@ -265,7 +271,7 @@ class ReplicaManager:
             case LogsSynced(ends=ends):
                 self._synced(event.directory_id, ends)
             case PartitionRead():
-                self._fetches.read(event)
+                self._requests.read(event)
             case PeerFetched(correlation_id=at, response=response):
                 self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetchFailed(correlation_id=at):
@@ -340,6 +346,8 @@ class ReplicaManager:
             key = partition.key
             if changes & _WAKES:
                 self._fetches.changed(key, changes)
+                if self._user is not None:
+                    self._user.changed(partition, changes)
             if Changes.HIGH_WATERMARK in changes:
                 self._checkpoints.moved(partition.directory_id)
             if Changes.ISR in changes:
@@ -367,11 +375,10 @@ class ReplicaManager:
         partition.expire_producers(self._wall_ms)
         self._out.append(retention_of(partition, self._wall_ms))
 
-    def _running(self, key: PartitionKey) -> Partition | None:
-        return self._placement.running.get(key)
-
     def _stirred(self, key: PartitionKey) -> None:
         self._fetches.stir(key)
+        if self._user is not None:
+            self._user.stirred(key)
 
     # ---- the end of every input ------------------------------------------------------------------
 
@@ -382,6 +389,8 @@ class ReplicaManager:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""
         if len(self._placement):
             self._placement.step(self._now_ms)
+        if self._user is not None:
+            self._user.settle(now_ms=self._now_ms, wall_ms=self._wall_ms)
         self._fetches.settle(self._now_ms)
         self._controller.ask(now_ms=self._now_ms)
         self._fetchers.settle(self._now_ms)

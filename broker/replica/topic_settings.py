@@ -17,22 +17,26 @@ from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING, topic_setting
 from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
+from metaquorum.storage.batches.format import Compression
 
 MAX_LONG = 2**63 - 1
 LOG_APPEND_TIME = "LogAppendTime"
+_CODECS = {"uncompressed": Compression.NONE} | {each.name.lower(): each for each in Compression if each}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
     """`max_message_bytes` bounds a batch as it was sent. `timestamp_*_max_ms`: how far a record's own time
-    may be behind or ahead of the broker's clock; the largest number: no bound. `holds_back_high_watermark`:
-    it advances only while the ISR has `min_insync_replicas` (KIP-966, eligible.leader.replicas.version)."""
+    may be behind or ahead of the broker's clock; the largest number: no bound. `compression`: the codec of
+    stored batches (`Compression`); None: the producer's. `holds_back_high_watermark`: it advances only while
+    the ISR has `min_insync_replicas` (KIP-966, eligible.leader.replicas.version)."""
 
     min_insync_replicas: int = 1
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
     timestamp_before_max_ms: int = MAX_LONG
     timestamp_after_max_ms: int = MAX_LONG
+    compression: int | None = None
     holds_back_high_watermark: bool = False
     log: LogSettings = field(default_factory=LogSettings)
 
@@ -59,12 +63,14 @@ def topic_settings(
     # The older key bounds both directions where the newer one was not set (KIP-937).
     difference = number("message.timestamp.difference.max.ms")
     policy = read("cleanup.policy")
+    policies = policy if isinstance(policy, tuple) else ()
     return TopicSettings(
         min_insync_replicas=number("min.insync.replicas"),
         max_message_bytes=number("max.message.bytes"),
         log_append_time=read("message.timestamp.type") == LOG_APPEND_TIME,
         timestamp_before_max_ms=min(difference, number("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=min(difference, number("message.timestamp.after.max.ms")),
+        compression=_CODECS.get(str(read("compression.type"))),
         holds_back_high_watermark=image.features.level(ELR_VERSION) >= 1,
         log=LogSettings(
             segment_bytes=number("segment.bytes"),
@@ -72,7 +78,8 @@ def topic_settings(
             retention_bytes=number("retention.bytes"),
             retention_ms=number("retention.ms"),
             file_delete_delay_ms=number("file.delete.delay.ms"),
-            deletes=isinstance(policy, tuple) and "delete" in policy,
+            deletes="delete" in policies,
+            compacts="compact" in policies,
         ),
     )
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from metaquorum.metadata.columnar import changes, partitions
 from metaquorum.metadata.columnar.apply_changes import apply_changes
-from metaquorum.metadata.columnar.frames import Frames, Places, read_frames
+from metaquorum.metadata.columnar.frames import Frames, read_frames
 from metaquorum.metadata.columnar.partitions import PartitionRows, decode_partitions
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import ImageBuilder
@@ -23,6 +23,7 @@ from metaquorum.metadata.image.topics import Run, TopicEntry, with_run
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionRecord, TopicRecord
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
+from metaquorum.storage.batches.places import Places
 
 MIN_RECORDS = 24
 """Batches (and segments) with fewer partition records are faster one by one."""

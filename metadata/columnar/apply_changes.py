@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.changes import API_KEY, ChangeRows, Words, decode_changes
-from metaquorum.metadata.columnar.frames import Frames, Places
+from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.image.chunk import (
@@ -35,6 +35,7 @@ from metaquorum.metadata.image.columns import split_by_chunk
 from metaquorum.metadata.image.compare import rows_block
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord
+from metaquorum.storage.batches.places import Places
 
 Bools = npt.NDArray[np.bool_]
 

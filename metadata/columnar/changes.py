@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather
+from metaquorum.storage.batches.places import Places
 
 API_KEY = 5
 MAX_SHAPES = 24

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.frames import Places
 from metaquorum.metadata.columnar.partitions import record_dtype
 from metaquorum.metadata.image.chunk import (
     INDEX,
@@ -23,6 +22,7 @@ from metaquorum.metadata.image.chunk import (
     N_REPLICAS,
     PARTITION_EPOCH,
 )
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.batches.varint import encode_varint
 
 IntArray = npt.NDArray[np.int32]

@@ -1,6 +1,6 @@
 """Finds the record values of a batch in numpy, without an object per record.
 
-Owns the framing: record lengths, offset deltas, null keys, no headers, frame version 1. Anything else
+Owns what is the same in all of them: offset deltas, null keys, no headers, frame version 1. Anything else
 is "odd": the caller then takes the per-record path. Knows no record types.
 """
 
@@ -12,13 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, BatchHeader
+from metaquorum.storage.batches.places import Bytes, Places, record_starts
+from metaquorum.storage.errors import BatchError
 
-Bytes = npt.NDArray[np.uint8]
-Places = npt.NDArray[np.int64]
-
-SAME_LENGTH_STEPS = 3
-"""Records of equal length in a row after which the next ones are tried in numpy."""
-FIRST_LOOK = 128
 FRAME_BYTES = 3
 """Frame version, api key and version, one byte each (numbers below 128)."""
 
@@ -40,76 +36,10 @@ def read_frames(data: bytes, header: BatchHeader) -> Frames | None:
         return None
     octets = np.frombuffer(data, dtype=np.uint8)
     try:
-        records = _record_starts(data, octets, header.records_count)
+        records = record_starts(data, octets, header.records_count, HEADER_BYTES)
         return None if records is None else _frames(data, octets, records)
-    except IndexError:
+    except (IndexError, BatchError):
         return None
-
-
-def _record_starts(data: bytes, octets: Bytes, count: int) -> Places | None:
-    """Where each record's length is, and the end of the last; None if they do not fill the batch."""
-    pieces: list[Places] = []
-    stepped: list[int] = []
-    at, found, end = HEADER_BYTES, 0, len(data)
-    last, same = -1, 0
-    while found < count:
-        stride = _stride(data, at)
-        if stride is None:
-            return None
-        same = same + 1 if stride == last else 0
-        last = stride
-        stepped.append(at)
-        found += 1
-        at += stride
-        if same == SAME_LENGTH_STEPS:
-            run = _run_length(octets, at, stride, min(count - found, (end - at) // stride))
-            if run:
-                pieces += [np.array(stepped, dtype=np.int64), np.arange(at, at + run * stride, stride)]
-                stepped = []
-                found += run
-                at += run * stride
-            same = 0
-    if at != end:
-        return None
-    return np.concatenate([*pieces, np.array([*stepped, at], dtype=np.int64)])
-
-
-def _stride(data: bytes, at: int) -> int | None:
-    """Bytes from this record's start to the next one's; None for a length of over three bytes."""
-    first = data[at]
-    if first < 0x80:
-        return None if first & 1 else 1 + (first >> 1)
-    if first & 1:
-        return None
-    second = data[at + 1]
-    if second < 0x80:
-        return 2 + ((first & 0x7F | second << 7) >> 1)
-    third = data[at + 2]
-    if third < 0x80:
-        return 3 + ((first & 0x7F | (second & 0x7F) << 7 | third << 14) >> 1)
-    return None
-
-
-def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
-    """How many records from `at` on have the length of the one before `at`.
-
-    Equal length bytes at `at + k * stride` for all smaller k make each next place a record start.
-    """
-    width = 1
-    while octets[at - stride + width - 1] & 0x80:
-        width += 1
-    pattern = octets[at - stride : at - stride + width]
-    run, look = 0, FIRST_LOOK
-    while run < limit:
-        size = min(look, limit - run)
-        start = at + run * stride
-        table = octets[start : start + size * stride].reshape(size, stride)[:, :width]
-        equal = (table == pattern).all(axis=1)
-        if not equal.all():
-            return run + int(np.argmin(equal))
-        run += size
-        look *= 8
-    return run
 
 
 def _frames(data: bytes, octets: Bytes, records: Places) -> Frames | None:

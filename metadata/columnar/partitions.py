@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather
 from metaquorum.metadata.image.chunk import (
     FLAGS,
     INDEX,
@@ -26,6 +26,7 @@ from metaquorum.metadata.image.chunk import (
 )
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.types import MIGRATING
+from metaquorum.storage.batches.places import Places
 
 IntArray = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply import BARRIER, CLASS_OF_KEY, Engine, apply_places
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, lengths_at, varint_widths
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, lengths_at, varint_widths
 from metaquorum.storage.batches.batch import HEADER_BYTES, parse_header
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import BatchRun
 
 _NO_OP = 20

@@ -62,7 +62,7 @@ def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
     if old.columns is new.columns:
         return PartitionChanges()
     count = len(new.columns.chunks)
-    if old.columns.directories is new.columns.directories:
+    if old.columns.directories.agrees_with(new.columns.directories):
         differing = new.columns.differing_chunks(old.columns)
         common = count - sum(at < count for at in differing)
         if 2 * common >= count or (count <= FEW_CHUNKS and _same_slots(old, new)):

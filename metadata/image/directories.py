@@ -6,6 +6,7 @@ so images of one lineage may share it although they are immutable. Knows nothing
 
 from __future__ import annotations
 
+import operator
 import threading
 from typing import Any
 
@@ -77,6 +78,10 @@ class DirectoryTable:
             raw = np.ascontiguousarray(words[missing]).tobytes()
             codes[missing] = [self.code(raw[at : at + 16]) for at in range(0, len(raw), 16)]
         return codes
+
+    def agrees_with(self, other: DirectoryTable) -> bool:
+        """Whether every code that both tables have means the same id in both."""
+        return self is other or all(map(operator.eq, self._ids, other._ids))
 
     def translation_from(self, other: DirectoryTable) -> IntArray:
         """For each code of `other`, this table's code; -2 where this table does not know the id."""

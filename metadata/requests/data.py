@@ -9,6 +9,7 @@ Offsets are exclusive ends where they end something. A request that fails as a w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.types import LogPosition
@@ -47,10 +48,19 @@ class ProduceRequest:
     partitions: tuple[ProducePartition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """A record for which its whole batch was refused (KIP-467); `index` counts from 0."""
+
+    index: int
+    message: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceResult:
     """`error` NONE: `base_offset` is that of the first record (of a duplicate: as it was stored first).
-    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known."""
+    Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known. `refused_records`: those that
+    the error is about."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -60,6 +70,7 @@ class ProduceResult:
     log_start_offset: int = -1
     leader: int | None = None
     leader_epoch: int = -1
+    refused_records: tuple[RefusedRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +241,27 @@ class MarkLogDirOfflineResponse:
     was_offline: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRequest:
+    """A request to the coordinator that lives in partition `partition` of the internal topic `topic`. `body`
+    is Kafka's message of version `version`, or the part of it that concerns this coordinator. `client_id` and
+    `client_host` are stored with members of groups."""
+
+    topic: str
+    partition: int
+    body: Any
+    version: int = 0
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorResponse:
+    """`body`: Kafka's message, or the part of it that the request was for."""
+
+    body: Any
+
+
 DataRequest = (
     ProduceRequest
     | FetchRequest
@@ -237,6 +269,7 @@ DataRequest = (
     | InitProducerIdRequest
     | DescribeLogDirsRequest
     | MarkLogDirOfflineRequest
+    | CoordinatorRequest
 )
 DataResponse = (
     ProduceResponse
@@ -245,4 +278,5 @@ DataResponse = (
     | InitProducerIdResponse
     | DescribeLogDirsResponse
     | MarkLogDirOfflineResponse
+    | CoordinatorResponse
 )

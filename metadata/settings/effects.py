@@ -17,7 +17,7 @@ CARRIED_OUT = frozenset(
         *("segment.bytes", "segment.ms", "retention.bytes", "retention.ms", "file.delete.delay.ms"),
         *("max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy"),
         *("message.timestamp.type", "message.timestamp.difference.max.ms"),
-        *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"),
+        *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "compression.type"),
     }
 )
 _NOTHING = "this is stored but has no effect yet"
@@ -57,6 +57,4 @@ def _note(key: ConfigKey, value: str) -> str | None:
     if key.name == "cleanup.policy":
         parts = wanted if isinstance(wanted, tuple) else ()
         return None if "compact" not in parts else _REMOVED if "delete" in parts else _KEPT
-    if key.name == "compression.type":
-        return "batches stay as producers send them"
     return None if key.name in CARRIED_OUT else _NOTHING

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from metaquorum.metadata.columnar.frames import Frames, Places, gather, read_frames
+from metaquorum.metadata.columnar.frames import Frames, gather, read_frames
 from metaquorum.metadata.columnar.partitions import API_KEY, record_dtype, record_shapes
 from metaquorum.metadata.records.codec import decode_tolerant
 from metaquorum.metadata.records.types import UnknownRecord
 from metaquorum.metadata.text.dump_text import TextCache, payload_text
 from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
 MIN_RECORDS = 24

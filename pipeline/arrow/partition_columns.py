@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from metaquorum.metadata.columnar.changes import ChangeRows, decode_changes
-from metaquorum.metadata.columnar.frames import Frames, Places
+from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.columnar.partitions import decode_partitions
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image.chunk import (
@@ -29,6 +29,7 @@ from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
 from metaquorum.pipeline.arrow.base import fixed_lists, padded_lists, uuid_column
 from metaquorum.pipeline.arrow.fields import SCHEMAS, column_type, field_columns
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
 Columns = list[pa.Array]

@@ -53,7 +53,11 @@ def _one_name(request: pb.MarkLogDirOfflineRequest) -> str | None:
 
 
 PRODUCE = MessageCodec(api.ProduceRequest, pb.ProduceRequest, partitions=_ASKED)
-PRODUCED = MessageCodec(api.ProduceResponse, pb.ProduceResponse, results=_BY_ID)
+PRODUCED = MessageCodec(
+    api.ProduceResponse,
+    pb.ProduceResponse,
+    results=FieldRule(nested={**_BY_ID.nested, "refused_records": FieldRule(local=True)}),
+)
 FETCH = MessageCodec(
     api.FetchRequest,
     pb.FetchRequest,

@@ -10,12 +10,12 @@ Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from metaquorum.storage.batches.codecs import unpack
 from metaquorum.storage.batches.encode import (
     control_key,
     encode_batch,
@@ -95,42 +95,26 @@ class RecordBatch(NamedTuple):
     file: str = ""
 
     def records(self) -> list[RawRecord]:
-        """Every record. Raises CompressedBatchError for a codec other than none and gzip,
-        BatchError when the records do not fill the batch exactly."""
-        advice = "copy it without decompressing, or read it with Kafka's own tools"
-        return _split_records(self.header, batch_payload(self.header, self.data, advice=advice))
+        """Every record. Raises CompressedBatchError for a codec that is unknown, BatchError when the payload
+        is damaged or the records do not fill the batch exactly."""
+        return _split_records(self.header, batch_payload(self.header, self.data))
 
 
-def batch_payload(header: BatchHeader, data: bytes, *, advice: str) -> bytes:
-    """The records of a batch (`data`: header and records), unpacked. Raises CompressedBatchError, with the
-    `advice`, for a codec other than none and gzip; BatchError for a payload that does not unpack."""
+def batch_payload(header: BatchHeader, data: bytes) -> bytes:
+    """The records of a batch (`data`: header and records), unpacked. Raises CompressedBatchError for a codec
+    that is unknown; BatchError for a payload that does not unpack, or to more than a bound."""
     codec = header.compression
     if codec == Compression.NONE:
         return data[HEADER_BYTES:]
-    if codec == Compression.GZIP:
-        return _gunzip(data[HEADER_BYTES:], header.base_offset)
-    name = Compression(codec).name.lower() if codec in set(Compression) else f"codec {codec}"
-    raise CompressedBatchError(
-        f"the batch at offset {header.base_offset} is compressed with {name}, which is not supported (gzip "
-        f"is): {advice}"
-    )
-
-
-def _gunzip(payload: bytes, base_offset: int) -> bytes:
-    # A few bytes may unpack to gigabytes: stop at a bound instead of trusting the sender.
-    limit = 16 * MAX_BATCH_BYTES
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        data = unpacker.decompress(payload, limit)
-    except zlib.error as error:
-        raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is damaged: {error}"
-        ) from error
-    if not unpacker.eof:
-        raise BatchError(
-            f"the gzip payload of the batch at offset {base_offset} is truncated or over {limit} bytes"
+    if codec > max(Compression):
+        raise CompressedBatchError(
+            f"the batch at offset {header.base_offset} has the unknown codec {codec}: a newer release may "
+            "read it"
         )
-    return data
+    try:
+        return unpack(codec, data[HEADER_BYTES:])
+    except BatchError as error:
+        raise BatchError(f"in the batch at offset {header.base_offset} {error}") from None
 
 
 def iter_batches(

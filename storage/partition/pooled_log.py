@@ -188,8 +188,8 @@ class PooledLog(SegmentedLog):
     # --- times
 
     def find_offset(self, timestamp_ms: int, below_offset: int) -> FoundRecord | None:
-        """The first record below `below_offset` that is not older. Of a batch in a codec that is not opened
-        here the first offset is told. Raises CorruptLogError, DiskError."""
+        """The first record below `below_offset` that is not older. Of a batch in an unknown codec the first
+        offset is told. Raises CorruptLogError, DiskError."""
         start = self.log_start_offset
         while True:
             with self._lookup:

@@ -65,6 +65,8 @@ CALLED_BY_A_LIBRARY = (
     "latestOffset",
 )
 FOR_TESTS_AND_USERS = {
+    # what groups and transactions are to be built from
+    "Coordinators",
     # laws that tests and the simulator check after every input
     "check_cluster",
     "check_input",
@@ -86,7 +88,6 @@ FOR_TESTS_AND_USERS = {
     "recovery_point",
     "synced_end",
     "tail_problem",
-    "written_end",
     # the plain way that the fast one is compared with
     "UNCHANGED",
     "replay_all",

@@ -10,9 +10,10 @@ from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.opened import OpenedBatch
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
-from metaquorum.broker.replica.partition.validation import BatchRefusal, check_batch, stored_batch
-from metaquorum.broker.replica.partition.values import Brokers, Changes, ProduceTicket
+from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.partition.values import BatchRefusal, Brokers, Changes, ProduceTicket
 from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -93,12 +94,13 @@ class Leading:
         refusal = self._produce_refusal(records, acks)
         if refusal is not None:
             return self._refused(refusal)
-        header = check_batch(records, self.settings, wall_ms=wall_ms)
-        if isinstance(header, BatchRefusal):
-            return self._refused(header)
+        batch = check_batch(records, self.settings, wall_ms=wall_ms)
+        if isinstance(batch, BatchRefusal):
+            return self._refused(batch)
+        header = batch.header
         match self._log.producers.check(header):
             case Fresh():
-                placed = self._append(records, header, wall_ms)
+                placed = self._append(batch, wall_ms)
                 result, end = self._success(placed.base_offset, placed.max_timestamp_ms), placed.next_offset
             case Duplicate(first_offset, last_offset, timestamp_ms):
                 result, end = self._success(first_offset, timestamp_ms), last_offset + 1
@@ -127,11 +129,10 @@ class Leading:
             )
         return None
 
-    def _append(self, records: bytes, header: BatchHeader, wall_ms: int) -> BatchHeader:
+    def _append(self, batch: OpenedBatch, wall_ms: int) -> BatchHeader:
         log = self._log
         placed = stored_batch(
-            records,
-            header,
+            batch,
             base_offset=log.end,
             leader_epoch=self.epoch,
             append_time_ms=wall_ms if self.settings.log_append_time else None,
@@ -170,6 +171,7 @@ class Leading:
             log_start_offset=self._log.start,
             leader=self._self,
             leader_epoch=self.epoch,
+            refused_records=refusal.records,
         )
 
     def _fail(

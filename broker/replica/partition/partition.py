@@ -25,8 +25,8 @@ from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.validation import BatchRefusal
 from metaquorum.broker.replica.partition.values import (
+    BatchRefusal,
     Brokers,
     Changes,
     FindPlan,

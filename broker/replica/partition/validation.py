@@ -1,17 +1,16 @@
 """What a leader demands of a batch that a producer sends, and the batch as it is stored.
 
-Owns the rules of one batch; knows no partition and no other batch. Records are not opened: a compressed
-payload passes through as it came, and what the CRC covers is changed for `message.timestamp.type`
-LogAppendTime alone.
+Owns the rules of one batch's header, and its place in the log; knows no partition and no other batch. What
+its records must be is `opened`'s.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from crc32c import crc32c
 
-from metaquorum.broker.replica.topic_settings import MAX_LONG, TopicSettings
+from metaquorum.broker.replica.partition.opened import NO_TIMESTAMP, OpenedBatch, open_batch
+from metaquorum.broker.replica.partition.values import BatchRefusal
+from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.format import (
     CRC_START,
@@ -28,19 +27,10 @@ from metaquorum.storage.batches.parsed import Batches
 _KNOWN_ATTRIBUTES = 0x3F
 _MAGIC_AT = 16
 _LAST_COMPRESSION = max(Compression)
-NO_TIMESTAMP = -1
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRefusal:
-    """Why a batch is not stored, and what to do."""
-
-    error: ErrorCode
-    message: str
-
-
-def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> BatchHeader | BatchRefusal:
-    """The header of one batch that may be appended as far as the batch itself goes.
+def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> OpenedBatch | BatchRefusal:
+    """The one batch that these bytes are, as it may be appended as far as the batch itself goes.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (bytes are missing or the CRC does not match: send them
     again), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or
@@ -49,27 +39,26 @@ def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> Bat
     header = _frame(records, settings)
     if isinstance(header, BatchRefusal):
         return header
-    refusal = _kind_refusal(header) or _producer_refusal(header)
-    if refusal is None and not settings.log_append_time:
-        refusal = _time_refusal(header, settings, wall_ms)
-    return header if refusal is None else refusal
+    refusal = _kind_refusal(header) or _producer_refusal(header) or _time_refusal(header, settings)
+    if refusal is not None:
+        return refusal
+    return open_batch(header, records[HEADER_BYTES:], settings, wall_ms=wall_ms)
 
 
 def stored_batch(
-    records: bytes, header: BatchHeader, *, base_offset: int, leader_epoch: int, append_time_ms: int | None
+    batch: OpenedBatch, *, base_offset: int, leader_epoch: int, append_time_ms: int | None
 ) -> Batches:
     """The batch with its place in the log. Offset and epoch are outside the checksum; with
     `append_time_ms` (LogAppendTime) attributes, maximum timestamp and checksum change too."""
-    header = header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    header = batch.header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
     if append_time_ms is not None:
         header = header._replace(
             attributes=header.attributes | LOG_APPEND_TIME, max_timestamp_ms=append_time_ms
         )
+    if batch.changed or append_time_ms is not None:
         checked = HEADER_STRUCT.pack(*header)[CRC_START:]
-        payload = memoryview(records)[HEADER_BYTES:]
-        header = header._replace(crc=crc32c(payload, crc32c(checked)))
-    payload = memoryview(records)[HEADER_BYTES:]
-    return Batches(b"".join((HEADER_STRUCT.pack(*header), payload)), (header,))
+        header = header._replace(crc=crc32c(batch.payload, crc32c(checked)))
+    return Batches(b"".join((HEADER_STRUCT.pack(*header), batch.payload)), (header,))
 
 
 def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | BatchRefusal:
@@ -156,25 +145,11 @@ def _producer_refusal(header: BatchHeader) -> BatchRefusal | None:
     return None
 
 
-def _time_refusal(header: BatchHeader, settings: TopicSettings, wall_ms: int) -> BatchRefusal | None:
-    """Judged by the header: the records' own times are not opened."""
+def _time_refusal(header: BatchHeader, settings: TopicSettings) -> BatchRefusal | None:
     first, last = header.base_timestamp_ms, header.max_timestamp_ms
     text = None
     if header.is_log_append_time:
         text = "the batch claims to carry append times: producers send create times; clear attribute bit 3"
-    elif first < NO_TIMESTAMP or last < NO_TIMESTAMP or last < first:
-        text = (
-            f"the batch's timestamps run from {first} to {last}: send timestamps of 0 or more (-1: none), "
-            "with the maximum at or above the first"
-        )
-    elif settings.timestamp_before_max_ms != MAX_LONG and first < wall_ms - settings.timestamp_before_max_ms:
-        text = (
-            f"the timestamp {first} is more than {settings.timestamp_before_max_ms} ms in the past: send "
-            "newer records, or raise message.timestamp.before.max.ms"
-        )
-    elif settings.timestamp_after_max_ms != MAX_LONG and last > wall_ms + settings.timestamp_after_max_ms:
-        text = (
-            f"the timestamp {last} is more than {settings.timestamp_after_max_ms} ms in the future: "
-            "correct the producer's clock, or raise message.timestamp.after.max.ms"
-        )
+    elif not settings.log_append_time and (first < NO_TIMESTAMP or last < NO_TIMESTAMP):
+        text = f"the batch's timestamps run from {first} to {last}: send timestamps of 0 or more (-1: none)"
     return None if text is None else BatchRefusal(ErrorCode.INVALID_TIMESTAMP, text)

@@ -10,7 +10,7 @@ from enum import Enum, Flag, auto
 from typing import Protocol
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import PartitionKey, ProduceResult
+from metaquorum.metadata.requests.data import PartitionKey, ProduceResult, RefusedRecord
 
 
 class ReplicaRole(Enum):
@@ -35,6 +35,15 @@ class Changes(Flag):
     ROLE = auto()
     ISR = auto()
     POSITION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefusal:
+    """Why a batch is not stored, and what to do; `records`: those that are wrong, where it is they."""
+
+    error: ErrorCode
+    message: str
+    records: tuple[RefusedRecord, ...] = ()
 
 
 class Brokers(Protocol):

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
-from metaquorum.broker.replica.disk_work import OffsetFound
+from metaquorum.broker.replica.disk_work import OffsetFound, PartitionRead
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.partition import Partition
@@ -23,10 +23,12 @@ from metaquorum.broker.replica.requests.describe import describe_log_dirs
 from metaquorum.broker.replica.requests.fetches import Fetches
 from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absence
 from metaquorum.broker.replica.requests.offsets import Offsets
+from metaquorum.broker.replica.requests.own_logs import NewLogUser, OwnLogs
 from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
     CONSUMER,
+    CoordinatorRequest,
     DataRequest,
     DataResponse,
     DescribeLogDirsRequest,
@@ -43,7 +45,8 @@ from metaquorum.raft.outbox import Outbox
 
 class RequestHandler:
     """`touched` is called for each partition that took something in. `directory_failed` takes a directory
-    offline, for a reason in one line."""
+    offline, for a reason in one line. `new_user` makes the state machines that live in this broker's own
+    logs."""
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class RequestHandler:
         touched: Touched,
         directory_failed: Callable[[bytes, str], None],
         rng: random.Random,
+        new_user: NewLogUser | None,
         out: Outbox[DataEffect],
     ) -> None:
         self._broker_id = config.broker_id
@@ -67,7 +71,10 @@ class RequestHandler:
         self.fetches = Fetches(config, self._find, touched, tail, next_token, rng, out)
         self.produces = Produces(self._find, touched, tail, config.produce_purgatory_max_requests, out)
         self._offsets = Offsets(self._find, next_token, out)
-        self._parts = (self.produces, self.fetches, self._offsets, producer_ids)
+        self._own_logs = OwnLogs(self._find, self.produces, next_token, out)
+        self.user = None if new_user is None else new_user(self._own_logs, out)
+        parts = (self.produces, self.fetches, self._offsets, producer_ids, self.user)
+        self._parts = tuple(part for part in parts if part is not None)
 
     def handle(self, key: object, request: DataRequest, *, serving: bool, now_ms: int, wall_ms: int) -> None:
         refusal = self._refusal(request, serving)
@@ -87,8 +94,22 @@ class RequestHandler:
                 self._answer(key, describe_log_dirs(self._placement, self._broker_id, request))
             case MarkLogDirOfflineRequest():
                 self._mark_offline(key, request)
+            case CoordinatorRequest():
+                self._ask_user(key, request, now_ms, wall_ms)
             case _:
                 assert_never(request)
+
+    def _ask_user(self, key: object, request: CoordinatorRequest, now_ms: int, wall_ms: int) -> None:
+        if self.user is not None:
+            self.user.handle(key, request, now_ms=now_ms, wall_ms=wall_ms)
+            return
+        text = f"broker {self._broker_id} has no coordinators: look for another broker"
+        self._answer(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text))
+
+    def read(self, event: PartitionRead) -> None:
+        """A log was read for one of these requests, or for this broker itself."""
+        if not self._own_logs.take_read(event):
+            self.fetches.read(event)
 
     def cancel(self, key: object) -> None:
         """The caller is gone."""
@@ -110,6 +131,7 @@ class RequestHandler:
     def directory_failed(self, directory_id: bytes) -> None:
         """Reads and look-ups in it are never reported on."""
         self.fetches.directory_failed(directory_id)
+        self._own_logs.directory_failed(directory_id)
         self._offsets.directory_failed(directory_id)
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.tail import Tail
+from metaquorum.broker.replica.partition.values import ProduceTicket
 from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -86,21 +87,36 @@ class Produces:
                 self._settle(waiting, at, found.as_produced(part.key))
                 continue
             ticket = Ticket(self, waiting, at)
-            base = found.end_offset
-            result = found.produce(ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms)
-            if found.end_offset > base:
-                self.records += found.end_offset - base
-                self._note_tail(found, base)
+            result = self.append(found, ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms)
             if result is None:
                 waiting.tickets.append((found, ticket))
-                self.bytes += len(part.records)
             else:
                 self._settle(waiting, at, result)
-            self._touched(found)
         if waiting.left == 0:
             self._respond(waiting)
         else:
             self._waiting[key] = waiting
+
+    def append(
+        self,
+        partition: Partition,
+        ticket: ProduceTicket,
+        records: bytes,
+        acks: int,
+        *,
+        now_ms: int,
+        wall_ms: int,
+    ) -> ProduceResult | None:
+        """As `Partition.produce`, for clients and for this broker itself; counted, and kept for followers."""
+        base = partition.end_offset
+        result = partition.produce(ticket, records, acks, now_ms=now_ms, wall_ms=wall_ms)
+        if partition.end_offset > base:
+            self.records += partition.end_offset - base
+            self._note_tail(partition, base)
+        if result is None:
+            self.bytes += len(records)
+        self._touched(partition)
+        return result
 
     def completed(self, waiting: PendingProduce, at: int, result: ProduceResult) -> None:
         self._settle(waiting, at, result)

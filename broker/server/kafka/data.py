@@ -13,6 +13,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.storage.batches.codecs import holds_zstd
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     FetchRequest,
@@ -27,6 +28,8 @@ from metaquorum.wire.messages import (
 
 _ZERO = bytes(16)
 _READ_COMMITTED = 1
+ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
+"""The versions from which clients know zstd (KIP-110)."""
 _NO_TRANSACTIONS = "transactions are not supported: produce without a transactional id"
 
 
@@ -59,6 +62,10 @@ class DataHandlers:
                 if part.records is None:
                     text = "there are no records: send one record batch per partition"
                     results[topic_id or _ZERO, part.index] = ApiError(ErrorCode.INVALID_RECORD, text)
+                elif version < ZSTD_FROM_PRODUCE and holds_zstd(bytes(part.records)):
+                    text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
+                    error = ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
+                    results[topic_id or _ZERO, part.index] = error
                 else:
                     key = (topic_id or _ZERO, part.index)
                     asked.append(core.ProducePartition(key=key, records=bytes(part.records)))
@@ -248,6 +255,12 @@ def _produced(
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
+        record_errors=tuple(
+            ProduceResponse.BatchIndexAndErrorMessage(
+                batch_index=one.index, batch_index_error_message=one.message
+            )
+            for one in result.refused_records
+        ),
         error_message=result.message,
         current_leader=leader,
     )
@@ -260,6 +273,8 @@ def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
 
 
 def _fetched(result: core.FetchedPartition, is_committed: bool, version: int) -> FetchResponse.PartitionData:
+    if version < ZSTD_FROM_FETCH and holds_zstd(result.records):
+        return _not_fetched(result.key[1], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     leader = FetchResponse.LeaderIdAndEpoch()
     if version >= 12 and result.error is not ErrorCode.NONE and result.leader is not None:
         leader = FetchResponse.LeaderIdAndEpoch(leader_id=result.leader, leader_epoch=result.leader_epoch)

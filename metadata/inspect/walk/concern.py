@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar import changes, partitions
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, Places, gather, read_frames
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, gather, read_frames
 from metaquorum.metadata.columnar.singles import idle_frames, read_run
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, numbers_at
 
 _TOPIC_KEY = 2

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply_changes import Versions, versions_of
-from metaquorum.metadata.columnar.frames import Places
 from metaquorum.metadata.columnar.singles import read_run
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
 from metaquorum.metadata.image.chunk import FLAGS, LEADER_EPOCH, N_ISR, PARTITION_EPOCH, RARE_FLAG, RowArray
@@ -30,6 +29,7 @@ from metaquorum.metadata.invariants import (
     rare_row_violations,
 )
 from metaquorum.storage.batches.format import parse_header
+from metaquorum.storage.batches.places import Places
 
 _RULES = tuple(COLUMN_RULES.items())
 RULES = len(_RULES) + 1

@@ -44,10 +44,9 @@ class FetchedBatch(NamedTuple):
     data: bytes
 
     def records(self, from_offset: int = 0) -> list[Record]:
-        """Its records from `from_offset` on. Raises CompressedBatchError for a codec that is not opened
-        here, BatchError when the records do not fill the batch."""
-        advice = f"read it with Kafka's tools, or start after it, at offset {self.header.next_offset}"
-        found = _split(self.header, batch_payload(self.header, self.data, advice=advice))
+        """Its records from `from_offset` on. Raises CompressedBatchError for a codec that is unknown,
+        BatchError when the payload is damaged or the records do not fill the batch."""
+        found = _split(self.header, batch_payload(self.header, self.data))
         return (
             found if from_offset <= self.header.base_offset else [r for r in found if r.offset >= from_offset]
         )

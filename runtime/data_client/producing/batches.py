@@ -6,7 +6,6 @@ business. Source: Kafka's message format 2 (`DefaultRecordBatch`, KIP-98).
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from metaquorum.storage.batches.batch import (
     parse_header,
     seal_batch,
 )
+from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.varint import encode_varint
 from metaquorum.storage.errors import BatchError
 
@@ -202,8 +202,7 @@ class BatchBuilder:
         body = b"".join(self._parts)
         attributes = 0
         if codec is Codec.GZIP:
-            packer = zlib.compressobj(wbits=31)
-            body = packer.compress(body) + packer.flush()
+            body = pack(Compression.GZIP, body)
             attributes = int(Compression.GZIP)
         return Payload(
             body=body,

@@ -40,6 +40,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.found import DamagedReplica, FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.partition.values import ReadPlan
+from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import DEFAULT_METADATA_VERSION
 from metaquorum.metadata.image import (
@@ -211,6 +212,7 @@ class Host:
         *directories: FoundDirectory,
         broker_id: int = ME,
         metadata_directory: bytes | None = None,
+        new_user: NewLogUser | None = None,
         **config: Any,
     ) -> None:
         self.cluster = cluster
@@ -228,6 +230,7 @@ class Host:
             rng=random.Random(7),
             now_ms=self.now_ms,
             metadata_directory=metadata_directory,
+            new_user=new_user,
         )
         for directory in self.found:
             for each in directory.replicas:

@@ -67,6 +67,7 @@ def test_a_topics_own_values() -> None:
             retention_ms=-1,
             file_delete_delay_ms=0,
             deletes=False,
+            compacts=True,
         ),
     )
 
@@ -135,7 +136,9 @@ def test_a_brokers_file_counts_last() -> None:
         min_insync_replicas=2,
         max_message_bytes=500,
         log_append_time=True,
-        log=LogSettings(retention_ms=3_600_000, retention_bytes=4096, segment_ms=60_000, deletes=False),
+        log=LogSettings(
+            retention_ms=3_600_000, retention_bytes=4096, segment_ms=60_000, deletes=False, compacts=True
+        ),
     )
     # A weaker name in the cluster's default still comes before the strongest one in a file.
     image = image_of(cluster={"log.retention.hours": "2"}, topic={"min.insync.replicas": "1"})

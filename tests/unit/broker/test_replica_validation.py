@@ -6,7 +6,9 @@ import pytest
 from crc32c import crc32c
 
 from metaquorum.broker.replica.disk_work import AppendPartition
-from metaquorum.broker.replica.partition.validation import BatchRefusal, check_batch, stored_batch
+from metaquorum.broker.replica.partition.opened import OpenedBatch
+from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.partition.values import BatchRefusal
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import encode_batch
@@ -82,11 +84,6 @@ REFUSED = {
         "append time",
     ),
     "negative time": (made(timestamp_ms=-2), ErrorCode.INVALID_TIMESTAMP, "from -2"),
-    "maximum below the first": (
-        made(max_timestamp_ms=WALL_MS - 1),
-        ErrorCode.INVALID_TIMESTAMP,
-        "at or above the first",
-    ),
 }
 
 
@@ -120,18 +117,34 @@ def test_a_batch_of_just_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "allowed"),
+    ("times", "wrong"),
     [
-        (WALL_MS - 1_000, WALL_MS + 500, True),
-        (WALL_MS - 1_001, WALL_MS, False),
-        (WALL_MS, WALL_MS + 501, False),
+        ((WALL_MS - 1_000, WALL_MS + 500), ()),
+        ((WALL_MS, WALL_MS - 1_001), (1,)),
+        ((WALL_MS + 501, WALL_MS), (0,)),
+        ((-1, WALL_MS), ()),
+        ((-1, 5), (1,)),
     ],
 )
-def test_times_too_far_from_the_clock(first: int, last: int, allowed: bool) -> None:
-    verdict = check_batch(made(timestamp_ms=first, max_timestamp_ms=last), BOUNDED, wall_ms=WALL_MS)
-    assert isinstance(verdict, BatchRefusal) is not allowed
+def test_times_too_far_from_the_clock(times: tuple[int, int], wrong: tuple[int, ...]) -> None:
+    data = made(timestamp_ms=times[0], max_timestamp_ms=max(times), timestamps=times)
+    verdict = check_batch(data, BOUNDED, wall_ms=WALL_MS)
     if isinstance(verdict, BatchRefusal):
         assert verdict.error is ErrorCode.INVALID_TIMESTAMP
+        assert tuple(one.index for one in verdict.records) == wrong
+    else:
+        assert not wrong
+
+
+def test_the_newest_time_of_a_batch_is_that_of_its_records() -> None:
+    times = (WALL_MS, WALL_MS + 7)
+    for claimed in (WALL_MS - 1, WALL_MS, WALL_MS + 9):
+        data = made(timestamps=times, max_timestamp_ms=claimed)
+        verdict = check_batch(data, PLAIN, wall_ms=WALL_MS)
+        assert isinstance(verdict, OpenedBatch)
+        stored, (placed,) = stored_batch(verdict, base_offset=3, leader_epoch=1, append_time_ms=None)
+        assert placed.max_timestamp_ms == times[1]
+        assert batch_problem(stored, 0, expected_offset=3) is None
 
 
 def test_a_batch_without_times_is_as_good_as_any_where_times_have_no_bound() -> None:
@@ -143,18 +156,10 @@ def test_append_time_topics_do_not_judge_times() -> None:
     assert not isinstance(check_batch(made(timestamp_ms=5), settings, wall_ms=WALL_MS), BatchRefusal)
 
 
-@pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_compressed_payloads_are_not_opened(codec: int) -> None:
-    # What follows the header is no compressed data at all: only its checksum counts.
-    data = made(attributes=codec)
-    header = check_batch(data, PLAIN, wall_ms=WALL_MS)
-    assert not isinstance(header, BatchRefusal) and header.compression == codec
-
-
 def test_placing_changes_offset_and_epoch_and_nothing_else() -> None:
-    header = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
-    assert not isinstance(header, BatchRefusal)
-    stored, (placed,) = stored_batch(GOOD, header, base_offset=41, leader_epoch=6, append_time_ms=None)
+    batch = check_batch(GOOD, PLAIN, wall_ms=WALL_MS)
+    assert isinstance(batch, OpenedBatch)
+    stored, (placed,) = stored_batch(batch, base_offset=41, leader_epoch=6, append_time_ms=None)
     assert parse_header(stored) == placed
     assert (placed.base_offset, placed.leader_epoch) == (41, 6)
     assert stored[8:12] == GOOD[8:12] and stored[16:] == GOOD[16:]

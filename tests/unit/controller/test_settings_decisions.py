@@ -128,8 +128,8 @@ def test_what_is_accepted_and_changes_nothing_yet_is_told() -> None:
     assert note((SET, "retention.ms", "5")) is None
     assert note((SET, "cleanup.policy", "compact"), (SET, "no.such.key", "1")) is None
     everybody = ConfigResource(4, "")
-    assert note((SET, "compression.type", "gzip"), resource=everybody) == (
-        "compression.type=gzip: batches stay as producers send them"
+    assert note((SET, "log.preallocate", "true"), resource=everybody) == (
+        "log.preallocate=true: this is stored but has no effect yet"
     )
 
 

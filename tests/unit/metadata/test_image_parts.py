@@ -97,6 +97,20 @@ def test_directory_codes_many_at_once_equal_one_by_one() -> None:
     assert table.code(MIGRATING) == 0 and len(set(map(table.code, ids))) == len(ids)
 
 
+def test_images_of_two_histories_are_compared_by_directory_and_not_by_its_code() -> None:
+    """Two replays number directories as they meet them: equal codes need not be equal directories."""
+    here, there = b"\x0a" * 16, b"\x0b" * 16
+    both = [info(0, directories=(here, there)), info(1, directories=(there, here))]
+    swapped = [info(0, directories=(there, here)), info(1, directories=(here, there))]
+    one, same, other = built(*both), built(*both), built(*swapped)
+    tables = [each.topics.columns.directories for each in (one, same, other)]
+    assert tables[0].agrees_with(tables[1]) and not tables[0].agrees_with(tables[2])
+    assert images_equal(one, same) and not images_equal(one, other)
+    longer = built(*both, info(2, directories=(here, b"\x0c" * 16)))
+    assert tables[0].agrees_with(longer.topics.columns.directories)
+    assert longer.topics.columns.directories.agrees_with(tables[0])
+
+
 @pytest.mark.parametrize(
     ("runs", "run", "expected"),
     [

@@ -24,7 +24,7 @@ from tests.unit.metadata.test_snapshot_files import image_of
         ("cleanup.policy", "compact,delete", "compaction is not supported yet: old segments are deleted"),
         ("cleanup.policy", "delete", None),
         ("cleanup.policy", "", None),
-        ("compression.type", "zstd", "batches stay as producers send them"),
+        ("compression.type", "zstd", None),
         ("compression.type", "producer", None),
         ("flush.messages", "1", "this is stored but has no effect yet"),
         ("flush.messages", "9223372036854775807", None),
@@ -42,15 +42,14 @@ def test_notes_on_brokers_keys_behind_them() -> None:
     assert note_on(BROKER_RESOURCE, "log.cleanup.policy", "compact") == note_on(
         TOPIC_RESOURCE, "cleanup.policy", "compact"
     )
-    assert note_on(BROKER_RESOURCE, "compression.type", "gzip") == "batches stay as producers send them"
     assert note_on(BROKER_RESOURCE, "log.retention.hours", "5") is None
     assert note_on(BROKER_RESOURCE, "ssl.client.auth", "required") is None
 
 
 def test_several_notes_are_one_line() -> None:
-    values = [("compression.type", "lz4"), ("retention.ms", "1"), ("preallocate", "true")]
+    values = [("flush.ms", "4"), ("retention.ms", "1"), ("preallocate", "true")]
     assert notes_on(TOPIC_RESOURCE, values) == (
-        "compression.type=lz4: batches stay as producers send them; "
+        "flush.ms=4: this is stored but has no effect yet; "
         "preallocate=true: this is stored but has no effect yet"
     )
     assert notes_on(TOPIC_RESOURCE, [("retention.ms", "1")]) is None

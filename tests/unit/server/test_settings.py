@@ -248,9 +248,9 @@ async def test_configs_and_features_on_the_command_line(site: Site) -> None:
     ]
     as_json = json.loads((await run(site, "configs", "describe", "topic", "orders", "--json")).stdout)
     assert [each["note"] for each in as_json["configs"]] == [note, None]
-    squeezed = ("--config", "compression.type=gzip", "--validate-only")
+    squeezed = ("--config", "preallocate=true", "--validate-only")
     created = await run(site, "topics", "create", "squeezed", *squeezed)
-    text = "note: compression.type=gzip: batches stay as producers send them"
+    text = "note: preallocate=true: this is stored but has no effect yet"
     assert created.stderr == f"metaquorum: squeezed: {text}\n"
     told = json.loads((await run(site, "topics", "create", "squeezed", *squeezed, "--json")).stdout)
     assert told["note"] in text and told["message"] is None

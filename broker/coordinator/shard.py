@@ -1,0 +1,292 @@
+"""One partition of an internal topic whose coordinator this broker is: loading, then in office.
+
+Owns the way of a decision: its records are appended as one batch, replayed, and answered when the high
+watermark has passed them. Knows no group and no transaction (`state` does) and no disk (`OwnLogs` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from metaquorum.broker.coordinator.state import Ask, BatchOrigin, CoordinatorState, Decision, Now, Reply
+from metaquorum.broker.replica.events import DataEffect, DataRespond
+from metaquorum.broker.replica.requests.own_logs import OwnLogs
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import (
+    CoordinatorRequest,
+    CoordinatorResponse,
+    PartitionKey,
+    ProduceResult,
+)
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_control_key, parse_header
+from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.errors import BatchError
+from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.stored import decode_stored, encode_stored
+
+LOAD_BYTES = 256 * 1024
+"""The log is read in such pieces while it is loaded: replaying one takes some milliseconds."""
+RETRY_MS = 500
+"""How long what is due waits while the log takes nothing."""
+
+_COMMIT_MARKER, _ABORT_MARKER = 1, 0
+_NOT_COORDINATOR = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.BROKER_NOT_AVAILABLE}
+)
+
+
+def coordinator_error(error: ErrorCode) -> ErrorCode:
+    """What a client hears where the coordinator's own append failed (Kafka's translation)."""
+    if error in _NOT_COORDINATOR:
+        return ErrorCode.NOT_COORDINATOR
+    if error is ErrorCode.MESSAGE_TOO_LARGE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch that is not committed yet (`values.ProduceTicket`), and what leaves when it is."""
+
+    shard: Shard
+    deadline_ms: int
+    answers: list[Reply]
+    effects: list[DataEffect] = field(default_factory=list)
+    is_done: bool = False
+
+    def complete(self, result: ProduceResult) -> None:
+        self.is_done = True
+        self.shard.completed(self, result)
+
+
+class Shard:
+    """See the module. `epoch`: the leader epoch in which this broker leads. `stir` is called when `load` has
+    more to do."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        topic: str,
+        epoch: int,
+        state: CoordinatorState,
+        logs: OwnLogs,
+        commit_timeout_ms: int,
+        stir: Callable[[], None],
+        out: Outbox[DataEffect],
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.epoch = epoch
+        self.state = state
+        self.is_active = False
+        self.problem: str | None = None
+        self._logs = logs
+        self._commit_timeout_ms = commit_timeout_ms
+        self._stir = stir
+        self._out = out
+        self._open: dict[object, None] = {}
+        self._newest: _Batch | None = None
+        self._is_reading = False
+        self._load_from = -1
+        self._load_to = -1
+        self._retry_ms: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.key[1]}"
+
+    # ---- loading ---------------------------------------------------------------------------------
+
+    def load(self, image: MetadataImage, now: Now) -> None:
+        """Reads on, up to where the log ended when this broker became its leader."""
+        if self.is_active or self._is_reading or self.problem is not None:
+            return
+        bounds = self._logs.bounds(self.key)
+        if bounds is None:
+            return
+        if self._load_to < 0:
+            self._load_from, self._load_to = bounds.start, bounds.end
+        self._load_from = max(self._load_from, bounds.start)
+        if self._load_from >= self._load_to:
+            self.is_active = True
+            self._carry_out(self.state.loaded(image, now), now)
+            return
+        until = min(bounds.written, self._load_to)
+        if self._load_from < until:
+            self._is_reading = True
+            self._logs.read(self.key, self._load_from, until, LOAD_BYTES, self._read)
+
+    def _read(self, data: bytes | None, problem: str | None) -> None:
+        self._is_reading = False
+        self._stir()
+        if data is None and problem is None:
+            return  # the log begins later by now
+        try:
+            if data is None:
+                raise BatchError(problem or "the log cannot be read")
+            self._replay(data)
+        except (BatchError, DecodeError) as error:
+            self.problem = str(error)
+            text = (
+                f"{self}: its coordinator cannot load it: {error}; elect another leader, then repair the log"
+            )
+            self._out.append(Warn(message=text))
+
+    def _replay(self, data: bytes) -> None:
+        position = 0
+        while position < len(data):
+            header = parse_header(data, position)
+            batch = RecordBatch(header, data[position : position + header.size_bytes])
+            position += header.size_bytes
+            if header.next_offset > self._load_from:
+                self._replay_batch(batch)
+            self._load_from = max(self._load_from, header.next_offset)
+        if not data:
+            self._load_from = self._load_to
+
+    def _replay_batch(self, batch: RecordBatch) -> None:
+        header = batch.header
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in batch.records():
+            origin = BatchOrigin(record.offset, producer_id, header.producer_epoch)
+            if header.is_control:
+                kind = parse_control_key(record.key)[1]
+                if kind in (_COMMIT_MARKER, _ABORT_MARKER):
+                    self.state.replay_marker(origin, committed=kind == _COMMIT_MARKER)
+            elif record.key is not None:
+                stored = decode_stored(self.topic, record.key, record.value)
+                if stored is not None:
+                    self.state.replay(stored, origin)
+
+    # ---- in office -------------------------------------------------------------------------------
+
+    def handle(self, key: object, request: CoordinatorRequest, now: Now) -> None:
+        """A request to this coordinator: answered once, unless the caller goes away."""
+        self._open[key] = None
+        if not self.is_active:
+            self._answer(Reply(key, self._not_active()))
+        elif not self.state.only_reads(request.body) and not self._logs.can_append(self.key):
+            text = f"{self} takes no records now (too few replicas are in sync): try again later"
+            self._answer(Reply(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)))
+        else:
+            self._carry_out(self.state.decide(Ask(key, request), now), now)
+
+    def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> None:
+        """Metadata changed. What the log does not take now is decided again at the next change."""
+        if self.is_active:
+            self._carry_out(self.state.image_moved(image, previous, now), now)
+
+    def tick(self, now: Now) -> None:
+        """Carries out what is due."""
+        due_ms = self.next_deadline_ms()
+        if due_ms is None or now.ms < due_ms:
+            return
+        self._retry_ms = None
+        if not self._logs.can_append(self.key):
+            self._retry_ms = now.ms + RETRY_MS
+            return
+        self._carry_out(self.state.tick(now), now)
+
+    def next_deadline_ms(self) -> int | None:
+        if not self.is_active:
+            return None
+        return self.state.next_deadline_ms() if self._retry_ms is None else self._retry_ms
+
+    def cancel(self, key: object) -> bool:
+        """The caller is gone: it gets no answer."""
+        return self._open.pop(key, self) is None
+
+    def take_waiting(self) -> list[object]:
+        """Everybody who waits; they are forgotten."""
+        waiting = list(self._open)
+        self._open.clear()
+        return waiting
+
+    def resign(self) -> None:
+        """Another broker is the coordinator now, or none is."""
+        self.is_active = False
+        text = f"this broker is not the coordinator of {self} any more: look it up again"
+        for key in self.take_waiting():
+            error = ApiError(ErrorCode.NOT_COORDINATOR, text)
+            self._out.append(DataRespond(key=key, response=error))
+
+    # ---- outcomes --------------------------------------------------------------------------------
+
+    def completed(self, batch: _Batch, result: ProduceResult) -> None:
+        """A batch is committed, or it is not known what becomes of it."""
+        if result.error is ErrorCode.NONE:
+            self._out += batch.effects
+            for answer in batch.answers:
+                self._answer(answer)
+            return
+        error = ApiError(coordinator_error(result.error), result.message or "the append failed")
+        for answer in batch.answers:
+            self._answer(Reply(answer.key, error))
+        # A batch that is committed late, or with too few in sync, is stored all the same.
+        if error.code is not ErrorCode.NOT_COORDINATOR:
+            self._out += batch.effects
+
+    def _carry_out(self, outcome: Decision, now: Now) -> None:
+        if outcome.records:
+            self._append(outcome, now)
+        elif outcome.at_once or self._newest is None or self._newest.is_done:
+            self._out += outcome.effects
+            for answer in outcome.answers:
+                self._answer(answer)
+        else:
+            self._newest.answers += outcome.answers
+            self._newest.effects += outcome.effects
+
+    def _append(self, outcome: Decision, now: Now) -> None:
+        batch = _Batch(self, now.ms + self._commit_timeout_ms, list(outcome.answers), list(outcome.effects))
+        data = _encoded(outcome, now)
+        result = self._logs.append(self.key, self.epoch, data, batch, now_ms=now.ms, wall_ms=now.wall_ms)
+        if result is not None and result.error is not ErrorCode.NONE:
+            self._refused(outcome, result, now)
+            return
+        for record in outcome.records:
+            self.state.replay(record, outcome.origin)
+        if result is None:
+            self._newest = batch
+        else:
+            batch.complete(result)
+
+    def _refused(self, outcome: Decision, result: ProduceResult, now: Now) -> None:
+        if outcome.if_refused is not None:
+            self._carry_out(outcome.if_refused(result.error), now)
+            return
+        error = ApiError(coordinator_error(result.error), result.message or "the append was refused")
+        for answer in outcome.answers:
+            self._answer(Reply(answer.key, error))
+
+    def _answer(self, answer: Reply) -> None:
+        if answer.key in self._open:
+            del self._open[answer.key]
+            body = answer.body
+            response = body if isinstance(body, ApiError) else CoordinatorResponse(body=body)
+            self._out.append(DataRespond(key=answer.key, response=response))
+
+    def _not_active(self) -> ApiError:
+        if self.problem is not None:
+            text = f"{self} cannot be loaded: {self.problem}"
+            return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        text = f"the coordinator is still reading {self}: try again"
+        return ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
+
+
+def _encoded(outcome: Decision, now: Now) -> bytes:
+    pairs = [encode_stored(record) for record in outcome.records]
+    origin = outcome.origin
+    return encode_batch(
+        base_offset=0,
+        leader_epoch=0,
+        timestamp_ms=now.wall_ms,
+        keys=[key for key, _ in pairs],
+        values=[value for _, value in pairs],
+        producer_id=origin.producer_id,
+        producer_epoch=origin.producer_epoch,
+        attributes=TRANSACTIONAL if origin.producer_id >= 0 else 0,
+    )

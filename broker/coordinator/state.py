@@ -1,0 +1,115 @@
+"""What a coordinator's state machine is, and the values that it exchanges with its shard.
+
+Groups and transactions each are one such state machine per partition of their internal topic. It knows no
+log: it decides on its newest state and says what is to be stored; the shard stores it, replays it, and
+answers when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import CoordinatorRequest
+from metaquorum.wire.stored import StoredRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """`ms`: the clock of timers. `wall_ms`: the time of day, which is stored."""
+
+    ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOrigin:
+    """The batch that a record came in, and the record's offset. `producer_id` -1: it is of no transaction."""
+
+    offset: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request. `key` names whoever waits for the answer."""
+
+    key: object
+    request: CoordinatorRequest
+
+    @property
+    def body(self) -> Any:
+        return self.request.body
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`body`: what the service in front makes an answer of, or an error for the request as a whole."""
+
+    key: object
+    body: Any | ApiError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What comes of a request, of time, or of metadata.
+
+    `records` go into the log as one batch, or none of them does; they are replayed as soon as they are in the
+    leader's log. `answers` and `effects` leave when everything that was decided before is committed, with
+    `at_once` before that: for an answer that depends on nothing stored. `origin` names the producer of a
+    transactional batch. `if_refused`: what happens instead where the log does not take the records; without
+    it every answer is that error.
+    """
+
+    records: tuple[StoredRecord, ...] = ()
+    answers: tuple[Reply, ...] = ()
+    effects: tuple[DataEffect, ...] = ()
+    at_once: bool = False
+    origin: BatchOrigin = BatchOrigin()
+    if_refused: Callable[[ErrorCode], Decision] | None = None
+
+
+NOTHING = Decision()
+
+
+class CoordinatorState(Protocol):
+    """One partition's state machine. Only `replay` changes what records say; the rest may change what no
+    record says: who waits, and until when."""
+
+    def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
+        """Takes up a record: of the log while the shard loads, afterwards of its own decisions."""
+        ...
+
+    def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
+        """The transaction of a producer in this partition ended."""
+        ...
+
+    def loaded(self, image: MetadataImage, now: Now) -> Decision:
+        """The log has been replayed: the state machine is in office."""
+        ...
+
+    def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
+        """Metadata changed."""
+        ...
+
+    def only_reads(self, body: Any) -> bool:
+        """Whether a request of this kind never stores anything: it is decided also while the log takes
+        nothing."""
+        ...
+
+    def decide(self, asked: Ask, now: Now) -> Decision:
+        """Answers a request, now or in a later outcome."""
+        ...
+
+    def tick(self, now: Now) -> Decision:
+        """A deadline has passed. Called again while one is due."""
+        ...
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` is due, on the clock of `Now.ms`."""
+        ...

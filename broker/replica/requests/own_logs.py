@@ -1,0 +1,145 @@
+"""Partitions that this broker leads, as its own state machines use them: reads, and appends for all in sync.
+
+Owns the reads that are under way. What is stored, and why, is a `LogUser`'s. Knows no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from metaquorum.broker.replica.disk_work import PartitionRead, ReadPartition
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import Changes, ProduceTicket, ReplicaRole
+from metaquorum.broker.replica.requests.lookup import Find
+from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import ACKS_ALL, CoordinatorRequest, PartitionKey, ProduceResult
+from metaquorum.raft.outbox import Outbox
+
+ReadDone = Callable[[bytes | None, str | None], None]
+"""Takes whole batches, or None and, where the bytes are damaged, what is wrong with them."""
+
+
+class LogBounds(NamedTuple):
+    """Offsets of a log; all but `start` are exclusive ends. What is below `written` can be read."""
+
+    start: int
+    written: int
+    end: int
+
+
+class LogUser(Protocol):
+    """A state machine of this broker that lives in the logs of partitions that it leads (a coordinator).
+
+    Hears of changes as they happen and acts in `settle`, at the end of every input."""
+
+    def changed(self, partition: Partition, changes: Changes) -> None: ...
+
+    def stirred(self, key: PartitionKey) -> None: ...
+
+    def published(self, image: MetadataImage, previous: MetadataImage) -> None: ...
+
+    def handle(self, key: object, request: CoordinatorRequest, *, now_ms: int, wall_ms: int) -> None: ...
+
+    def cancel(self, key: object) -> bool: ...
+
+    def take_waiting(self) -> list[object]: ...
+
+    def settle(self, *, now_ms: int, wall_ms: int) -> None: ...
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+class OwnLogs:
+    """See the module. Every method finds the partition as it is now."""
+
+    def __init__(
+        self,
+        find: Find,
+        produces: Produces,
+        next_token: Callable[[], int],
+        out: Outbox[DataEffect],
+    ) -> None:
+        self._find = find
+        self._produces = produces
+        self._next_token = next_token
+        self._out = out
+        self._reads: dict[int, tuple[bytes, PartitionKey, int, ReadDone]] = {}
+
+    def leader_epoch(self, key: PartitionKey) -> int | None:
+        """In which epoch this broker leads the partition; None: it does not."""
+        found = self._leader(key)
+        return None if found is None else found.leader_epoch
+
+    def bounds(self, key: PartitionKey) -> LogBounds | None:
+        found = self._leader(key)
+        return None if found is None else LogBounds(found.start_offset, found.written_end, found.end_offset)
+
+    def can_append(self, key: PartitionKey) -> bool:
+        """Whether enough replicas are in sync."""
+        found = self._leader(key)
+        return found is not None and not found.is_under_min_isr
+
+    def append(
+        self,
+        key: PartitionKey,
+        epoch: int,
+        records: bytes,
+        ticket: ProduceTicket,
+        *,
+        now_ms: int,
+        wall_ms: int,
+    ) -> ProduceResult | None:
+        """Appends one batch with acks=all, as `Partition.produce`; refused in another epoch than `epoch`."""
+        found = self._leader(key)
+        if found is None or found.leader_epoch != epoch:
+            text = f"this broker does not lead the partition in epoch {epoch}"
+            return ProduceResult(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
+        return self._produces.append(found, ticket, records, ACKS_ALL, now_ms=now_ms, wall_ms=wall_ms)
+
+    def read(
+        self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int, done: ReadDone
+    ) -> None:
+        """Reads whole batches; `done` is called unless the replica goes away meanwhile."""
+        found = self._leader(key)
+        if found is None:
+            return
+        token = self._next_token()
+        self._reads[token] = found.directory_id, key, found.incarnation, done
+        self._out.append(
+            ReadPartition(
+                token=token,
+                directory_id=found.directory_id,
+                key=key,
+                incarnation=found.incarnation,
+                from_offset=from_offset,
+                to_offset=to_offset,
+                max_bytes=max_bytes,
+            )
+        )
+
+    def take_read(self, event: PartitionRead) -> bool:
+        """Whether the report is on one of these reads."""
+        read = self._reads.pop(event.token, None)
+        if read is None:
+            return False
+        _, key, incarnation, done = read
+        found = self._leader(key)
+        if found is not None and found.incarnation == incarnation:
+            done(event.data, event.problem)
+        return True
+
+    def directory_failed(self, directory_id: bytes) -> None:
+        """Its reads are never reported on."""
+        for token in [token for token, read in self._reads.items() if read[0] == directory_id]:
+            del self._reads[token]
+
+    def _leader(self, key: PartitionKey) -> Partition | None:
+        found = self._find(key)
+        return found if isinstance(found, Partition) and found.role is ReplicaRole.LEADER else None
+
+
+NewLogUser = Callable[[OwnLogs, Outbox[DataEffect]], LogUser]

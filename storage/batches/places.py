@@ -1,0 +1,227 @@
+"""Where the records of a batch are, and their fields, without an object per record.
+
+Owns the framing of records in message format 2: lengths, time and offset deltas, keys, values, headers. With
+many records the fields are found in numpy, with few one by one. Knows no header of a batch and no codec.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.storage.batches.varint import decode_varint, encode_varint
+from metaquorum.storage.errors import BatchError
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+
+SAME_LENGTH_STEPS = 3
+"""Records of equal length in a row after which the next ones are tried in numpy."""
+FIRST_LOOK = 128
+FEW_RECORDS = 24
+"""Up to so many are taken apart one by one, which costs less than numpy's calls."""
+_MAX_VARINT_BYTES = 10
+
+
+class RecordPlaces(NamedTuple):
+    """Of each record: its start, time and offset delta, and the start and length of key and value (-1: null).
+    `starts` has the end of the last one too."""
+
+    starts: list[int]
+    time_deltas: list[int]
+    offset_deltas: list[int]
+    keys: list[int]
+    key_lengths: list[int]
+    values: list[int]
+    value_lengths: list[int]
+
+
+def record_places(payload: bytes, count: int) -> RecordPlaces:
+    """The `count` records that fill `payload` exactly. Raises BatchError where they do not."""
+    try:
+        if count <= FEW_RECORDS:
+            return _few(payload, count)
+        return _many(payload, count)
+    except IndexError:
+        raise BatchError("a record extends past the end of its batch") from None
+
+
+def _few(payload: bytes, count: int) -> RecordPlaces:
+    rows = []
+    at = 0
+    for _ in range(count):
+        length, body = _varint(payload, at)
+        end = body + length
+        if length < 1 or end > len(payload):
+            raise BatchError(f"a record at byte {at} has length {length}; {len(payload) - body} are left")
+        time, place = _varint(payload, body + 1)
+        offset, place = _varint(payload, place)
+        key_length, key = _varint(payload, place)
+        value_length, value = _varint(payload, key + max(key_length, 0))
+        place = value + max(value_length, 0)
+        if place < end and not payload[place]:
+            place += 1  # no headers
+        else:
+            place = _after_headers(payload, place, end)
+        if place != end or key > end or value > end:
+            raise BatchError(f"the fields of the record at byte {at} do not fill it")
+        rows.append((at, time, offset, key, key_length, value, value_length))
+        at = end
+    if at != len(payload):
+        raise BatchError(f"{len(payload) - at} bytes follow the last of {count} records")
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(7)]
+    columns[0].append(at)
+    return RecordPlaces(*columns)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    return decode_varint(data, at)
+
+
+def _after_headers(data: bytes, at: int, end: int) -> int:
+    count, at = _varint(data, at)
+    for _ in range(count):
+        length, at = _varint(data, at)
+        if length < 0 or at > end:
+            return -1
+        length, at = _varint(data, at + length)
+        at += max(length, 0)
+    return -1 if count < 0 else at
+
+
+def _many(payload: bytes, count: int) -> RecordPlaces:
+    octets = np.frombuffer(payload, dtype=np.uint8)
+    starts = record_starts(payload, octets, count, 0)
+    if starts is None:
+        raise BatchError(f"{count} records do not fill the {len(payload)} bytes of their batch")
+    ends = starts[1:]
+    _, at = varints_at(octets, starts[:-1])
+    times, at = varints_at(octets, at + 1)
+    offsets, at = varints_at(octets, at)
+    key_lengths, keys = varints_at(octets, at)
+    at = keys + np.maximum(key_lengths, 0)
+    _within(at, ends)
+    value_lengths, values = varints_at(octets, at)
+    at = values + np.maximum(value_lengths, 0)
+    _within(at, ends)
+    at = _after_many_headers(payload, octets, at, ends) if octets[at].any() else at + 1
+    if (at != ends).any():
+        raise BatchError("the fields of a record do not fill it")
+    columns = (starts, times, offsets, keys, key_lengths, values, value_lengths)
+    return RecordPlaces(*(column.tolist() for column in columns))
+
+
+def _within(at: Places, ends: Places) -> None:
+    if (at >= ends).any() or (at < 0).any():
+        raise BatchError("a field of a record extends past its end")
+
+
+def _after_many_headers(payload: bytes, octets: Bytes, at: Places, ends: Places) -> Places:
+    after = at + 1
+    for index in np.flatnonzero(octets[at]).tolist():
+        after[index] = _after_headers(payload, int(at[index]), int(ends[index]))
+    return after
+
+
+def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
+    """The same records with the offset deltas 0, 1, 2 and so on."""
+    parts: list[bytes] = []
+    starts = places.starts
+    for index, start in enumerate(starts[:-1]):
+        _, body = _varint(payload, start)
+        _, before = _varint(payload, body + 1)
+        _, after = _varint(payload, before)
+        record = payload[body:before] + encode_varint(index) + payload[after : starts[index + 1]]
+        parts += (encode_varint(len(record)), record)
+    return b"".join(parts)
+
+
+def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
+    """The zigzag numbers at these places, and the places after them. Raises IndexError, BatchError."""
+    first = octets[at]
+    raw: Any = (first & 0x7F).astype(np.uint64)
+    after: Any = at + 1
+    more = np.flatnonzero(first & 0x80)
+    shift = 7
+    while more.size:
+        if shift >= 7 * _MAX_VARINT_BYTES:
+            raise BatchError(f"a number has over {_MAX_VARINT_BYTES} bytes")
+        byte = octets[after[more]]
+        raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        more = more[(byte & 0x80) != 0]
+        shift += 7
+    return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
+
+
+def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | None:
+    """Where each of `count` records' length is, from `at` on, and the end of the last; None if they do not
+    fill the data. Raises IndexError."""
+    pieces: list[Places] = []
+    stepped: list[int] = []
+    found, end = 0, len(data)
+    last, same = -1, 0
+    while found < count:
+        stride = _stride(data, at)
+        if stride is None:
+            return None
+        same = same + 1 if stride == last else 0
+        last = stride
+        stepped.append(at)
+        found += 1
+        at += stride
+        if same == SAME_LENGTH_STEPS:
+            run = _run_length(octets, at, stride, min(count - found, (end - at) // stride))
+            if run:
+                pieces += [np.array(stepped, dtype=np.int64), np.arange(at, at + run * stride, stride)]
+                stepped = []
+                found += run
+                at += run * stride
+            same = 0
+    if at != end:
+        return None
+    return np.concatenate([*pieces, np.array([*stepped, at], dtype=np.int64)])
+
+
+def _stride(data: bytes, at: int) -> int | None:
+    """Bytes from this record's start to the next one's; None for a length that cannot be one."""
+    first = data[at]
+    if first < 0x80:
+        return None if first & 1 else 1 + (first >> 1)
+    if first & 1:
+        return None
+    second = data[at + 1]
+    if second < 0x80:
+        return 2 + ((first & 0x7F | second << 7) >> 1)
+    third = data[at + 2]
+    if third < 0x80:
+        return 3 + ((first & 0x7F | (second & 0x7F) << 7 | third << 14) >> 1)
+    length, after = decode_varint(data, at)
+    return after - at + length
+
+
+def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
+    """How many records from `at` on have the length of the one before `at`.
+
+    Equal length bytes at `at + k * stride` for all smaller k make each next place a record start.
+    """
+    width = 1
+    while octets[at - stride + width - 1] & 0x80:
+        width += 1
+    pattern = octets[at - stride : at - stride + width]
+    run, look = 0, FIRST_LOOK
+    while run < limit:
+        size = min(look, limit - run)
+        start = at + run * stride
+        table = octets[start : start + size * stride].reshape(size, stride)[:, :width]
+        equal = (table == pattern).all(axis=1)
+        if not equal.all():
+            return run + int(np.argmin(equal))
+        run += size
+        look *= 8
+    return run

@@ -1,0 +1,350 @@
+"""A coordinator's way from request to answer, with a state machine that counts: what is stored, when it is
+answered, what a new leader finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metaquorum.broker.coordinator.coordinators import CoordinatorKind, Coordinators
+from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
+from metaquorum.broker.replica.disk_work import FoundReplica, PartitionRead, ReadPartition, ReplicaLog
+from metaquorum.broker.replica.events import DataRespond
+from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import ConfigResource, MetadataImage
+from metaquorum.metadata.requests.data import CoordinatorRequest, FetchPartition, FetchRequest
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.encode import control_key
+from metaquorum.storage.batches.format import CONTROL, TRANSACTIONAL
+from metaquorum.wire.messages import OffsetCommitKey, OffsetCommitValue
+from metaquorum.wire.stored import StoredRecord, encode_stored
+from tests.unit.broker.manager_world import A, Cluster, Host, answer_to, found, key_of, of_kind, topic_id
+from tests.unit.broker.replica_world import WALL_MS, ListDisk
+
+TOPIC = "__consumer_offsets"
+KEY = key_of(TOPIC)
+
+
+def tally(name: str, count: int) -> StoredRecord:
+    return StoredRecord(
+        OffsetCommitKey(group=name, topic="t", partition=0),
+        OffsetCommitValue(offset=count, metadata="", commit_timestamp=WALL_MS),
+        key_version=1,
+        value_version=3,
+    )
+
+
+class Counting:
+    """Counts `add NAME`; `get NAME` and `now NAME` read, `big` stores what no batch holds, `wait` waits for
+    the next tick, which counts `ticks`."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.markers: list[tuple[int, bool]] = []
+        self.producers: list[int] = []
+        self.parked: list[object] = []
+        self.due_ms: int | None = None
+
+    def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
+        self.counts[record.key.group] = record.value.offset
+        self.producers.append(origin.producer_id)
+
+    def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
+        self.markers.append((origin.producer_id, committed))
+
+    def loaded(self, image: MetadataImage, now: Now) -> Decision:
+        return NOTHING
+
+    def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
+        return NOTHING
+
+    def only_reads(self, body: Any) -> bool:
+        return bool(body[0] in ("get", "now"))
+
+    def decide(self, asked: Ask, now: Now) -> Decision:
+        word, name = asked.body
+        if word == "wait":
+            self.parked.append(asked.key)
+            self.due_ms = now.ms + 100
+            return NOTHING
+        if word in ("get", "now"):
+            answer = Reply(asked.key, self.counts.get(name, 0))
+            return Decision(answers=(answer,), at_once=word == "now")
+        count = self.counts.get(name, 0) + 1
+        records = (tally(name if word == "add" else "x" * 30_000, count),) * (1 if word == "add" else 60)
+        return Decision(records=records, answers=(Reply(asked.key, count),))
+
+    def tick(self, now: Now) -> Decision:
+        answers = tuple(Reply(key, "ticked") for key in self.parked)
+        self.parked, self.due_ms = [], None
+        return Decision(records=(tally("ticks", self.counts.get("ticks", 0) + 1),), answers=answers)
+
+    def next_deadline_ms(self) -> int | None:
+        return self.due_ms
+
+
+class World:
+    """One broker of three that leads the topic's partition, with a coordinator on it."""
+
+    def __init__(
+        self,
+        *directories: FoundDirectory,
+        replicas: tuple[int, ...] = (1, 2, 3),
+        batches: tuple[bytes, ...] = (),
+    ) -> None:
+        self.cluster = Cluster()
+        self.states: list[Counting] = []
+        self.host = Host(self.cluster, *directories, new_user=self._new_user)
+        self.cluster.topic(TOPIC, place=A, replicas=replicas)
+        self.host.start()
+        if batches:
+            disk = ListDisk()
+            for each in batches:
+                disk.append(each)
+            disk.synced = len(disk.batches)
+            self.host.disks[A, KEY] = disk
+        self.host.publish()
+
+    def _new_user(self, logs: Any, out: Any) -> Coordinators:
+        def new_state(partition: int) -> Counting:
+            self.states.append(Counting())
+            return self.states[-1]
+
+        return Coordinators({TOPIC: CoordinatorKind(new_state, commit_timeout_ms=5_000)}, logs, out)
+
+    def ask(self, word: str, name: str = "n", key: object = "k", partition: int = 0) -> list[Any]:
+        return self.host.ask(CoordinatorRequest(topic=TOPIC, partition=partition, body=(word, name)), key)
+
+    def followers_hold(self, offset: int) -> list[Any]:
+        """Both followers fetch from `offset`: they hold what is below it."""
+        effects: list[Any] = []
+        for broker in (2, 3):
+            request = FetchRequest(
+                replica_id=broker,
+                replica_epoch=100 + broker,
+                max_wait_ms=0,
+                min_bytes=0,
+                max_bytes=1,
+                partitions=(
+                    FetchPartition(key=KEY, fetch_offset=offset, max_bytes=1, current_leader_epoch=0),
+                ),
+            )
+            effects += self.host.ask(request, f"fetch{broker}")
+        return effects
+
+
+def error_of(effects: list[Any], key: object = "k") -> ErrorCode:
+    answer = answer_to(effects, key)
+    assert isinstance(answer, ApiError), answer
+    return answer.code
+
+
+def on_disk(*batches: bytes) -> World:
+    """The same broker after a restart, with these batches in its log."""
+    disk = ListDisk()
+    for each in batches:
+        disk.append(each)
+    disk.synced = len(disk.batches)
+    log = ReplicaLog(end_offset=disk.end, epochs=disk.opened().epochs)
+    directory = FoundDirectory(
+        path="/data/a",
+        directory_id=A,
+        problem=None,
+        usable_bytes=-1,
+        damaged=(),
+        replicas=(FoundReplica(key=KEY, topic=TOPIC, incarnation=1, log=log),),
+    )
+    return World(directory, batches=batches)
+
+
+def batch(base: int, *records: StoredRecord, producer_id: int = -1) -> bytes:
+    pairs = [encode_stored(each) for each in records]
+    return encode_batch(
+        base_offset=base,
+        leader_epoch=0,
+        timestamp_ms=WALL_MS,
+        keys=[key for key, _ in pairs],
+        values=[value for _, value in pairs],
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        attributes=TRANSACTIONAL if producer_id >= 0 else 0,
+    )
+
+
+def marker(base: int, producer_id: int, kind: int) -> bytes:
+    return encode_batch(
+        base_offset=base,
+        leader_epoch=0,
+        timestamp_ms=WALL_MS,
+        keys=[control_key(kind)],
+        values=[b"\0\0\0\0\0\0"],
+        producer_id=producer_id,
+        producer_epoch=0,
+        attributes=TRANSACTIONAL | CONTROL,
+    )
+
+
+def test_an_answer_leaves_when_every_replica_in_sync_has_its_records() -> None:
+    world = World()
+    world.host.work()
+    assert not of_kind(world.ask("add"), DataRespond)
+    assert world.states[0].counts == {"n": 1}
+    assert not of_kind(world.host.work(), DataRespond)
+    assert answer_to(world.followers_hold(1)).body == 1
+
+
+def test_what_is_decided_after_it_waits_for_it_but_for_what_depends_on_nothing_stored() -> None:
+    world = World()
+    world.host.work()
+    world.ask("add", key=1)
+    assert not world.ask("get", key=2)
+    assert answer_to(world.ask("now", key=3), 3).body == 1
+    world.host.work()
+    effects = world.followers_hold(1)
+    assert answer_to(effects, 1).body == 1
+    assert answer_to(effects, 2).body == 1
+    assert answer_to(world.ask("get", key=4), 4).body == 1
+
+
+def test_a_new_leader_reads_its_log_before_it_answers() -> None:
+    world = on_disk(batch(0, tally("a", 1), tally("a", 2)), batch(2, tally("b", 7)))
+    assert error_of(world.ask("get", "a")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.host.work()
+    assert world.states[0].counts == {"a": 2, "b": 7}
+    assert answer_to(world.ask("now", "b")).body == 7
+
+
+def test_transactions_in_the_log_are_replayed_with_their_producer_and_their_end() -> None:
+    world = on_disk(
+        batch(0, tally("a", 1), producer_id=7),
+        marker(1, 7, 1),
+        batch(2, tally("b", 1), producer_id=8),
+        marker(3, 8, 0),
+    )
+    world.host.work()
+    assert world.states[0].producers == [7, 8]
+    assert world.states[0].markers == [(7, True), (8, False)]
+
+
+def test_records_of_a_newer_kafka_are_passed_over() -> None:
+    unknown = encode_batch(
+        base_offset=0, leader_epoch=0, timestamp_ms=0, keys=[b"\x00\x63key"], values=[b"\0\0value"]
+    )
+    world = on_disk(unknown, batch(1, tally("a", 1)))
+    world.host.work()
+    assert world.states[0].counts == {"a": 1}
+
+
+def test_a_log_that_cannot_be_read_has_no_coordinator_and_says_so() -> None:
+    bad = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, keys=[b"\0\1\0"], values=[b"\0\3"])
+    world = on_disk(bad)
+    assert any("cannot load it" in getattr(each, "message", "") for each in world.host.work())
+    assert error_of(world.ask("get")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_damaged_bytes_are_no_empty_log() -> None:
+    world = on_disk(batch(0, tally("a", 1)))
+    read = next(each for each in world.host.queue if isinstance(each, ReadPartition))
+    world.host.queue.clear()
+    world.host.do(PartitionRead(token=read.token, data=None, problem="its CRC does not match"))
+    assert error_of(world.ask("get")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_who_waits_hears_that_another_broker_is_the_coordinator_and_the_state_is_read_again() -> None:
+    world = World()
+    world.host.work()
+    world.ask("add", key=1)
+    world.host.work()
+    world.ask("wait", key=2)
+    world.cluster.change(KEY, leader=2)
+    effects = world.host.publish()
+    assert {error_of(effects, 1), error_of(effects, 2)} == {ErrorCode.NOT_COORDINATOR}
+    assert error_of(world.ask("add")) is ErrorCode.NOT_COORDINATOR
+    world.host.work()
+    world.cluster.change(KEY, leader=1)
+    world.host.publish()
+    world.host.work()
+    assert [state.counts for state in world.states] == [{"n": 1}, {"n": 1}]
+    assert world.states[0] is not world.states[1]
+
+
+def test_a_leader_that_leads_on_in_a_newer_epoch_keeps_its_state() -> None:
+    world = World()
+    world.host.work()
+    world.cluster.change(KEY, leader=1)
+    world.host.publish()
+    world.ask("add")
+    world.host.work()
+    assert len(world.states) == 1
+    assert world.states[0].counts == {"n": 1}
+
+
+def test_nothing_is_decided_while_too_few_replicas_are_in_sync_but_reads() -> None:
+    world = World()
+    world.host.work()
+    world.ask("wait", key="w")
+    world.cluster.configure(ConfigResource(2, TOPIC), "min.insync.replicas", "2")
+    world.cluster.change(KEY, isr=(1,))
+    world.host.publish()
+    assert error_of(world.ask("add")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer_to(world.ask("now")).body == 0
+    assert not of_kind(world.host.tick(200), DataRespond)
+    assert world.states[0].counts == {}
+    world.cluster.change(KEY, isr=(1, 2, 3))
+    world.host.publish()
+    world.host.tick(1_000)
+    assert world.states[0].counts == {"ticks": 1}
+
+
+def test_what_is_due_is_carried_out_and_answered_when_it_is_committed() -> None:
+    world = World()
+    world.host.work()
+    world.ask("wait", key=5)
+    due_ms = world.host.manager.next_deadline_ms()
+    assert due_ms is not None
+    assert due_ms <= world.host.now_ms + 100
+    world.host.tick(100)
+    world.host.work()
+    assert answer_to(world.followers_hold(1), 5).body == "ticked"
+
+
+def test_a_batch_that_the_log_does_not_take_changes_nothing() -> None:
+    world = World()
+    world.host.work()
+    assert error_of(world.ask("big")) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.states[0].counts == {}
+
+
+def test_an_answer_does_not_wait_for_ever() -> None:
+    world = World()
+    world.host.work()
+    world.ask("add", key=1)
+    world.host.work()
+    assert error_of(world.host.tick(5_001), 1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("partition", [1, 49])
+def test_other_partitions_are_not_coordinated_here(partition: int) -> None:
+    world = World()
+    world.host.work()
+    assert error_of(world.ask("get", partition=partition)) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_lost_directory_ends_its_coordinators() -> None:
+    world = World(found(A), found(b"b" * 16))
+    world.host.work()
+    world.ask("add", key=1)
+    assert error_of(world.host.fail(A), 1) is ErrorCode.NOT_COORDINATOR
+
+
+def test_the_topic_that_comes_back_under_its_name_is_another_one() -> None:
+    world = World()
+    world.host.work()
+    world.ask("add", key=1)
+    world.cluster.delete(KEY)
+    world.cluster.topic(TOPIC, place=A, as_id=topic_id("again"))
+    assert error_of(world.host.publish(), 1) is ErrorCode.NOT_COORDINATOR
+    world.host.work()
+    assert world.states[-1].counts == {}

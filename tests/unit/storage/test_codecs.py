@@ -1,0 +1,72 @@
+"""Kafka's codecs: what other clients pack is unpacked, what is packed here others unpack."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.storage.batches.codecs import holds_zstd, pack, unpack
+from metaquorum.storage.batches.format import Compression
+from metaquorum.storage.errors import BatchError
+
+CODECS = [each for each in Compression if each]
+LOGS = "kafka-3.7-wire/logs"
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=30).map(lambda some: some * 9000)))
+def test_what_is_packed_is_unpacked(codec: Compression, data: bytes) -> None:
+    assert unpack(codec, pack(codec, data)) == data
+
+
+def test_several_streams_and_blocks_in_a_row_are_one_payload() -> None:
+    assert unpack(Compression.GZIP, gzip.compress(b"ab") + gzip.compress(b"c")) == b"abc"
+    for codec in CODECS:
+        assert unpack(codec, pack(codec, b"ab") + pack(codec, b"c")) == b"abc"
+
+
+def test_snappy_comes_raw_too() -> None:
+    assert unpack(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(b"x" * 99))) == b"x" * 99
+
+
+def test_lz4_is_framed_as_java_reads_it() -> None:
+    """Version 1, blocks that do not depend on each other, no checksum of the content; block and end mark."""
+    frame = pack(Compression.LZ4, b"x" * 200_000)
+    assert frame[:7].hex() == "04224d18604082" and frame.endswith(bytes(4))
+    assert bytes(cramjam.lz4.decompress(frame)) == b"x" * 200_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_and_damage_are_refused(codec: Compression) -> None:
+    bomb = pack(codec, bytes(3_000_000))
+    assert len(unpack(codec, bomb, limit=3_000_000)) == 3_000_000
+    name = codec.name.lower()
+    with pytest.raises(BatchError, match=f"{name}.*too large"):
+        unpack(codec, bomb, limit=2_999_999)
+    for wrong in (b"", b"nonsense", bomb[:-5], bomb[: len(bomb) // 2]):
+        with pytest.raises(BatchError, match=name):
+            unpack(codec, wrong)
+
+
+@pytest.mark.shared_data
+def test_recorded_batches_of_every_codec_are_opened(shared_data: Path) -> None:
+    seen = set()
+    for path in sorted((shared_data / LOGS).glob("broker-0-*/d?/*-[0-9]/*.log")):
+        data = path.read_bytes()
+        for batch in iter_batches(data, file=str(path)):
+            assert len(batch.records()) == batch.header.records_count
+            seen.add(batch.header.compression)
+    assert seen == set(Compression)
+
+
+def test_zstd_is_seen_by_the_headers() -> None:
+    plain = encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[b"v"])
+    zstd = encode_batch(base_offset=1, leader_epoch=0, timestamp_ms=0, values=[b"v"], attributes=4)
+    assert not holds_zstd(plain * 3) and not holds_zstd(b"") and not holds_zstd(zstd[:50])
+    assert holds_zstd(plain + zstd)

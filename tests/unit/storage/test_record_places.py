@@ -1,0 +1,82 @@
+"""Records found without objects: the same as one by one, for few and for many, and damage is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaquorum.storage.batches import places as under_test
+from metaquorum.storage.batches.encode import encode_records
+from metaquorum.storage.batches.places import record_places, renumbered
+from metaquorum.storage.errors import BatchError
+
+FIELD = st.one_of(st.none(), st.binary(max_size=80))
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(-(2**40), 2**40),
+        st.integers(0, 2**31 - 1),
+        FIELD,
+        FIELD,
+        st.lists(st.tuples(st.binary(max_size=5), FIELD), max_size=3),
+    ),
+    max_size=60,
+)
+
+
+def encoded(
+    records: list[tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]],
+) -> bytes:
+    return encode_records(
+        base_timestamp_ms=0,
+        values=[one[3] for one in records],
+        keys=[one[2] for one in records],
+        timestamps=[one[0] for one in records],
+        headers=[one[4] for one in records],
+        deltas=[one[1] for one in records],
+    )
+
+
+@given(records=RECORDS, equal=st.integers(0, 90))
+def test_every_field_is_found(records, equal) -> None:  # type: ignore[no-untyped-def]
+    records = records + [(index, index, b"key", b"value", []) for index in range(equal)]
+    payload = encoded(records)
+    found = [record_places(payload, len(records)), under_test._few(payload, len(records))]
+    if records:
+        found.append(under_test._many(payload, len(records)))
+    for places in found:
+        assert places.time_deltas == [one[0] for one in records]
+        assert places.offset_deltas == [one[1] for one in records]
+        for at, size, field in (
+            (places.keys, places.key_lengths, 2),
+            (places.values, places.value_lengths, 3),
+        ):
+            assert [
+                None if length < 0 else payload[start : start + length]
+                for start, length in zip(at, size, strict=True)
+            ] == [one[field] for one in records]
+        assert places.starts[-1] == len(payload)
+    again = record_places(renumbered(payload, found[0]), len(records))
+    assert again.offset_deltas == list(range(len(records)))
+    assert again.time_deltas == found[0].time_deltas and again.value_lengths == found[0].value_lengths
+
+
+@given(data=st.data(), count=st.integers(0, 70))
+def test_damage_raises_nothing_else(data: st.DataObject, count: int) -> None:
+    whole = encoded([(0, index, b"k", b"v" * 9, [(b"h", None)]) for index in range(50)])
+    at = data.draw(st.integers(0, len(whole) - 1))
+    payload = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
+    payload = payload[: data.draw(st.integers(0, len(payload)))]
+    for found in (record_places, under_test._few):
+        try:
+            found(payload, count)
+        except (BatchError, IndexError):
+            continue
+
+
+@pytest.mark.parametrize("wrong", [1, -1])
+@pytest.mark.parametrize("count", [3, 60])
+def test_another_number_of_records_is_refused(count: int, wrong: int) -> None:
+    payload = encoded([(0, index, b"k", b"v", []) for index in range(count)])
+    with pytest.raises(BatchError):
+        record_places(payload, count + wrong)

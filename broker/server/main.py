@@ -25,12 +25,10 @@ from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.data.service import DataService
 from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.images import BrokerImages
-from metaquorum.broker.server.kafka.cluster import Viewpoint
-from metaquorum.broker.server.kafka.data import DataHandlers
-from metaquorum.broker.server.kafka.offered import ClusterHandlers, broker_services
+from metaquorum.broker.server.kafka.services import broker_services
 from metaquorum.broker.server.metrics import BrokerFigures
+from metaquorum.broker.server.published import Published
 from metaquorum.broker.server.status_service import BrokerSelfService
-from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
@@ -41,6 +39,7 @@ from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_serve
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
+from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.driver.driver import Driver, Ending
@@ -179,6 +178,8 @@ class BrokerProcess:
         self._calls = ControllerCalls(self._controllers, self.driver.post, controllers_tls)
         addresses = self._controllers.addresses
         self._data = DataPlane(config, data, self.driver, replica.image, tls, stats, controllers=addresses)
+        self._admin = AdminClient(addresses, tls=controllers_tls, rng=rng)
+        self._published = Published(replica.image)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         self._add_services()
@@ -209,17 +210,15 @@ class BrokerProcess:
         add_DataServicer_to_server(DataService(self._data.requests, lambda: self._data.image), server)
 
     def _kafka_services(self) -> Services:
-        def view(listener: str) -> Viewpoint:
-            found = self.node.read_image(now_ms=self._clock.monotonic_ms())
-            return Viewpoint(
-                image=None if isinstance(found, ApiError) else found[0],
-                cluster_id=self._cluster_id,
-                node_id=self._config.node_id,
-                listener=listener,
-            )
-
-        data = DataHandlers(self._data.requests, lambda: self._data.image)
-        return broker_services(ClusterHandlers(view), data, lambda: self._data.image)
+        return broker_services(
+            self._config,
+            self._cluster_id,
+            self.node,
+            self._data,
+            self._published,
+            clock=self._clock,
+            controllers=self._admin,
+        )
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
@@ -246,6 +245,7 @@ class BrokerProcess:
                 await self._say_farewell()
             await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
             await self._calls.close()
+            await self._admin.close()
             closed = await self._data.close()
             if self._data.metadata_hangs:
                 leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
@@ -311,6 +311,7 @@ class BrokerProcess:
                 self._calls.send(effect)
             case PublishImage(image=image):
                 self._data.image = image
+                self._published.publish(image)
                 loaded = self.driver.snapshots_loaded
                 self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
             case StateChanged(old=old, new=new, reason=reason):

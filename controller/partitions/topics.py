@@ -12,7 +12,6 @@ from random import Random
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
 from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.partitions.topic_names import colliding_name, name_problem, normal_form
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.columnar.bulk import Bulk, in_pieces
@@ -30,6 +29,7 @@ from metaquorum.metadata.requests.partitions import CreatePartitionsRequest, Top
 from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import check_topic_values
+from metaquorum.metadata.settings.topic_names import colliding_name, name_problem, normal_form
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 

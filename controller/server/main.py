@@ -15,6 +15,7 @@ from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.node_status import node_status
 from metaquorum.controller.server.broker_ids_service import BrokerIdsService
+from metaquorum.controller.server.forwarding_service import ForwardingService
 from metaquorum.controller.server.joining import Joining
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.partitions_service import PartitionsService
@@ -26,9 +27,11 @@ from metaquorum.controller.server.standing import Standing
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.server.voters_service import VotersService
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
 from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_server
+from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
 from metaquorum.proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
@@ -175,6 +178,15 @@ class ControllerProcess:
             hints=hints,
         )
         add_SettingsViewServicer_to_server(view, self._server)
+        forwarding = ForwardingService(
+            self._requests,
+            hints,
+            self.voter_changes,
+            image=lambda: self.node.ledger.committed.image,
+            static=self._config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
+            token_key=self.node.config.delegation_token_secret_key,
+        )
+        add_ForwardingServicer_to_server(forwarding, self._server)
 
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""

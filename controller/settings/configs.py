@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.eligible import min_isr_problem, no_longer_eligible
-from metaquorum.controller.partitions.topic_names import name_problem
 from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
@@ -29,9 +28,11 @@ from metaquorum.metadata.requests.settings import (
     SettingResult,
     SettingsResponse,
 )
+from metaquorum.metadata.settings.broker_keys import is_id_memory
 from metaquorum.metadata.settings.configs import check_values, key_of, splits_as_list
 from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts
+from metaquorum.metadata.settings.topic_names import name_problem
 
 KINDS: Mapping[int, str] = {
     TOPIC_RESOURCE: "topic",
@@ -105,7 +106,8 @@ def _decide_resource(
     before = image.configs.get(resource) or {}
     after = dict(before)
     found: list[Record] = []
-    for op in change.ops:
+    ops = (*change.ops, *_rest_deleted(change, before))
+    for op in ops:
         value = _value_after(resource, op, before.get(op.name))
         if isinstance(value, tuple):
             return value
@@ -127,11 +129,23 @@ def _decide_resource(
         else:
             after[op.name] = value
     try:
-        check_values(resource, after, [op.name for op in change.ops])
+        check_values(resource, after, [op.name for op in ops])
     except ConfigValueError as error:
         return ErrorCode.INVALID_CONFIG, str(error)
     records += found
     return None
+
+
+def _rest_deleted(change: ConfigChange, before: Mapping[str, str]) -> tuple[ConfigOp, ...]:
+    """What a change that replaces leaves out; not what the cluster remembers of ids."""
+    if not change.replaces:
+        return ()
+    named = {op.name for op in change.ops}
+    return tuple(
+        ConfigOp(kind=OpKind.DELETE, name=name)
+        for name in before
+        if name not in named and not is_id_memory(name)
+    )
 
 
 def resource_refusal(

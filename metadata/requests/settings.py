@@ -35,10 +35,12 @@ class ConfigOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """What changes of one resource; nothing else of it does."""
+    """What changes of one resource; nothing else of it does, unless it `replaces` (AlterConfigs, key 33):
+    then every key that it does not name is deleted."""
 
     resource: ConfigResource
     ops: tuple[ConfigOp, ...]
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

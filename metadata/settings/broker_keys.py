@@ -146,8 +146,8 @@ _KEYS = (
     _own("sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT"),
     _own("sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8"),
     _own("sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05"),
-    _own("sasl.login.refresh.min.period.seconds", Kind.INT, "60"),
-    _own("sasl.login.refresh.buffer.seconds", Kind.INT, "300"),
+    _own("sasl.login.refresh.min.period.seconds", Kind.SHORT, "60"),
+    _own("sasl.login.refresh.buffer.seconds", Kind.SHORT, "300"),
 )
 
 BROKER_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}

@@ -128,6 +128,24 @@ def describe_topic(
     `broker_id` and `static` are of the broker whose view it is.
     """
     own = image.configs.get(ConfigResource(TOPIC_RESOURCE, topic)) or NOTHING
+    return _topic_entries(image, topic, own, broker_id, static, all_keys)
+
+
+def describe_new_topic(
+    image: MetadataImage, configs: Mapping[str, str], *, static: Mapping[str, str] = NOTHING
+) -> tuple[ConfigEntry, ...]:
+    """Every key by name, as a topic has it that was created with `configs` and may not be in the image."""
+    return _topic_entries(image, "", configs, None, static, True)
+
+
+def _topic_entries(
+    image: MetadataImage,
+    topic: str,
+    own: Mapping[str, str],
+    broker_id: int | None,
+    static: Mapping[str, str],
+    all_keys: bool,
+) -> tuple[ConfigEntry, ...]:
     entries = []
     for name in sorted({*own, *TOPIC_KEYS} if all_keys else own):
         key = TOPIC_KEYS.get(name)

@@ -22,6 +22,7 @@ class Kind(Enum):
     """The types that Kafka's configuration keys have."""
 
     BOOLEAN = "boolean"
+    SHORT = "short"
     INT = "int"
     LONG = "long"
     DOUBLE = "double"
@@ -30,6 +31,8 @@ class Kind(Enum):
     PASSWORD = "password"
     CLASS = "class"
 
+
+_LARGEST = {Kind.SHORT: 2**15 - 1, Kind.INT: MAX_INT, Kind.LONG: MAX_LONG}
 
 Value = bool | int | float | str | tuple[str, ...]
 
@@ -68,7 +71,7 @@ class ConfigKey:
                 if lowered not in {"true", "false"}:
                     raise self._refusal(text, "write true or false")
                 return lowered == "true"
-            case Kind.INT | Kind.LONG:
+            case Kind.SHORT | Kind.INT | Kind.LONG:
                 return self._integer(text.strip())
             case Kind.DOUBLE:
                 if not _DOUBLE.match(text.strip()):
@@ -88,7 +91,7 @@ class ConfigKey:
                 return text
 
     def _integer(self, text: str) -> int:
-        largest = MAX_INT if self.kind is Kind.INT else MAX_LONG
+        largest = _LARGEST[self.kind]
         if not _INTEGER.match(text) or not -largest - 1 <= int(text) <= largest:
             raise self._refusal(text, f"write a whole number of at most {largest}")
         value = int(text)

@@ -56,6 +56,7 @@ ALTER_CONFIGS = MessageCodec(
         nested={
             "resource": FieldRule(nested=CONFIG_RESOURCE.fields),
             "ops": FieldRule(nested={"kind": FieldRule(decode=_op_kind)}),
+            "replaces": FieldRule(local=True),
         }
     ),
 )

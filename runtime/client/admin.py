@@ -264,18 +264,20 @@ class AdminClient:
         request: Any,
         *,
         ask_again: Collection[ErrorCode] = ASK_AGAIN,
+        timeout_ms: int | None = None,
     ) -> Any:
         """One call with its retries after these refusals, or none at all: hints are followed at once,
-        everything else waits a little."""
+        everything else waits a little. `timeout_ms` instead of the client's."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1000
+        limit_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        deadline = loop.time() + limit_ms / 1000
         backoff = Backoff(RETRY, self._rng)
         attempts, hints, problem = 0, 0, "no request was sent"
         refusal: ApiError | None = None
         while True:
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or attempts == self._attempts_max:
-                raise refusal or ClientError(self._nobody(problem, attempts))
+                raise refusal or ClientError(self._nobody(problem, attempts, limit_ms))
             attempts += 1
             address = self._current or self._bootstrap[0]
             try:
@@ -322,12 +324,12 @@ class AdminClient:
         index = self._bootstrap.index(address)
         return self._bootstrap[(index + 1) % len(self._bootstrap)]
 
-    def _nobody(self, problem: str, attempts: int) -> str:
+    def _nobody(self, problem: str, attempts: int, limit_ms: int) -> str:
         addresses = ", ".join(f"{host}:{port}" for host, port in self._bootstrap)
         if self._attempts_max is not None and attempts >= self._attempts_max:
             return f"no answer ({problem}); the change may or may not have been made"
         return (
-            f"no node at {addresses} answered within {self._timeout_ms} ms (last: {problem}); check that "
+            f"no node at {addresses} answered within {limit_ms} ms (last: {problem}); check that "
             "the quorum runs and that the addresses are right"
         )
 

@@ -1,4 +1,4 @@
-"""The first five lines of docs/clients.md, as they stand there, on what `metaquorum local up` starts."""
+"""Kafka's clients on what `metaquorum local up` starts: the first lines of docs/clients.md, and more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
+import confluent_kafka.admin as rd
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-first-steps")]
@@ -73,3 +76,65 @@ def test_kafkajs(bootstrap: str) -> None:
     words = [node, "-e", steps("javascript", "kafkajs").replace(USUAL, bootstrap)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment, check=False)
     assert "baseOffset" in done.stdout, done.stdout + done.stderr
+
+
+# ---- administration
+
+
+def outcomes(futures: dict[Any, Any]) -> list[str | None]:
+    """Kafka's name for the refusal of each part; None: it was carried out."""
+    found = [future.exception(timeout=30) for future in futures.values()]
+    return [None if error is None else error.args[0].name() for error in found]
+
+
+def test_confluent_kafka_administers_topics(bootstrap: str) -> None:
+    client = rd.AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [rd.NewTopic("rd", 2, 1, config={"retention.ms": "1000"}), rd.NewTopic("no good", 1, 1)]
+    assert outcomes(client.create_topics(wanted)) == [None, "TOPIC_EXCEPTION"]
+    assert outcomes(client.create_topics(wanted[:1])) == ["TOPIC_ALREADY_EXISTS"]
+    assert outcomes(client.create_partitions([rd.NewPartitions("rd", 5)])) == [None]
+    topic = rd.ConfigResource(rd.ResourceType.TOPIC, "rd")
+    change = rd.ConfigEntry("cleanup.policy", "compact", incremental_operation=rd.AlterConfigOpType.APPEND)
+    asked = rd.ConfigResource(rd.ResourceType.TOPIC, "rd", incremental_configs=[change])
+    assert outcomes(client.incremental_alter_configs([asked])) == [None]
+    configs = client.describe_configs([topic])[topic].result(timeout=30)
+    assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("1000", "delete,compact")
+    assert configs["segment.ms"].is_default
+    first = [confluent_kafka.TopicPartition("rd", 0)]
+    elected = client.elect_leaders(confluent_kafka.ElectionType.PREFERRED, first).result(timeout=30)
+    assert [each.name() for each in elected.values()] == ["ELECTION_NOT_NEEDED"]
+    assert outcomes(client.delete_topics(["rd", "never"])) == [None, "UNKNOWN_TOPIC_OR_PART"]
+
+
+def test_confluent_kafka_administers_access(bootstrap: str) -> None:
+    client = rd.AdminClient({"bootstrap.servers": bootstrap})
+    topic, literal = rd.ResourceType.TOPIC, rd.ResourcePatternType.LITERAL
+    allow, read = rd.AclPermissionType.ALLOW, rd.AclOperation.READ
+    entry = rd.AclBinding(topic, "orders", literal, "User:bob", "*", read, allow)
+    bobs = rd.AclBindingFilter(topic, "orders", literal, "User:bob", None, read, allow)
+    assert outcomes(client.create_acls([entry])) == [None]
+    assert client.describe_acls(bobs).result(timeout=30) == [entry]
+    assert client.delete_acls([bobs])[bobs].result(timeout=30) == [entry]
+    info = rd.ScramCredentialInfo(rd.ScramMechanism.SCRAM_SHA_512, 4096)
+    change = rd.UserScramCredentialUpsertion("carol", info, b"secret")
+    assert outcomes(client.alter_user_scram_credentials([change])) == [None]
+    found = client.describe_user_scram_credentials(["carol"])["carol"].result(timeout=30)
+    assert [each.mechanism for each in found.scram_credential_infos] == [info.mechanism]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("topics create -t py --num-partitions 3 --replication-factor 1", "py"),
+        ("topics describe -t py", "py"),
+        ("configs describe -r topic -n orders", "retention.ms"),
+        ("cluster describe", "cluster_id"),
+        ("cluster describe-quorum", "3000"),
+        ("cluster describe-log-dirs", "data-1"),
+        ("topics delete -t py", "py"),
+    ],
+)
+def test_kafka_pythons_commands(bootstrap: str, command: str, shown: str) -> None:
+    words = [sys.executable, "-m", "kafka.admin", "-b", bootstrap, *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and shown in done.stdout, done.stdout + done.stderr

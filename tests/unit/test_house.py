@@ -80,8 +80,6 @@ FOR_TESTS_AND_USERS = {
     # pages that a test keeps equal to their table
     "render_document",
     "RECORD_RULES",
-    # the side of Kafka's protocol that a client has
-    "encode_request",
     # what a test has to see of a state that no answer shows
     "buffered_bytes",
     "good_directories",

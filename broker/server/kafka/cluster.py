@@ -18,6 +18,7 @@ from metaquorum.metadata.image import (
     PartitionInfo,
     TopicInfo,
 )
+from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -50,7 +51,7 @@ def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> 
     if view.image is None:
         topics = tuple(_unavailable(each) for each in request.topics or ())
         return MetadataResponse(cluster_id=view.cluster_id, topics=topics)
-    seen = _Seen(view.image, view.listener)
+    seen = ClusterSeen(view.image, view.listener)
     return MetadataResponse(
         brokers=tuple(
             MetadataResponse.MetadataResponseBroker(
@@ -73,7 +74,7 @@ def _unavailable(asked: MetadataRequest.MetadataRequestTopic) -> MetadataRespons
     )
 
 
-class _Seen:
+class ClusterSeen:
     """An image through one listener."""
 
     def __init__(self, image: MetadataImage, listener: str) -> None:
@@ -114,7 +115,7 @@ class _Seen:
 
 
 def _topics(
-    request: MetadataRequest, version: int, seen: _Seen
+    request: MetadataRequest, version: int, seen: ClusterSeen
 ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
     topics = seen.image.topics
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
@@ -134,8 +135,18 @@ def _topics(
             )
         else:
             yield MetadataResponse.MetadataResponseTopic(
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=asked.name or ""
+                error_code=absence_of(asked.name or ""),
+                name=asked.name or "",
+                is_internal=asked.name in INTERNAL_TOPICS,
+                topic_authorized_operations=operations,
             )
+
+
+def absence_of(name: str) -> ErrorCode:
+    """Why there is no such topic: it could be, or it could not."""
+    if name_problem(name) is not None:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _once(
@@ -145,7 +156,7 @@ def _once(
 
 
 def _topic(
-    topic: TopicInfo, version: int, seen: _Seen, operations: int
+    topic: TopicInfo, version: int, seen: ClusterSeen, operations: int
 ) -> MetadataResponse.MetadataResponseTopic:
     partitions = seen.image.topics.partitions_of(topic.topic_id)
     return MetadataResponse.MetadataResponseTopic(
@@ -158,7 +169,7 @@ def _topic(
 
 
 def _partition(
-    partition: PartitionInfo, version: int, seen: _Seen
+    partition: PartitionInfo, version: int, seen: ClusterSeen
 ) -> MetadataResponse.MetadataResponsePartition:
     error = seen.leader_error(partition, version)
     replicas, isr = partition.replicas, partition.isr

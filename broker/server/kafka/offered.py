@@ -5,14 +5,24 @@ What is not in this table is not advertised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
+from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
+from metaquorum.broker.server.kafka.describe import (
+    describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+)
+from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
+from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -33,6 +43,9 @@ class ClusterHandlers:
     def describe_cluster(self, request: Request, client: Client) -> object:
         return answer_describe_cluster(request.body, self._view(client.listener))
 
+    def describe_topic_partitions(self, request: Request, client: Client) -> object:
+        return answer_describe_topic_partitions(request.body, self._view(client.listener))
+
     def find_coordinator(self, request: Request, client: Client) -> object:
         """There is none: groups and transactions are not served."""
         body: FindCoordinatorRequest = request.body
@@ -48,8 +61,37 @@ class ClusterHandlers:
         return FindCoordinatorResponse(error_code=code, error_message=_NO_COORDINATOR, node_id=-1, port=-1)
 
 
-def broker_services(
-    cluster: ClusterHandlers, data: DataHandlers, image: Callable[[], MetadataImage]
+class SettingsHandlers:
+    """What is set, out of the image; a fenced broker answers with what it knew last, as in Kafka."""
+
+    def __init__(self, image: Callable[[], MetadataImage], own: OwnConfig) -> None:
+        self._image = image
+        self._own = own
+
+    def offered(self) -> Mapping[str, Offered]:
+        return {
+            "DescribeConfigs": Offered(0, 4, self._describe_configs),
+            "DescribeAcls": Offered(0, 3, self._out_of_image(describe_acls)),
+            "DescribeUserScramCredentials": Offered(
+                0, 0, self._out_of_image(describe_user_scram_credentials)
+            ),
+            "DescribeClientQuotas": Offered(0, 1, self._out_of_image(describe_client_quotas)),
+        }
+
+    def _describe_configs(self, request: Request, client: Client) -> object:
+        return describe_configs(request.body, request.header.version, self._image(), self._own)
+
+    def _out_of_image(self, describe: Callable[[Any, MetadataImage], object]) -> Handler:
+        return lambda request, client: describe(request.body, self._image())
+
+
+def offered_services(
+    cluster: ClusterHandlers,
+    data: DataHandlers,
+    log_dirs: LogDirHandlers,
+    settings: SettingsHandlers,
+    forwarder: Forwarder,
+    image: Callable[[], MetadataImage],
 ) -> Services:
     """Everything that this release's brokers offer."""
     offered = {
@@ -60,6 +102,10 @@ def broker_services(
         "FindCoordinator": Offered(0, 6, cluster.find_coordinator),
         "InitProducerId": Offered(0, 5, data.init_producer_id),
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),
+        "DescribeTopicPartitions": Offered(0, 0, cluster.describe_topic_partitions),
+        "DescribeLogDirs": Offered(0, 4, log_dirs.describe_log_dirs),
+        **settings.offered(),
+        **forwarder.offered(),
     }
     return Services(offered, lambda: features_of(image()))
 

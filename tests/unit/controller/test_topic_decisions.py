@@ -10,7 +10,6 @@ import pytest
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.placement import UsableBroker
-from metaquorum.controller.partitions.topic_names import colliding_name, name_problem
 from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MIGRATING, UNASSIGNED, ConfigResource, MetadataImage
@@ -29,6 +28,7 @@ from metaquorum.metadata.requests.common import (
     TopicResult,
     TopicsResponse,
 )
+from metaquorum.metadata.settings.topic_names import colliding_name, name_problem
 from metaquorum.storage.uuids import ZERO_UUID
 from tests.unit.controller.node_quorum import CLUSTER, image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition

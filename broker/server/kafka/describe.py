@@ -1,0 +1,149 @@
+"""What a broker tells of settings out of its image: entries, credentials and quotas, never a secret.
+
+Pure: the image is an argument.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from types import EllipsisType
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.settings.acls import filter_problem, list_acls
+from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
+from metaquorum.metadata.settings.scram import describe_users
+from metaquorum.runtime.kafka.forwarded.access import acl_filter
+from metaquorum.wire.messages import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+)
+
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+
+def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
+    """The entries that the filter means, by resource."""
+    wanted = acl_filter(body)
+    problem = filter_problem(wanted)
+    if problem is not None:
+        return DescribeAclsResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=problem)
+    found = sorted(
+        (acl for _, acl in list_acls(image, wanted)),
+        key=lambda acl: (*_resource(acl), acl.principal, acl.host, acl.operation, acl.permission_type),
+    )
+    return DescribeAclsResponse(
+        error_message="",
+        resources=tuple(
+            DescribeAclsResponse.DescribeAclsResource(
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=tuple(
+                    DescribeAclsResponse.AclDescription(
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=acl.operation,
+                        permission_type=acl.permission_type,
+                    )
+                    for acl in acls
+                ),
+            )
+            for (kind, name, pattern), acls in groupby(found, key=_resource)
+        ),
+    )
+
+
+def _resource(acl: Acl) -> tuple[int, str, int]:
+    return acl.resource_type, acl.resource_name, acl.pattern_type
+
+
+def describe_user_scram_credentials(
+    body: DescribeUserScramCredentialsRequest, image: MetadataImage
+) -> DescribeUserScramCredentialsResponse:
+    """Mechanisms and iterations of these users; of all, where the request names none (KIP-554)."""
+    names = [each.name for each in body.users or ()]
+    found = {each.user: each.iterations for each in describe_users(image, tuple(names))}
+    Result = DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+
+    def result(name: str) -> DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult:
+        if names.count(name) > 1:
+            text = f"the request names user {name} twice: name each user once"
+            return Result(user=name, error_code=ErrorCode.DUPLICATE_RESOURCE, error_message=text)
+        if name not in found:
+            text = f"user {name} has no SCRAM credentials: describe all users to see which have"
+            return Result(user=name, error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message=text)
+        return Result(
+            user=name,
+            error_message="",
+            credential_infos=tuple(
+                DescribeUserScramCredentialsResponse.CredentialInfo(
+                    mechanism=mechanism, iterations=iterations
+                )
+                for mechanism, iterations in found[name]
+            ),
+        )
+
+    return DescribeUserScramCredentialsResponse(
+        error_message="", results=tuple(map(result, dict.fromkeys(names or found)))
+    )
+
+
+def describe_client_quotas(
+    body: DescribeClientQuotasRequest, image: MetadataImage
+) -> DescribeClientQuotasResponse:
+    """The quotas of the entities that the components mean (KIP-546)."""
+    try:
+        wanted = QuotaFilter(parts=_filter(body), strict=body.strict)
+    except ApiError as error:
+        return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)
+    return DescribeClientQuotasResponse(
+        error_message="",
+        entries=tuple(
+            DescribeClientQuotasResponse.EntryData(
+                entity=tuple(
+                    DescribeClientQuotasResponse.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in entity
+                ),
+                values=tuple(
+                    DescribeClientQuotasResponse.ValueData(key=key, value=value)
+                    for key, value in quotas.items()
+                ),
+            )
+            for entity, quotas in describe_quotas(image, wanted)
+        ),
+    )
+
+
+def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | EllipsisType | None], ...]:
+    """Raises ApiError for components that do not go together."""
+    parts: dict[str, str | EllipsisType | None] = {}
+    for each in body.components:
+        kind = each.entity_type
+        if not kind or kind in parts:
+            text = f"{kind} is named twice: name it once" if kind else "an entity type is empty: name one"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        if kind not in {USER, CLIENT_ID, IP}:
+            text = f"{kind!r} is not an entity type: use {USER}, {CLIENT_ID} or {IP}"
+            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
+        parts[kind] = _match(each)
+    if IP in parts and len(parts) > 1:
+        text = "an ip is never combined with a user or a client-id: ask for them separately"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return tuple(parts.items())
+
+
+def _match(each: DescribeClientQuotasRequest.ComponentData) -> str | EllipsisType | None:
+    if each.match_type not in {_EXACT, _DEFAULT, _ANY}:
+        text = f"{each.match_type} is not a match: 0 takes one name, 1 the default, 2 any name"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if (each.match is None) == (each.match_type == _EXACT):
+        text = f"{each.entity_type}: match 0 needs a name, and the others take none"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    if each.match_type == _ANY:
+        return ...
+    return each.match

@@ -1,0 +1,73 @@
+"""What a broker hands on to the active controller, and what it answers when there is no answer in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from metaquorum.broker.server.published import Published
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.common import ControllerRequest
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.forwarding import forward
+from metaquorum.runtime.kafka.forwarded.call import Call
+from metaquorum.runtime.kafka.forwarded.table import FORWARDED, FORWARDED_BY_KEY, timeout_ms
+from metaquorum.runtime.kafka.services import Client, Offered
+from metaquorum.wire import codec
+from metaquorum.wire.codec import Request
+
+OWN_IMAGE_WAIT_S = 0.5
+"""How long an answer waits until this broker's image has what the controller did, so that a client that
+creates a topic finds it here."""
+
+
+class Forwarder:
+    """`controllers` finds the active controller."""
+
+    def __init__(self, controllers: AdminClient, *, node_id: int, published: Published) -> None:
+        self._controllers = controllers
+        self._node_id = node_id
+        self._published = published
+
+    def offered(self) -> Mapping[str, Offered]:
+        return {
+            name: Offered(api.min_version, api.max_version, self.handle) for name, api in FORWARDED.items()
+        }
+
+    async def handle(self, request: Request, client: Client) -> Any:
+        """The body of the answer: the controller's, or a refusal that says what to do."""
+        header = request.header
+        try:
+            answer = await forward(
+                self._controllers,
+                b"".join(codec.encode_request(header, request.body)),
+                broker_id=self._node_id,
+                principal=client.principal,
+                client_address=client.address,
+                by_token=client.by_token,
+                timeout_ms=timeout_ms(request.body),
+            )
+        except (ApiError, ClientError) as error:
+            return await self._refusal(request, client, error)
+        await self._published.reach(answer.offset, OWN_IMAGE_WAIT_S)
+        return codec.decode_response(header.api_key, header.version, answer.frame).body
+
+    async def _refusal(self, request: Request, client: Client, error: ApiError | ClientError) -> Any:
+        text = f"the active controller did not answer in time ({error}): ask again"
+        refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+
+        async def refuse(_: ControllerRequest) -> ApiError:
+            return refusal
+
+        call = Call(
+            version=request.header.version,
+            ask=refuse,
+            node_id=self._node_id,
+            wall_ms=time.time_ns() // 1_000_000,
+            image=self._published.image,
+            principal=client.principal,
+            address=client.address,
+            by_token=client.by_token,
+        )
+        return await FORWARDED_BY_KEY[request.header.api_key].handle(request.body, call)

@@ -1,0 +1,53 @@
+"""The Kafka services of a broker's process: each handler on the part of the process that it needs."""
+
+from __future__ import annotations
+
+from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.server.data.plane import DataPlane
+from metaquorum.broker.server.kafka.cluster import Viewpoint
+from metaquorum.broker.server.kafka.configs import OwnConfig
+from metaquorum.broker.server.kafka.data import DataHandlers
+from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
+from metaquorum.broker.server.published import Published
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.kafka.services import Services
+
+
+def broker_services(
+    config: NodeConfig,
+    cluster_id: str,
+    node: BrokerNode,
+    data: DataPlane,
+    published: Published,
+    *,
+    clock: Clock,
+    controllers: AdminClient,
+) -> Services:
+    """What the listeners of this broker serve. `controllers` finds the active one."""
+
+    def image() -> MetadataImage:
+        return published.image
+
+    def view(listener: str) -> Viewpoint:
+        found = node.read_image(now_ms=clock.monotonic_ms())
+        return Viewpoint(
+            image=None if isinstance(found, ApiError) else found[0],
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            listener=listener,
+        )
+
+    return offered_services(
+        ClusterHandlers(view),
+        DataHandlers(data.requests, image),
+        LogDirHandlers(data.requests, image),
+        SettingsHandlers(image, OwnConfig.of(config)),
+        Forwarder(controllers, node_id=config.node_id, published=published),
+        image,
+    )

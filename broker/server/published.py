@@ -1,0 +1,37 @@
+"""The newest image that a broker has published, and who waits for one that is as new as what they did."""
+
+from __future__ import annotations
+
+import asyncio
+
+from metaquorum.metadata.image import MetadataImage
+
+
+class Published:
+    """`image` is asked for at each request; `publish` wakes those who waited for it."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._waiting: dict[asyncio.Future[None], int] = {}
+
+    def publish(self, image: MetadataImage) -> None:
+        self.image = image
+        reached = image.provenance.offset
+        for future, offset in list(self._waiting.items()):
+            if offset <= reached and not future.done():
+                future.set_result(None)
+
+    async def reach(self, offset: int, timeout_s: float) -> bool:
+        """Whether everything below `offset` is in the image, or gets there within the time."""
+        if offset <= self.image.provenance.offset:
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = offset
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            return False
+        finally:
+            del self._waiting[future]
+        return True

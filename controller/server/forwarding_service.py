@@ -1,0 +1,100 @@
+"""The gRPC service for what clients ask brokers in Kafka's protocol and the active controller answers.
+
+Owns the way of a frame into the node's inbox and of its answer back. What a frame means is `runtime.kafka`'s.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from metaquorum.controller.server.voter_changes import VoterChanges
+from metaquorum.controller.settings.tokens import TokenSecret
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import KRAFT_VERSION
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
+from metaquorum.proto import forwarding_pb2 as pb
+from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
+from metaquorum.runtime.api.errors import Hints, error_to_pb
+from metaquorum.runtime.client.forwarding import NOT_LOOKED_AT
+from metaquorum.runtime.kafka.forwarded.call import Call
+from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
+from metaquorum.runtime.requests import WaitingRequests
+from metaquorum.wire import codec
+from metaquorum.wire.errors import DecodeError
+
+
+class _NotLookedAt(Exception):
+    """This node does not answer such requests now; nothing was done."""
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class ForwardingService(ForwardingServicer):
+    """`image` is this node's committed one, `static` what its file sets of brokers' keys, `token_key` the
+    secret of delegation tokens."""
+
+    def __init__(
+        self,
+        requests: WaitingRequests,
+        hints: Hints,
+        voter_changes: VoterChanges,
+        *,
+        image: Callable[[], MetadataImage],
+        static: Mapping[str, str],
+        token_key: str | None,
+    ) -> None:
+        self._requests = requests
+        self._hints = hints
+        self._voter_changes = voter_changes
+        self._image = image
+        self._static = static
+        self._token_hmac = None if token_key is None else TokenSecret(key=token_key).hmac_of
+
+    async def Forward(self, request: pb.ForwardRequest, context: Any) -> pb.ForwardResponse:
+        try:
+            asked = codec.decode_request(request.frame)
+        except DecodeError as error:
+            return self._refused(ApiError(ErrorCode.INVALID_REQUEST, f"the frame cannot be read: {error}"))
+        header = asked.header
+        api = FORWARDED_BY_KEY.get(header.api_key)
+        if api is None or not api.min_version <= header.version <= api.max_version:
+            text = f"API {header.api_key} version {header.version} is not forwarded: use a newer controller"
+            return self._refused(ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+        call = Call(
+            version=header.version,
+            ask=self._ask,
+            node_id=request.broker_id,
+            wall_ms=time.time_ns() // 1_000_000,
+            image=self._image(),
+            principal=request.principal,
+            address=request.client_address,
+            by_token=request.by_token,
+            static=self._static,
+            token_hmac=self._token_hmac,
+        )
+        try:
+            body = await api.handle(asked.body, call)
+        except _NotLookedAt as refusal:
+            return self._refused(refusal.error)
+        chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+        return pb.ForwardResponse(frame=b"".join(chunks), offset=self._image().provenance.offset)
+
+    async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+        if isinstance(request, UpdateFeaturesRequest) and [each.name for each in request.updates] == [
+            KRAFT_VERSION
+        ]:
+            answer: ControllerResponse | ApiError = await self._voter_changes.upgrade(request)
+        else:
+            answer = await self._requests.ask(request)
+        if isinstance(answer, ApiError) and answer.code in NOT_LOOKED_AT:
+            raise _NotLookedAt(answer)
+        return answer
+
+    def _refused(self, error: ApiError) -> pb.ForwardResponse:
+        return pb.ForwardResponse(error=error_to_pb(error, self._hints))

@@ -1,0 +1,103 @@
+"""One call of an API that the active controller answers: who calls, what is known, and how it is asked.
+
+Owns how the parts of a request meet their results. Handlers of this folder neither wait for anything but
+`Call.ask` nor read a clock by themselves: with an `ask` that refuses they make the refusal of their request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+from metaquorum.runtime.kafka.services import ANONYMOUS
+
+Answer = TypeVar("Answer")
+P = TypeVar("P")
+R = TypeVar("R", bound="Result")
+ZERO_ID = bytes(16)
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class Result(Protocol):
+    """The result of one part of a request."""
+
+    @property
+    def error(self) -> ErrorCode: ...
+
+    @property
+    def message(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """`ask` gives the controller's answer or its refusal. `principal`, `address`, `by_token`: the client's,
+    `node_id` is the broker's that it asked. `image` is as this node has it, `static` what its file sets,
+    `token_hmac` the secret of a token (None: there are no tokens here), `wall_ms` the Unix time."""
+
+    version: int
+    ask: Callable[[ControllerRequest], Awaitable[ControllerResponse | ApiError]]
+    node_id: int
+    wall_ms: int
+    image: MetadataImage
+    principal: str = ANONYMOUS
+    address: str = ""
+    by_token: bool = False
+    static: Mapping[str, str] = field(default_factory=dict)
+    token_hmac: Callable[[str], bytes] | None = None
+
+    async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:
+        """The answer, which must be of the kind that the request asks for."""
+        found = await self.ask(request)
+        if isinstance(found, ApiError | expected):
+            return found
+        text = f"{type(request).__name__} was answered with {type(found).__name__}: report this as a bug"
+        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+Outcome = tuple[int, str | None]
+"""The code of one part and its text; no text for a success."""
+
+
+class Parts(list[tuple[P, ApiError | None]]):
+    """The parts of a request in its order, each with the reason for which the controller is not asked."""
+
+    def asked(self) -> list[P]:
+        return [part for part, refusal in self if refusal is None]
+
+    def settled(self, results: Sequence[R] | ApiError) -> Iterator[tuple[P, Outcome, R | None]]:
+        """Every part with its code, its text and its result. `results`: those of `asked`, in that order."""
+        left = iter(() if isinstance(results, ApiError) else results)
+        for part, refusal in self:
+            error = results if refusal is None and isinstance(results, ApiError) else refusal
+            if error is not None:
+                yield part, (error.code, error.message), None
+            else:
+                result = next(left)
+                yield part, (result.error, result.message), result
+
+
+def once(parts: Iterable[P], key: Callable[[P], Hashable]) -> tuple[list[P], frozenset[Hashable]]:
+    """The first part with each key, and the keys that come more than once."""
+    first: dict[Hashable, P] = {}
+    found = list(parts)
+    for part in found:
+        first.setdefault(key(part), part)
+    counted = Counter(map(key, found))
+    return list(first.values()), frozenset(each for each, times in counted.items() if times > 1)
+
+
+def invalid(text: str) -> ApiError:
+    return ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def by_name(pairs: Iterable[tuple[str, P]]) -> dict[str, list[P]]:
+    """What belongs to each topic, in the order in which topics come."""
+    found: dict[str, list[P]] = {}
+    for name, part in pairs:
+        found.setdefault(name, []).append(part)
+    return found

@@ -1,0 +1,118 @@
+"""IncrementalAlterConfigs and AlterConfigs: changes of the configurations of topics, brokers and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
+from metaquorum.metadata.requests.settings import (
+    AlterConfigsRequest as Change,
+)
+from metaquorum.metadata.requests.settings import (
+    ConfigChange,
+    ConfigOp,
+    OpKind,
+    SettingResult,
+    SettingsResponse,
+)
+from metaquorum.metadata.settings.broker_keys import broker_key
+from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS
+from metaquorum.runtime.kafka.forwarded.call import Call, Outcome, Parts, invalid, once
+from metaquorum.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+_KINDS = {kind.value: kind for kind in OpKind}
+Resource = IncrementalAlterConfigsRequest.AlterConfigsResource | AlterConfigsRequest.AlterConfigsResource
+
+
+async def incremental_alter_configs(
+    body: IncrementalAlterConfigsRequest, call: Call
+) -> IncrementalAlterConfigsResponse:
+    outcomes = await _altered(body.resources, [_changes(each) for each in body.resources], body, call)
+    return IncrementalAlterConfigsResponse(
+        responses=tuple(
+            IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, (code, message) in outcomes
+        )
+    )
+
+
+async def alter_configs(body: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+    """What is not named goes back to its default."""
+    outcomes = await _altered(body.resources, [_replacement(each) for each in body.resources], body, call)
+    return AlterConfigsResponse(
+        responses=tuple(
+            AlterConfigsResponse.AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, (code, message) in outcomes
+        )
+    )
+
+
+def _changes(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ConfigChange | ApiError:
+    ops = []
+    for each in resource.configs:
+        kind = _KINDS.get(each.config_operation)
+        if kind is None:
+            text = f"{each.config_operation} cannot change {each.name}"
+            return invalid(f"{text}: 0 sets, 1 deletes, 2 appends, 3 subtracts")
+        ops.append(ConfigOp(kind=kind, name=each.name, value=each.value))
+    return ConfigChange(resource=_resource(resource), ops=tuple(ops))
+
+
+def _replacement(resource: AlterConfigsRequest.AlterConfigsResource) -> ConfigChange | ApiError:
+    ops = tuple(ConfigOp(kind=OpKind.SET, name=each.name, value=each.value) for each in resource.configs)
+    return ConfigChange(resource=_resource(resource), ops=ops, replaces=True)
+
+
+def _resource(resource: Resource) -> ConfigResource:
+    return ConfigResource(resource.resource_type, resource.resource_name)
+
+
+async def _altered(
+    resources: Sequence[Resource],
+    changes: Sequence[ConfigChange | ApiError],
+    body: IncrementalAlterConfigsRequest | AlterConfigsRequest,
+    call: Call,
+) -> list[tuple[Resource, Outcome]]:
+    _, twice = once(resources, _resource)
+    parts: Parts[tuple[Resource, ConfigChange | ApiError]] = Parts()
+    for resource, change in zip(resources, changes, strict=True):
+        refusal = change if isinstance(change, ApiError) else _refusal(change, call)
+        if _resource(resource) in twice:
+            refusal = invalid("the request names this resource twice: name it once")
+        parts.append(((resource, change), refusal))
+    results: tuple[SettingResult, ...] | ApiError = ()
+    if asked := parts.asked():
+        wanted = tuple(change for _, change in asked if isinstance(change, ConfigChange))
+        answer = await call.answer(Change(changes=wanted, validate_only=body.validate_only), SettingsResponse)
+        results = answer if isinstance(answer, ApiError) else answer.results
+    return [(resource, outcome) for (resource, _), outcome, _ in parts.settled(results)]
+
+
+def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
+    """As in Kafka, a broker's configuration is changed through that broker, and what it reads from its file
+    only is not a change that can be made."""
+    if change.resource.resource_type != BROKER_RESOURCE:
+        return None
+    name = change.resource.name
+    if name and name != str(call.node_id):
+        return invalid(f"this is broker {call.node_id}, not {name}: ask that broker")
+    for op in change.ops:
+        if op.name in KAFKA_KEYS and broker_key(op.name) is None:
+            return invalid(f"{op.name} does not change while a broker runs: set it in each broker's file")
+    return None

@@ -1,0 +1,56 @@
+"""The APIs that the active controller answers: versions, and the handler of each.
+
+A broker forwards them; what is not in this table is not forwarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from metaquorum.runtime.kafka.forwarded import access, cluster, configs, partitions, tokens, topics
+from metaquorum.runtime.kafka.forwarded.call import Call
+from metaquorum.wire.apis import API_BY_NAME
+
+DEFAULT_TIMEOUT_MS = 30_000
+"""For requests that bring none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """One API. `handle` makes the answer to a request's body."""
+
+    min_version: int
+    max_version: int
+    handle: Callable[[Any, Call], Awaitable[Any]]
+
+
+FORWARDED: dict[str, Forwarded] = {
+    "CreateTopics": Forwarded(0, 7, topics.create_topics),
+    "DeleteTopics": Forwarded(0, 6, topics.delete_topics),
+    "CreatePartitions": Forwarded(0, 3, topics.create_partitions),
+    "AlterConfigs": Forwarded(0, 2, configs.alter_configs),
+    "IncrementalAlterConfigs": Forwarded(0, 1, configs.incremental_alter_configs),
+    "ElectLeaders": Forwarded(0, 2, partitions.elect_leaders),
+    "AlterPartitionReassignments": Forwarded(0, 1, partitions.alter_partition_reassignments),
+    "ListPartitionReassignments": Forwarded(0, 0, partitions.list_partition_reassignments),
+    "DescribeQuorum": Forwarded(0, 2, cluster.describe_quorum),
+    "UpdateFeatures": Forwarded(0, 2, cluster.update_features),
+    "UnregisterBroker": Forwarded(0, 0, cluster.unregister_broker),
+    "CreateAcls": Forwarded(0, 3, access.create_acls),
+    "DeleteAcls": Forwarded(0, 3, access.delete_acls),
+    "AlterUserScramCredentials": Forwarded(0, 0, access.alter_user_scram_credentials),
+    "AlterClientQuotas": Forwarded(0, 1, access.alter_client_quotas),
+    "CreateDelegationToken": Forwarded(0, 3, tokens.create_delegation_token),
+    "RenewDelegationToken": Forwarded(0, 2, tokens.renew_delegation_token),
+    "ExpireDelegationToken": Forwarded(0, 2, tokens.expire_delegation_token),
+    "DescribeDelegationToken": Forwarded(0, 3, tokens.describe_delegation_token),
+}
+FORWARDED_BY_KEY = {API_BY_NAME[name].key: each for name, each in FORWARDED.items()}
+
+
+def timeout_ms(body: Any) -> int:
+    """How long a request may take; a client that says nothing, or nonsense, waits as long as by default."""
+    asked = getattr(body, "timeout_ms", DEFAULT_TIMEOUT_MS)
+    return asked if asked > 0 else DEFAULT_TIMEOUT_MS

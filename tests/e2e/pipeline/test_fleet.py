@@ -7,37 +7,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-pytest.importorskip("pyspark")
 
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.job import ingest
-from metaquorum.pipeline.session import SessionError, require_java, spark_session
-from tests.e2e.pipeline_page import PAGE, blocks, printed, rewritten, views
+from tests.e2e.pipeline.conftest import Ingested
+from tests.e2e.pipeline.page import PAGE, blocks, printed, rewritten, views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    try:
-        require_java()
-    except SessionError as error:
-        pytest.skip(str(error))
-    session = spark_session("local[2]", extra={"spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
 
 
 class Fleet:
@@ -165,13 +151,8 @@ def test_damage_is_told_where_it_was_made(spark: SparkSession, fleet: Fleet) -> 
 
 
 @pytest.mark.shared_data
-def test_every_query_of_the_page_prints_what_stands_there(
-    spark: SparkSession, shared_data: Path, tmp_path: Path
-) -> None:
-    ingest(
-        spark, [str(shared_data / "kafka-3.7" / "controller-3000"), str(shared_data / "kraft-wild")], tmp_path
-    )
-    views(spark, tmp_path)
+def test_every_query_of_the_page_prints_what_stands_there(spark: SparkSession, recorded: Ingested) -> None:
+    views(spark, recorded.out)
     page = PAGE.read_text()
     if os.environ.get("METAQUORUM_REWRITE_DOCS"):
         PAGE.write_text(rewritten(spark, page))

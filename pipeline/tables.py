@@ -13,61 +13,30 @@ is the UTC day of `from_time`, `time` or `timestamp`; of damage and files that o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
+from metaquorum.pipeline.columns import (
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    EVENT,
+    INT,
+    INTERVAL,
+    INTS,
+    LONG,
+    LONGS,
+    STRING,
+    STRINGS,
+    TIME,
+    Column,
+    Table,
+)
+from metaquorum.pipeline.columns import make_table as _table
+from metaquorum.pipeline.derived_tables import DERIVED
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-STRING, INT, LONG, DOUBLE, BOOLEAN = "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN"
-TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STRING>", "ARRAY<BIGINT>"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its name, its type as Spark writes it, what it says."""
-
-    name: str
-    type: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One table. `key` orders its rows within a cluster and is unique there."""
-
-    name: str
-    meaning: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-
-    @property
-    def column_names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
-
-_CLUSTER = Column("cluster", STRING, "cluster id of meta.properties (partition column)")
-_DATE = Column("date", DATE, "UTC day (partition column)")
-_INTERVAL = (
-    Column("from_offset", LONG, "offset of the record that made this state"),
-    Column("from_time", TIME, "when: the timestamp of its batch"),
-    Column("to_offset", LONG, "offset of the record that made the next state; null: ongoing"),
-    Column("to_time", TIME, "when the state ended; null: ongoing"),
-    Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
-    Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
-)
-_EVENT = (
-    Column("offset", LONG, "offset of the record that says so"),
-    Column("time", TIME, "timestamp of its batch"),
-    Column("epoch", INT, "the quorum's leader epoch"),
-)
-
-
-def _table(name: str, meaning: str, key: tuple[str, ...], *columns: Column) -> Table:
-    return Table(name, meaning, key, (_CLUSTER, *columns, _DATE))
-
 
 RECORDS = _table(
     "records",
@@ -154,7 +123,7 @@ QUORUM_EPOCHS = _table(
         INT,
         "epochs between the previous one and this: elections without a winner; null: unknown",
     ),
-    *_INTERVAL,
+    *INTERVAL,
 )
 BROKER_SESSIONS = _table(
     "broker_sessions",
@@ -168,7 +137,7 @@ BROKER_SESSIONS = _table(
     Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
     Column("ended_by", STRING, "type of the record that ended it; null: ongoing"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 PARTITION_STATES = _table(
     "partition_states",
@@ -194,7 +163,7 @@ PARTITION_STATES = _table(
         "directories reassignment recovery elr epoch, joined by commas; null: comes from a snapshot",
     ),
     Column("removed", BOOLEAN, "true: the state ended because the topic was deleted"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 TOPICS = _table(
     "topics",
@@ -203,7 +172,7 @@ TOPICS = _table(
     Column("topic", STRING, "name"),
     Column("topic_id", STRING, "id; a topic that is created again has another"),
     Column("partitions", INT, "partitions at the end of its life or of the log"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 CONFIGS = _table(
     "configs",
@@ -213,13 +182,13 @@ CONFIGS = _table(
     Column("resource", STRING, "topic name or broker id; <default>: every broker"),
     Column("name", STRING, "the key"),
     Column("value", STRING, "the value"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 LOG_DIR_EVENTS = _table(
     "log_dir_events",
     "log directories of brokers: found, lost, and replicas that moved between them",
     ("offset", "broker_id", "event", "directory_id", "from_directory_id"),
-    *_EVENT,
+    *EVENT,
     Column("broker_id", INT, "broker"),
     Column("directory_id", STRING, "the directory (of a move: the one it went to)"),
     Column(
@@ -241,7 +210,7 @@ VIOLATIONS = _table(
     Column("severity", STRING, "error: a bug of the program that wrote the log; warning: a state to look at"),
     Column("where", STRING, "entity path, as in topic/orders/7"),
     Column("found", STRING, "what was found"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 FAILOVERS = _table(
     "failovers",
@@ -256,7 +225,7 @@ FAILOVERS = _table(
     Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
     Column("unclean", BOOLEAN, "the new leader was not in sync"),
     Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: no end seen"),
-    *_INTERVAL,
+    *INTERVAL,
 )
 AVAILABILITY = _table(
     "availability",
@@ -326,6 +295,7 @@ TABLES: dict[str, Table] = {
         VIOLATIONS,
         FAILOVERS,
         AVAILABILITY,
+        *DERIVED,
     )
 }
 PARTITION_COLUMNS = ("cluster", "date")

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from metaquorum.pipeline.columns import TIME
 from metaquorum.pipeline.ingest.layout import DATA, LayoutError, load_manifest
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.folder import Folder
-from metaquorum.pipeline.tables import TABLES, TIME, arrow_schema
+from metaquorum.pipeline.tables import TABLES, arrow_schema
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import StorageError
 

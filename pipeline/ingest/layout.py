@@ -30,7 +30,7 @@ from metaquorum.pipeline.logs.damage import DamageRow
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.errors import FileMissingError, StorageError
 
-FORMAT = 5
+FORMAT = 6
 KEPT_VERSIONS = 2
 """The number of versions that are kept, so that a reader that opened the one before can finish."""
 DATA, STATE, VERSIONS, RUNS = "_data", "_state", "_versions", "_runs"

@@ -17,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaquorum.pipeline.arrow.base import TIME_TYPE, times
+from metaquorum.pipeline.columns import Table
 from metaquorum.pipeline.ingest.layout import DATA, WrittenFile, escape
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.stores.remote import in_one_line
-from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, Table, arrow_schema
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
 
 MAX_OPEN_FILES = 48
 _EPOCH_DAY = datetime.date(1970, 1, 1)

@@ -9,7 +9,7 @@ tail of the log that was never committed, and is replaced later, leaves nothing 
 from __future__ import annotations
 
 from metaquorum.metadata.errors import ReplayError
-from metaquorum.metadata.features import METADATA_VERSION
+from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import LeaderChangeMessage, UnknownControlRecord
@@ -147,17 +147,21 @@ class ClusterReplay:
         """The next batch of the log and its records. One that does not start where the last ended is taken
         all the same: the caller tells of the gap."""
         header = batch.header
-        moment = self._moment = self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
+        last, moment = self._moment, self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
+        self._moment = moment
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
-        self._told.time_passes(moment, idle=idle)
+        self._told.time_passes(last, moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
         elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
             for at in records:
                 self._quorum.control(at.record)
+                if isinstance(at.record, LeaderChangeMessage):
+                    level = self._engine.builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
+                    self._told.elected(at.record, header.leader_epoch, last, moment, level)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}
@@ -231,8 +235,8 @@ class ClusterReplay:
         for topic_id, offset in touched.removed.items():
             if topic_id in self._topics.names and topic_id not in self._engine.builder.topics.by_id:
                 self._remove_topic(topic_id, moment.at(offset))
-        if touched.brokers and self._coverage.is_known:
-            self._told.brokers_changed(ran, moment)
+        if self._coverage.is_known:
+            self._told.nodes_changed(self._engine.builder, touched, ran, moment)
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
         level = self._engine.builder.finalized.get(METADATA_VERSION, 0)
@@ -253,6 +257,8 @@ class ClusterReplay:
                 self._told.stranger(broker_id, record, there)
                 continue
             self._question.broker(broker_id, before, now)
+            if self._coverage.is_known:
+                self._told.broker_changed(broker_id, before, now, record, there)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed()
             if before is not None or self._coverage.is_known:
@@ -295,6 +301,7 @@ class ClusterReplay:
             if before is now:
                 continue
             if is_known:
+                self._told.partition_changed(key, before, now, moment)
                 sound = is_plainly_sound(now) and self._active.carry(now)
                 if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
                     self._question.partitions.add(key)
@@ -321,9 +328,7 @@ class ClusterReplay:
         name = self._topics.name(topic_id)
         gone = self._partitions.topic_removed(topic_id, name, moment)
         for info in gone:
-            key = (info.topic_id, info.index)
-            self._failovers.removed(key, moment)
-            self._availability.removed(key)
+            self._told.partition_removed(info, moment)
         self._topics.removed(topic_id, len(gone), moment)
         if self._violations.broken:
             self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}

@@ -24,6 +24,8 @@ class Touched:
         self.partitions: dict[tuple[bytes, int], int] = {}
         self.brokers: dict[int, tuple[int, Any]] = {}
         """Broker id: offset and record."""
+        self.controllers: dict[int, int] = {}
+        self.features: dict[str, int] = {}
         self.topics: dict[bytes, tuple[int, str]] = {}
         self.removed: dict[bytes, int] = {}
         self.configs: dict[ConfigResource, dict[str, int]] = {}
@@ -32,6 +34,7 @@ class Touched:
     def clear(self) -> None:
         """Forgets the keys, not the open transaction."""
         self.partitions, self.brokers, self.topics, self.removed, self.configs = {}, {}, {}, {}, {}
+        self.controllers, self.features = {}, {}
 
     def add(self, records: Iterable[DecodedRecord]) -> None:
         """Takes the records of one batch."""
@@ -78,6 +81,10 @@ class Touched:
                 self.brokers[record.broker_id] = (offset, record)
             case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
                 self.brokers[record.id] = (offset, record)
+            case r.ControllerRecord():
+                self.controllers[record.controller_id] = offset
+            case r.FeatureLevelRecord():
+                self.features[record.name] = offset
             case r.TopicRecord(name=name, topic_id=topic_id):
                 self.topics[topic_id] = (offset, name)
             case r.RemoveTopicRecord(topic_id=topic_id):

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-from metaquorum.metadata.image import MetadataImage, PartitionInfo
+from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
+from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import StateError
@@ -19,10 +21,15 @@ from metaquorum.pipeline.intervals.tables.availability import Availability
 from metaquorum.pipeline.intervals.tables.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
 from metaquorum.pipeline.intervals.tables.coverage import CoverageRows
 from metaquorum.pipeline.intervals.tables.failovers import Failovers, is_unclean
+from metaquorum.pipeline.intervals.tables.ids import BrokerIds
+from metaquorum.pipeline.intervals.tables.incidents import Incidents
 from metaquorum.pipeline.intervals.tables.partitions import PartitionStates
+from metaquorum.pipeline.intervals.tables.placement import BrokerShares
 from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs
 from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
+from metaquorum.pipeline.intervals.tables.upgrades import Upgrades
 from metaquorum.pipeline.intervals.tables.violations import Violations
+from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text
 
 RowsByTable = dict[str, list[Row]]
@@ -43,14 +50,21 @@ class Trackers:
         self.availability = Availability(self.brokers.racks)
         self.failovers = Failovers(self.availability)
         self.violations = Violations()
+        self.incidents = Incidents(self.configs, self.brokers)
+        self.upgrades = Upgrades()
+        self.placement = BrokerShares()
+        self.ids = BrokerIds()
         self.silence = Silence()
 
-    def time_passes(self, moment: Moment, *, idle: bool) -> None:
-        """The next batch is that at `moment`, one NoOpRecord if `idle`."""
+    def time_passes(self, last: Moment, moment: Moment, *, idle: bool) -> None:
+        """The next batch is that at `moment`, one NoOpRecord if `idle`; `last` is the batch before."""
         silent = self.silence.ends(moment.now_ms, idle=idle)
         if silent:
             self.failovers.lose(moment._replace(time_ms=self.coverage.last_ms))
             self.coverage.unobserved(moment)
+            self.incidents.silent(last, moment)
+        if self.coverage.is_known:
+            self.placement.passes(moment, self.brokers.registrations)
         if not self.coverage.is_known:
             self.availability.pass_over(moment.now_ms)
         elif silent:
@@ -58,9 +72,62 @@ class Trackers:
         else:
             self.availability.advance(moment.now_ms)
 
-    def brokers_changed(self, ran: frozenset[int], moment: Moment) -> None:
-        """Brokers changed; `ran` were unfenced and not leaving before. Whether any runs, and whether the last
-        one left in order."""
+    def broker_changed(
+        self,
+        broker_id: int,
+        before: BrokerRegistration | None,
+        now: BrokerRegistration | None,
+        record: object,
+        moment: Moment,
+    ) -> None:
+        """What a batch left of a broker, where the state is known."""
+        self.incidents.broker(broker_id, before, now, record, moment)
+        self.upgrades.node(broker_id, now, moment)
+        if now is None:
+            self.ids.gone(broker_id, moment)
+        elif before is None or before.epoch != now.epoch:
+            self.ids.registered(now, moment)
+
+    def partition_changed(
+        self, key: tuple[bytes, int], before: PartitionInfo | None, now: PartitionInfo, moment: Moment
+    ) -> None:
+        """A partition appeared or changed, where the state is known."""
+        self.placement.partition(before, now)
+        if before is not None:
+            self.incidents.partition(key, before, now, moment)
+
+    def partition_removed(self, info: PartitionInfo, moment: Moment) -> None:
+        """A partition's topic was deleted."""
+        key = (info.topic_id, info.index)
+        self.failovers.removed(key, moment)
+        self.availability.removed(key)
+        self.incidents.removed(key, moment.now_ms)
+        if self.coverage.is_known:
+            self.placement.partition(info, None)
+
+    def nodes_changed(
+        self, builder: ImageBuilder, touched: Touched, ran: frozenset[int], moment: Moment
+    ) -> None:
+        """What a batch left of brokers as a whole and of levels, where the state is known; `ran` were active
+        before."""
+        if touched.brokers:
+            self._brokers_changed(ran, moment)
+            level = builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
+            self.incidents.batch_ends(moment, level)
+        for node_id, offset in touched.controllers.items():
+            self.upgrades.node(node_id, builder.controllers.get(node_id), moment.at(offset))
+        for name, offset in touched.features.items():
+            self.upgrades.feature(name, builder.finalized.get(name), moment.at(offset))
+
+    def elected(
+        self, record: LeaderChangeMessage, epoch: int, last: Moment, moment: Moment, metadata_version: int
+    ) -> None:
+        """The quorum elected a leader; `last` is the batch before."""
+        if self.coverage.is_known:
+            self.incidents.elected(record, epoch, moment, last, metadata_version)
+
+    def _brokers_changed(self, ran: frozenset[int], moment: Moment) -> None:
+        """Whether any broker runs, and whether the last one left in order."""
         registered = self.brokers.registrations
         if any(at.is_active for at in registered.values()):
             self.availability.switched_on()
@@ -103,13 +170,18 @@ class Trackers:
         """The state at `moment` is that of a snapshot, and was not known before."""
         self.coverage.learn(moment)
         self.quorum.learn(image.provenance.epoch, moment)
-        self.brokers.learn(dict(image.brokers.items()), moment)
+        brokers = dict(image.brokers.items())
+        self.brokers.learn(brokers, moment)
+        self.incidents.learn(brokers, moment)
+        self.ids.learn(brokers, moment)
+        self.upgrades.learn(image.features.finalized, [*brokers.items(), *image.controllers.items()], moment)
         infos = [info for topic in image.topics.all() for info in image.topics.partitions_of(topic.topic_id)]
         names = {topic.topic_id: topic.name for topic in image.topics.all()}
         self.configs.learn(image.configs.items_sorted(), moment)
         name = self._names()
         self.topics.learn(names, moment, self._partitions_of)
         self.partitions.learn(infos, moment, name)
+        self.placement.learn(infos, moment)
         self.availability.pass_over(moment.now_ms)
         for info in infos:
             min_isr = self.configs.min_isr(names[info.topic_id])
@@ -123,7 +195,11 @@ class Trackers:
         """The records break off at `moment`: no one saw how what was so then ended."""
         self.coverage.breaks_off(moment)
         self.quorum.lose(moment)
+        self.placement.lose(self.brokers.registrations)
         self.brokers.lose(moment)
+        self.incidents.lose(moment)
+        self.upgrades.lose(moment)
+        self.ids.lose(moment)
         self.directories.lose()
         self.configs.lose(moment)
         self.failovers.lose(moment)
@@ -154,6 +230,10 @@ class Trackers:
             "log_dir_events": self.directories.take(),
             "failovers": self.failovers.take(),
             "violations": self.violations.take(),
+            "incidents": self.incidents.take(),
+            "upgrades": self.upgrades.take(),
+            "placement": self.placement.take(),
+            "ids": self.ids.take(),
         }
 
     def open_rows(self, end_offset: int) -> RowsByTable:
@@ -167,6 +247,10 @@ class Trackers:
             "configs": self.configs.open_rows(),
             "failovers": self.failovers.open_rows(),
             "violations": self.violations.open_rows(),
+            "incidents": self.incidents.open_rows(self.clock.now_ms),
+            "upgrades": self.upgrades.open_rows(),
+            "placement": self.placement.open_rows(self.brokers.registrations),
+            "ids": self.ids.open_rows(),
         }
 
     def save(self, timestamp_ms: int) -> dict[str, Any]:
@@ -182,6 +266,10 @@ class Trackers:
             "availability": self.availability.save(),
             "failovers": self.failovers.save(),
             "violations": self.violations.save(),
+            "incidents": self.incidents.save(),
+            "upgrades": self.upgrades.save(),
+            "placement": self.placement.save(),
+            "ids": self.ids.save(),
             "silence": self.silence.save(),
         }
 
@@ -198,6 +286,10 @@ class Trackers:
             self.availability.load(saved["availability"])
             self.failovers.load(saved["failovers"])
             self.violations.load(saved["violations"])
+            self.incidents.load(saved["incidents"])
+            self.upgrades.load(saved["upgrades"])
+            self.placement.load(saved["placement"], self.partitions.all())
+            self.ids.load(saved["ids"])
             self.silence.load(saved["silence"])
             return int(saved["timestamp_ms"])
         except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:

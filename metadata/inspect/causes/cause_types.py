@@ -5,13 +5,14 @@ Owns no rule. Knows steps and the feed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
-from metaquorum.metadata.inspect.changes.change_steps import NOOP_LEVEL, BrokerStory, Place
-from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
+from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.metadata.inspect.changes.change_steps import NOOP_LEVEL, BatchChanges, BrokerStory, Place
 from metaquorum.metadata.inspect.log.points import utc_text
 
 __all__ = ["NOOP_LEVEL", "SHUTDOWN_LEVEL", "SPLIT_MS", "Cause", "Scene", "cannot_tell", "ids"]
@@ -35,12 +36,38 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool = True
 
 
+class LogSoFar(Protocol):
+    """What the log said up to a batch, this one included: ChangeFeed, or another reader of the whole log."""
+
+    @property
+    def stories(self) -> Mapping[int, BrokerStory]:
+        """What the log last said about each broker."""
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerRegistration]:
+        """The brokers that are registered."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the state is known, or only what records say by themselves."""
+
+    @property
+    def metadata_version(self) -> int:
+        """The level in force."""
+
+    def topic_config(self, topic: str, key: str) -> str | None:
+        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+
+    def ask_before(self, from_ms: int | None = None) -> None:
+        """A rule did not find what may be before the first batch; only from a time on would it matter."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a rule may look at besides the step: the batch, and the feed that has just applied it."""
+    """What a rule may look at besides the step: the batch, and the reader that has just applied it."""
 
     batch: BatchChanges
-    feed: ChangeFeed
+    feed: LogSoFar
 
     def story(self, broker_id: int) -> BrokerStory:
         """What the log last said about a broker."""

@@ -85,6 +85,14 @@ class Configs:
         looked at: which one counts would depend on the leader."""
         return self._min_isr.get(topic, self._default)
 
+    def setting(self, topic: str, name: str) -> str | None:
+        """A topic's own value, else the one for all brokers; None: the log has neither."""
+        for kind, resource in ((TOPIC_RESOURCE, topic), (BROKER_RESOURCE, "")):
+            found = self._rows.open.get((kind, resource, name))
+            if found is not None:
+                return str(found.value[3])
+        return None
+
     def changed(
         self,
         resource: ConfigResource,

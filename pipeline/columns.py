@@ -1,0 +1,56 @@
+"""What a table and a column are, their types as Spark writes them, and the columns that most tables share.
+
+Owns no table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STRING, INT, LONG, DOUBLE, BOOLEAN = "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN"
+TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STRING>", "ARRAY<BIGINT>"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its type as Spark writes it, what it says."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table. `key` orders its rows within a cluster and is unique there."""
+
+    name: str
+    meaning: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+CLUSTER = Column("cluster", STRING, "cluster id of meta.properties (partition column)")
+DATE_COLUMN = Column("date", DATE, "UTC day (partition column)")
+INTERVAL = (
+    Column("from_offset", LONG, "offset of the record that made this state"),
+    Column("from_time", TIME, "when: the timestamp of its batch"),
+    Column("to_offset", LONG, "offset of the record that made the next state; null: ongoing"),
+    Column("to_time", TIME, "when the state ended; null: ongoing"),
+    Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
+    Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
+)
+EVENT = (
+    Column("offset", LONG, "offset of the record that says so"),
+    Column("time", TIME, "timestamp of its batch"),
+    Column("epoch", INT, "the quorum's leader epoch"),
+)
+
+
+def make_table(name: str, meaning: str, key: tuple[str, ...], *columns: Column) -> Table:
+    """A table with the partition columns around its own."""
+    return Table(name, meaning, key, (CLUSTER, *columns, DATE_COLUMN))

@@ -1,0 +1,74 @@
+"""Where each broker id ran: hosts, rack and log directories of its registrations, as long as they stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from metaquorum.metadata.image import BrokerRegistration
+from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
+from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.storage.uuids import uuid_to_text
+
+Home = tuple[tuple[str, ...], str | None, tuple[str, ...]]
+"""Hosts, rack, log directories."""
+_PARTS = ("hosts", "rack", "directories")
+
+
+class BrokerIds:
+    """Rows of `ids`."""
+
+    def __init__(self) -> None:
+        self._rows: Intervals[int] = Intervals()
+        self._last: dict[int, tuple[Home, bytes]] = {}
+        """Where each id ran last, and its process; also of brokers that are gone."""
+        self._processes: dict[int, int] = {}
+
+    def registered(self, now: BrokerRegistration, moment: Moment, *, known: bool = True) -> None:
+        """A registration, or a broker in a snapshot."""
+        home, (last, process) = _home(now), self._last.get(now.broker_id, (None, b""))
+        self._last[now.broker_id] = (home, now.incarnation_id)
+        if home == last and now.broker_id in self._rows.open:
+            self._processes[now.broker_id] += process != now.incarnation_id
+            return
+        self._rows.end(now.broker_id, moment, self._processes.get(now.broker_id, 0))
+        moved = None if last is None else _differences(last, home)
+        self._rows.start(now.broker_id, (now.broker_id, *home, moved), moment, known=known)
+        self._processes[now.broker_id] = 1
+
+    def gone(self, broker_id: int, moment: Moment) -> None:
+        """The broker is not registered any more."""
+        self._rows.end(broker_id, moment, self._processes.get(broker_id, 0))
+
+    def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
+        """The brokers of a snapshot: directories that failed since they registered are not among theirs."""
+        for _, registration in sorted(brokers.items()):
+            self.registered(registration, moment, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        """No one saw what came after `moment`."""
+        self._rows.lose(moment, lambda broker_id: (self._processes[broker_id],))
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self) -> list[Row]:
+        return self._rows.open_rows(lambda broker_id: (self._processes[broker_id],))
+
+    def save(self) -> Any:
+        return [self._rows.save(), list(self._last.items()), list(self._processes.items())]
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved[0])
+        self._last = {broker_id: tuples(at) for broker_id, at in saved[1]}
+        self._processes = dict(saved[2])
+
+
+def _home(at: BrokerRegistration) -> Home:
+    hosts = tuple(sorted({endpoint.host for endpoint in at.endpoints}))
+    return hosts, at.rack, tuple(sorted(uuid_to_text(directory) for directory in at.directories))
+
+
+def _differences(last: Home, home: Home) -> str:
+    """Names of what differs, joined by commas; empty for a broker that is back where it was."""
+    return ",".join(part for part, was, now in zip(_PARTS, last, home, strict=True) if was != now)

@@ -1,0 +1,343 @@
+"""What went wrong, one row each: brokers that could not serve, lost directories, the quorum's leaders.
+
+Owns the attribution of hurt partitions to what hurt them. The causes are those of `metaquorum log why`, by
+its own rules. A controller may take the leaderships in batches before the one that fences the broker, so a
+loss waits for its incident as long as those rules look back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
+from metaquorum.metadata.inspect.causes.broker_causes import fence_cause
+from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
+from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.changes.change_steps import (
+    BatchChanges,
+    BrokerStep,
+    BrokerStory,
+    PartitionStep,
+)
+from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.pipeline.derived_tables import (
+    BROKER_OUT,
+    DIRECTORY_LOST,
+    LEADER_CHANGED,
+    QUORUM_SILENT,
+    RETURNED,
+    UNREGISTERED,
+)
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.tables.brokers import BrokerSessions
+from metaquorum.pipeline.intervals.tables.settings import Configs
+
+PartitionKey = tuple[bytes, int]
+
+
+class _Incident(msgspec.Struct, array_like=True):
+    """One that is not over. `directories` are those that were lost; none where the broker itself is out."""
+
+    what: str
+    broker_id: int
+    cause: str | None
+    from_offset: int
+    from_ms: int | None
+    known: bool
+    directories: list[bytes] = []
+    partitions: int = 0
+    leaders: int = 0
+    leaderless: int = 0
+    leaderless_ms: int | None = None
+
+
+class _Loss(NamedTuple):
+    """A broker that lost a leadership or its place in an ISR. `led` and `is_moved_off` are about the former:
+    the latter as the rules see a fence that is written in several batches."""
+
+    now_ms: int
+    broker_id: int
+    key: PartitionKey
+    led: bool
+    leaderless: bool
+    directory: bytes | None
+
+
+class LogWords:
+    """What the rules of causes may ask of the log: it is read on from batch to batch."""
+
+    def __init__(self, configs: Configs, brokers: Mapping[int, BrokerRegistration]) -> None:
+        self.stories: dict[int, BrokerStory] = {}
+        self.brokers = brokers
+        self.metadata_version = 0
+        self.is_known = True
+        self._configs = configs
+
+    def topic_config(self, topic: str, key: str) -> str | None:
+        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        return self._configs.setting(topic, key)
+
+    def ask_before(self, from_ms: int | None = None) -> None:
+        """Nothing before the log's beginning can be read."""
+
+
+class Incidents:
+    """Rows of `incidents`, told where the state is known."""
+
+    def __init__(self, configs: Configs, sessions: BrokerSessions) -> None:
+        self._configs, self._sessions = configs, sessions
+        self._words = LogWords(configs, sessions.registrations)
+        self._directories: dict[int, list[int]] = {}
+        """The numbers of lost directories by broker."""
+        self._open: dict[tuple[int, int], _Incident] = {}
+        """By broker and number: 0 for the broker itself, else the offset at which directories were lost."""
+        self._without: dict[PartitionKey, tuple[tuple[int, int], int]] = {}
+        """Partitions without a leader by an open incident, and since when."""
+        self._waiting: deque[_Loss] = deque()
+        self._steps: list[BrokerStep] = []
+        self._batch: list[PartitionStep] = []
+        self._leader: tuple[int, int] | None = None
+        self._closed: list[Row] = []
+
+    # -- brokers ---------------------------------------------------------------------------------------
+
+    def broker(
+        self,
+        broker_id: int,
+        before: BrokerRegistration | None,
+        now: BrokerRegistration | None,
+        record: object,
+        moment: Moment,
+    ) -> None:
+        """What a batch left of a broker; `batch_ends` follows."""
+        step = BrokerStep(offset=moment.offset, record=record, broker_id=broker_id, before=before, after=now)
+        self._steps.append(step)
+        was_active, is_active = before is not None and before.is_active, now is not None and now.is_active
+        if step.is_registration or now is None:
+            for number in list(self._directories.get(broker_id, ())):
+                self._end((broker_id, number), moment, None)
+        key = (broker_id, 0)
+        restarted = step.is_registration and before is not None and now is not None
+        if was_active and (not is_active or restarted):
+            self._begin(key, BROKER_OUT, moment)
+        if key in self._open and (is_active or now is None):
+            self._end(key, moment, UNREGISTERED if now is None else RETURNED)
+        if step.lost_directories and now is not None:
+            self._begin((broker_id, moment.offset), DIRECTORY_LOST, moment, sorted(step.lost_directories))
+
+    def _begin(
+        self, key: tuple[int, int], what: str, moment: Moment, directories: Sequence[bytes] = ()
+    ) -> None:
+        incident = _Incident(what, key[0], None, moment.offset, moment.time_ms, True, list(directories))
+        self._open[key] = incident
+        if directories:
+            self._directories.setdefault(key[0], []).append(key[1])
+        self._forget_late(moment.now_ms)
+        rest: deque[_Loss] = deque()
+        for loss in self._waiting:
+            if loss.broker_id == key[0] and _is_by(loss, incident):
+                self._count(key, loss)
+            else:
+                rest.append(loss)
+        self._waiting = rest
+
+    def _end(self, key: tuple[int, int], moment: Moment, by: str | None, *, known: bool = True) -> None:
+        incident = self._open.pop(key)
+        if key[1]:
+            self._directories[key[0]].remove(key[1])
+        if incident.cause is None and incident.known:
+            incident.cause = self._cause(incident, moment)
+        self._closed.append(self._row(key, incident, moment, by, known=known))
+        for partition in [at for at, (owner, _) in self._without.items() if owner == key]:
+            del self._without[partition]
+
+    def _cause(self, incident: _Incident, moment: Moment) -> str | None:
+        """The rule that fits what the batch says, once all of it is known."""
+        if incident.what == DIRECTORY_LOST:
+            return "directory-failed"
+        step = next((at for at in self._steps if at.broker_id == incident.broker_id), None)
+        if step is None:
+            return None
+        if step.after is None:
+            return "broker-unregistered"
+        if step.is_registration and step.before is not None:
+            same = step.before.incarnation_id == step.after.incarnation_id
+            return "registered-again" if same else "broker-restarted"
+        if step.began_shutdown:
+            return "controlled-shutdown"
+        batch = BatchChanges(
+            base_offset=moment.offset, epoch=0, time_ms=moment.now_ms, partitions=self._batch
+        )
+        return fence_cause(step, Scene(batch=batch, feed=self._words)).rule
+
+    def batch_ends(self, moment: Moment, metadata_version: int) -> None:
+        """All that a batch did to brokers and partitions was told."""
+        if not self._steps:
+            return
+        self._words.metadata_version, self._words.brokers = metadata_version, self._sessions.registrations
+        for incident in self._open.values():
+            if incident.cause is None and incident.known:
+                incident.cause = self._cause(incident, moment)
+        for step in self._steps:
+            self._words.stories.setdefault(step.broker_id, BrokerStory()).take(step, moment.now_ms)
+        self._steps, self._batch = [], []
+
+    # -- partitions ------------------------------------------------------------------------------------
+
+    def partition(self, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment) -> None:
+        """A partition changed. Brokers of the same batch were told of before."""
+        if self._steps:
+            step = PartitionStep(
+                offset=moment.offset, record=None, topic="", index=key[1], before=before, after=now
+            )
+            self._batch.append(step)
+        led = before.leader != now.leader
+        if led and key in self._without:
+            self._found_leader(key, moment.now_ms)
+        if before.isr == now.isr and not led:
+            return
+        old = before.leader if led else -1
+        for broker_id in before.isr if old in before.isr or old < 0 else (old, *before.isr):
+            if broker_id not in now.replicas or (broker_id in now.isr and broker_id != old):
+                continue
+            self._lost(broker_id, key, before, now, moment)
+
+    def _lost(
+        self, broker_id: int, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment
+    ) -> None:
+        led = broker_id == before.leader != now.leader
+        directory = before.directory_of(broker_id)
+        loss = _Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
+        for number in (0, *self._directories.get(broker_id, ())):
+            incident = self._open.get((broker_id, number))
+            if incident is not None and _is_by(loss, incident):
+                self._count((broker_id, number), loss)
+                return
+        self._forget_late(moment.now_ms)
+        if broker_id not in now.isr or now.leader < 0:  # else it could have gone on leading
+            self._waiting.append(loss)
+            if led:
+                story = self._words.stories.setdefault(broker_id, BrokerStory())
+                story.moved_off = (moment.offset, moment.now_ms)
+
+    def _count(self, key: tuple[int, int], loss: _Loss) -> None:
+        incident = self._open[key]
+        incident.partitions += 1
+        incident.leaders += loss.led
+        if loss.leaderless:
+            incident.leaderless += 1
+            self._without[loss.key] = (key, loss.now_ms)
+
+    def _found_leader(self, key: PartitionKey, now_ms: int) -> None:
+        owner, since_ms = self._without.pop(key)
+        incident = self._open[owner]
+        incident.leaderless_ms = max(incident.leaderless_ms or 0, now_ms - since_ms)
+
+    def removed(self, key: PartitionKey, now_ms: int) -> None:
+        """The partition's topic was deleted."""
+        if key in self._without:
+            self._found_leader(key, now_ms)
+
+    def _forget_late(self, now_ms: int) -> None:
+        while self._waiting and now_ms - self._waiting[0].now_ms > SPLIT_MS:
+            self._waiting.popleft()
+
+    # -- the quorum ------------------------------------------------------------------------------------
+
+    def elected(
+        self, record: LeaderChangeMessage, epoch: int, moment: Moment, last: Moment, metadata_version: int
+    ) -> None:
+        """The quorum elected a leader; `last` is the batch before."""
+        before, self._leader = self._leader, (record.leader_id, epoch)
+        if before is None or before[0] == record.leader_id:
+            return
+        silence_ms = moment.now_ms - last.now_ms if last.now_ms >= 0 else None
+        causes = election_causes(record, epoch, *before, silence_ms, metadata_version)
+        gone = [cause.rule for cause in causes if cause.rule.startswith("leader-")]
+        who = f"controller/{before[0]}"
+        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True)
+        self._closed.append((LEADER_CHANGED, who, gone[-1], None, 0, 0, 0, None, *place))
+
+    def silent(self, last: Moment, moment: Moment) -> None:
+        """Nothing was written from the batch `last` to that at `moment`, although an idle quorum writes."""
+        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True)
+        self._closed.append((QUORUM_SILENT, "quorum", None, None, 0, 0, 0, None, *place))
+
+    # -- what is known ---------------------------------------------------------------------------------
+
+    def learn(self, brokers: Mapping[int, BrokerRegistration], moment: Moment) -> None:
+        """The brokers of a snapshot: those that are out went before it, no one saw why."""
+        for broker_id, at in sorted(brokers.items()):
+            if not at.is_active:
+                self._open[broker_id, 0] = _Incident(
+                    BROKER_OUT, broker_id, None, moment.offset, moment.time_ms, False
+                )
+
+    def lose(self, moment: Moment) -> None:
+        """No one saw what came after `moment`."""
+        for key in list(self._open):
+            self._end(key, moment, None, known=False)
+        self._waiting.clear()
+        self._steps, self._batch, self._leader = [], [], None
+        self._words = LogWords(self._configs, self._sessions.registrations)
+
+    def take(self) -> list[Row]:
+        """Incidents that were over since the last call."""
+        taken, self._closed = self._closed, []
+        return taken
+
+    def open_rows(self, now_ms: int) -> list[Row]:
+        """Those that last; `now_ms` is the time of the last batch."""
+        end = Moment(-1, None, now_ms)
+        return [self._row(key, at, end, None) for key, at in self._open.items()]
+
+    def _row(
+        self, key: tuple[int, int], at: _Incident, end: Moment, by: str | None, *, known: bool = True
+    ) -> Row:
+        still = [end.now_ms - since for owner, since in self._without.values() if owner == key]
+        longest = max([*still, *([] if at.leaderless_ms is None else [at.leaderless_ms])], default=None)
+        to = (None, None) if end.offset < 0 else (end.offset, end.time_ms)
+        return (
+            *(at.what, f"broker/{at.broker_id}", at.cause, by, at.partitions, at.leaders, at.leaderless),
+            *(longest, at.from_offset, at.from_ms, *to, at.known, known),
+        )
+
+    def save(self) -> Any:
+        stories = [(broker_id, _places(story)) for broker_id, story in self._words.stories.items()]
+        without = [(key, *owner) for key, owner in self._without.items()]
+        return [list(self._open.items()), without, list(self._waiting), stories, self._leader]
+
+    def load(self, saved: Any) -> None:
+        opened, without, waiting, stories, leader = saved
+        self._open = {tuple(key): msgspec.convert(at, _Incident, strict=False) for key, at in opened}
+        for broker_id, number in self._open:
+            if number:
+                self._directories.setdefault(broker_id, []).append(number)
+        self._without = {tuple(key): (tuple(owner), since_ms) for key, owner, since_ms in without}
+        self._waiting = deque(_Loss(now_ms, who, tuple(key), *rest) for now_ms, who, key, *rest in waiting)
+        self._words.stories = {who: _story(places) for who, places in stories}
+        self._leader = None if leader is None else tuple(leader)
+
+
+def _is_by(loss: _Loss, incident: _Incident) -> bool:
+    """Whether the incident explains the loss."""
+    return incident.what == BROKER_OUT or loss.directory in incident.directories
+
+
+_PLACES = (
+    *("registered", "unfenced", "fenced", "shutdown"),
+    *("unregistered", "directory_lost", "alive", "moved_off"),
+)
+
+
+def _places(story: BrokerStory) -> list[Any]:
+    return [getattr(story, name) for name in _PLACES]
+
+
+def _story(places: list[Any]) -> BrokerStory:
+    given = [None if at is None else tuple(at) for at in places]
+    return BrokerStory(**dict(zip(_PLACES, given, strict=True)))

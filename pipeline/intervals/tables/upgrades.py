@@ -1,0 +1,76 @@
+"""Levels over time: finalized features of the cluster, and what the software of its nodes supports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES
+from metaquorum.metadata.image import BrokerRegistration, ControllerRegistration
+from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.rows import Intervals
+
+FEATURE, BROKER, CONTROLLER = "feature", "broker", "controller"
+Node = BrokerRegistration | ControllerRegistration
+
+
+class Upgrades:
+    """Rows of `upgrades`."""
+
+    def __init__(self) -> None:
+        self._rows: Intervals[tuple[str, str]] = Intervals()
+        self._before: dict[tuple[str, str], int] = {}
+        """The last level of each, also of nodes that are gone."""
+
+    def feature(self, name: str, level: int | None, moment: Moment, *, known: bool = True) -> None:
+        """A feature after a batch that was about it; None where it is not finalized any more."""
+        if level is None:
+            self._rows.end((FEATURE, name), moment)
+        else:
+            self._level((FEATURE, name), level, name == METADATA_VERSION, moment, known=known)
+
+    def node(self, node_id: int, now: Node | None, moment: Moment, *, known: bool = True) -> None:
+        """A broker or controller after a batch that was about it; None for a broker that is gone."""
+        kind = CONTROLLER if isinstance(now, ControllerRegistration) else BROKER
+        key = (kind, f"{kind}/{node_id}")
+        supported = {at.name: at.max_supported_version for at in now.features} if now is not None else {}
+        level = supported.get(METADATA_VERSION)
+        if level is None:
+            self._rows.end(key, moment)
+        else:
+            self._level(key, level, True, moment, known=known)
+
+    def _level(
+        self, key: tuple[str, str], level: int, is_release: bool, moment: Moment, *, known: bool
+    ) -> None:
+        was = self._rows.open.get(key)
+        if was is not None and was.value[2] == level:
+            return
+        self._rows.end(key, moment)
+        name = METADATA_VERSION_NAMES.get(level) if is_release else None
+        self._rows.start(key, (*key, level, name, self._before.get(key)), moment, known=known)
+        self._before[key] = level
+
+    def learn(self, finalized: Mapping[str, int], nodes: Iterable[tuple[int, Node]], moment: Moment) -> None:
+        """The levels in a snapshot."""
+        for name, level in finalized.items():
+            self.feature(name, level, moment, known=False)
+        for node_id, node in nodes:
+            self.node(node_id, node, moment, known=False)
+
+    def lose(self, moment: Moment) -> None:
+        """No one saw what came after `moment`."""
+        self._rows.lose(moment)
+
+    def take(self) -> list[Row]:
+        return self._rows.take()
+
+    def open_rows(self) -> list[Row]:
+        return self._rows.open_rows()
+
+    def save(self) -> Any:
+        return [self._rows.save(), list(self._before.items())]
+
+    def load(self, saved: Any) -> None:
+        self._rows.load(saved[0])
+        self._before = {tuple(key): level for key, level in saved[1]}

@@ -1,6 +1,7 @@
-"""`.index` and `.timeindex` of a segment: Kafka's formats, written when it is full and at an orderly stop.
+"""`.index`, `.timeindex` and `.txnindex` of a segment: Kafka's formats, written when it is full and at an
+orderly stop, the last one also at checkpoints.
 
-Owns the two texts. What they say can always be found again by hopping over the segment's headers, so a file
+Owns the texts. What they say can always be found again by hopping over the log's headers, so a file
 that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops. Releases before
 this one wrote a batch's base offset where its last offset belongs; a search works with both.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 INDEX_SUFFIX = ".index"
@@ -18,6 +19,7 @@ TXN_INDEX_SUFFIX = ".txnindex"
 _TIME = struct.Struct(">qi")
 # Version, producer id, first and last offset of an aborted transaction, last stable offset.
 _ABORTED = struct.Struct(">hqqqq")
+_ABORTED_VERSION = 0
 
 
 def index_name(base_offset: int, suffix: str) -> str:
@@ -82,8 +84,28 @@ def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[arr
     return (times, offsets) if _rises(times) and _rises(offsets) else None
 
 
+def encode_aborted(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """Kafka's `.txnindex`: (producer id, first offset, last offset, last stable offset) of each aborted
+    transaction whose marker is in the segment."""
+    return b"".join(_ABORTED.pack(_ABORTED_VERSION, *entry) for entry in entries)
+
+
+def decode_aborted(
+    data: bytes, base_offset: int, *, end_offset: int
+) -> list[tuple[int, int, int, int]] | None:
+    """The inverse, by rising last offset; None for anything else."""
+    if len(data) % _ABORTED.size:
+        return None
+    entries = list(_ABORTED.iter_unpack(data))
+    lasts = [entry[3] for entry in entries]
+    within = not lasts or (lasts[0] >= base_offset and lasts[-1] < end_offset)
+    if not within or not _rises(lasts) or any(entry[0] != _ABORTED_VERSION for entry in entries):
+        return None
+    return [(entry[1], entry[2], entry[3], entry[4]) for entry in entries]
+
+
 def cut_aborted(data: bytes, end_offset: int) -> bytes:
-    """Kafka's `.txnindex`, which nothing here reads or adds to, for a segment that is cut at `end_offset`."""
+    """The same file for a segment that is cut at `end_offset`."""
     entries = (data[at : at + _ABORTED.size] for at in range(0, len(data), _ABORTED.size))
     whole = (one for one in entries if len(one) == _ABORTED.size)
     return b"".join(one for one in whole if _ABORTED.unpack(one)[3] < end_offset)

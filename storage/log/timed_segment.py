@@ -19,6 +19,7 @@ from metaquorum.storage.batches.format import (
     hop_headers,
     parse_header,
 )
+from metaquorum.storage.batches.markers import EndMarker, read_marker
 from metaquorum.storage.batches.walk import Hop
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import Disk, join, read_file
@@ -257,6 +258,17 @@ class TimedSegment(Segment):
         self._time_through()
         return max(self._newest_ms, NO_TIMESTAMP)
 
+    def is_old(self, retention_ms: int, wall_ms: int) -> bool:
+        """Whether every record is older than `retention_ms` (-1: never). Raises CorruptLogError."""
+        if retention_ms < 0:
+            return False
+        first = self.first_timestamp_ms
+        # One header tells that most are not old; the others are looked at whole.
+        if first is not None and wall_ms - first <= retention_ms:
+            return False
+        newest = self.newest_timestamp_ms()
+        return newest >= 0 and wall_ms - newest > retention_ms
+
     def offset_before(self, timestamp_ms: int) -> int:
         """An offset of this segment that is a batch's first: every batch before it is older than
         `timestamp_ms`. Call `newest_timestamp_ms` before."""
@@ -268,13 +280,18 @@ class TimedSegment(Segment):
             self._note_times(position, buf, hops)
         self._timed_to = self.size
 
-    def producer_headers(self, position: int) -> Iterator[BatchHeader]:
-        """The headers, from the batch at `position` on, of those batches that name a producer."""
+    def producer_batches(self, position: int) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
+        """The headers, from the batch at `position` on, of those batches that name a producer, with the
+        marker that the batch holds."""
         unpack = _PRODUCER.unpack_from
-        for _, buf, hops in self._windows(position):
+        for place, buf, hops in self._windows(position):
             for at, _, _, _ in hops:
                 if unpack(buf, at + _PRODUCER_AT)[0] >= 0:
-                    yield parse_header(buf, at)
+                    header = parse_header(buf, at)
+                    marker = None
+                    if header.is_control:
+                        marker = read_marker(header, self.file.read_at(place + at, header.size_bytes))
+                    yield header, marker
 
     def _windows(self, position: int) -> Iterator[tuple[int, bytes, list[Hop]]]:
         """(position, bytes, the batches whose headers are in them) up to the segment's end."""

@@ -21,26 +21,37 @@ class Checkpoint:
     """Small files that say what a log is at one moment: its producers, epochs and recovery point.
 
     Used in this order, for many logs at once: everything up to `offset` is synced; `stage`, and a sync of the
-    files; `place(last=False)`, and a sync of the names; `place(last=True)`, and a sync of the names;
-    `PartitionLog.checkpointed`. What is placed last vouches for what is placed first.
+    files; `place` with each of STEPS, and a sync of the names where one is due; `PartitionLog.checkpointed`.
+    What is placed later vouches for what is placed before.
     """
 
+    STEPS = (0, 1, 2)
+
     def __init__(
-        self, log: PartitionLog, shape: int, files: list[tuple[str, bytes]], point: RecoveryPoint
+        self,
+        log: PartitionLog,
+        shape: int,
+        aborted: list[tuple[str, bytes]],
+        files: list[tuple[str, bytes]],
+        point: RecoveryPoint,
     ) -> None:
         self.log = log
         self.shape = shape
         self.offset = point.offset
         self.epochs = log.epochs
-        self._files = files
+        self._steps = (aborted, files)
         self._point = point
 
     def stage(self) -> list[PooledFile]:
         """Writes them beside their places, unless they are wrong already."""
         point = (join(self.log.directory, POINT_FILE), self._point.encode())
-        return self.log.stage(self, [*self._files, point])
+        aborted, files = self._steps
+        return self.log.stage(self, [*aborted, *files, point])
 
-    def place(self, *, last: bool) -> bool:
-        """Gives the producers and epochs, or last the recovery point, their names, unless the log was cut,
-        trimmed or removed meanwhile: then they are wrong. True where a sync of the names is due."""
-        return self.log.place(self, self._point if last else None, [path for path, _ in self._files])
+    def place(self, step: int) -> bool:
+        """Gives their names to the aborted transactions, then to producers, epochs and indexes, last to the
+        recovery point, unless the log was cut, trimmed or removed meanwhile: then they are wrong. True where
+        a sync of the names is due."""
+        if step < len(self._steps):
+            return self.log.place(self, None, [path for path, _ in self._steps[step]])
+        return self.log.place(self, self._point, [])

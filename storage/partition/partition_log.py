@@ -39,15 +39,12 @@ from metaquorum.storage.log.open import examine, repair
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
 from metaquorum.storage.log.segment import Segment, segment_bases
+from metaquorum.storage.log.segment_index import TXN_INDEX_SUFFIX
 from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.checkpoint import Checkpoint
+from metaquorum.storage.partition.log_producers import LogProducers
 from metaquorum.storage.partition.pooled_log import PooledLog
-from metaquorum.storage.partition.producer_snapshot import (
-    encode_producers,
-    parse_snapshot_name,
-    snapshot_name,
-)
-from metaquorum.storage.partition.producer_snapshots import ProducerSnapshots
+from metaquorum.storage.partition.producer_snapshot import parse_snapshot_name
 from metaquorum.storage.partition.producers import ProducerTable
 from metaquorum.storage.types import LogPosition
 
@@ -64,9 +61,9 @@ class PartitionLog(PooledLog):
         self, disk: Disk, directory: str, config: LogConfig, pool: FilePool, file_system: FileSystem
     ) -> None:
         super().__init__(disk, directory, config, pool, file_system)
-        self.producers = ProducerTable()
         self.needs_sync = False
-        self._snapshots = ProducerSnapshots(disk, directory)
+        self._producers = LogProducers(disk, directory)
+        self._snapshots = self._producers.snapshots
         self._indexes = LogIndexes(disk, directory)
         # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
         self._shape = 0
@@ -101,13 +98,14 @@ class PartitionLog(PooledLog):
 
     def _load(self, names: list[str], on_warning: Callable[[str], None], verify: bool) -> None:
         point = self._load_point(on_warning, verify) if POINT_FILE in names else None
-        self._snapshots.find(names)
+        self._producers.find(names)
         if point is not None and point.resetting:
             self._snapshots.drop(0)
             self._finish_reset(point)
             self.trusted_from = point.offset
             self._remove_leftovers(names)
             self._indexes.begin(point.offset)
+            self._producers.begin(point.offset)
             on_warning(f"{self.directory}: an interrupted reset to offset {point.offset} was completed")
             return
         bases = segment_bases(names)
@@ -132,7 +130,8 @@ class PartitionLog(PooledLog):
         last_is_right = self._point == self._point_at_end()
         self._indexes.find(names, self._timed_segments(), last_is_right=last_is_right)
         self._remove_leftovers(names)
-        self._load_producers(on_warning)
+        segments, span = self._timed_segments(), (self.start_offset, self.end_offset)
+        self._producers.open(segments, *span, on_warning, rebuild=point is None)
 
     def _load_point(self, on_warning: Callable[[str], None], verify: bool) -> RecoveryPoint | None:
         """Without one the whole log is verified: one bad file of one replica stops no one."""
@@ -153,17 +152,12 @@ class PartitionLog(PooledLog):
                 self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
         self._snapshots.drop(self.end_offset + 1)
 
-    def _load_producers(self, on_warning: Callable[[str], None] = lambda text: None) -> None:
-        """The newest snapshot that can be read, and the headers after it."""
-        self.producers, start = self._snapshots.load(self.start_offset, on_warning)
-        if start >= self.end_offset:
-            return
-        for segment in self._timed_segments()[max(0, self._slot(start)) :]:
-            position = segment.locate(start)[0] if segment.base_offset < start else 0
-            for header in segment.producer_headers(position):
-                self.producers.note(header, seen_ms=header.max_timestamp_ms)
-
     # --- where it is
+
+    @property
+    def producers(self) -> ProducerTable:
+        """What it knows of its producers and transactions."""
+        return self._producers.table
 
     def segment_files(self) -> list[TimedSegment]:
         """The segments that may hold bytes above the recovery point."""
@@ -172,7 +166,9 @@ class PartitionLog(PooledLog):
     @property
     def is_pointed(self) -> bool:
         """Whether its small files say what it is now: a checkpoint would change nothing."""
-        return self._point_at_end() == self._point and self.epochs == (self._stored_epochs or EpochTable())
+        epochs = self._stored_epochs or EpochTable()
+        kept = not self._producers.aborted_files(self._segments, self.end_offset)
+        return kept and self._point_at_end() == self._point and self.epochs == epochs
 
     def configure(self, config: LogConfig) -> None:
         """New settings, which hold from the next append on."""
@@ -202,26 +198,29 @@ class PartitionLog(PooledLog):
         if headers[-1].leader_epoch != self.epochs.last_epoch or not self.epochs.entries:
             for header in headers:
                 self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
-        for header in headers:
-            if header.producer_id >= 0:
-                self.producers.note(header, seen_ms=header.max_timestamp_ms)
+        self._producers.note(batches)
         self._unpointed_bytes += len(data)
         self._last_timestamp_ms = None
 
     def _roll(self) -> None:
-        """The full segment, its indexes and the producers are durable before the next segment has a byte."""
+        """The full segment, its indexes and the producers are durable before the next segment has a byte; the
+        aborted transactions before the producers."""
         with self._io:
             active = cast(TimedSegment, self._segments[-1])
             active.file.sync()
             self.synced_offset = max(self.synced_offset, self.end_offset)
             with self._lookup:
                 files = self._indexes.seal(active, self.end_offset)
-            files.append(self._snapshot_file())
-            staged = [self.pool.staged(path, data, _ROLL) for path, data in files]
+            files.append(self._producers.snapshot_file(self.end_offset))
+            aborted = self._producers.aborted_files(self._segments, self.end_offset)
+            staged = [self.pool.staged(path, data, _ROLL) for path, data in (*aborted, *files)]
             self._file_system.sync(staged, ())
-            for file, (path, _) in zip(staged, files, strict=True):
+            for number, (file, (path, _)) in enumerate(zip(staged, (*aborted, *files), strict=True), 1):
                 file.close()
                 place_staged(self._disk, path, _ROLL)
+                if number == len(aborted):
+                    self._disk.sync_directory(self.directory)
+            self._producers.kept_to = self.end_offset
             following = self._open_segment(self.end_offset)
             self._disk.sync_directory(self.directory)
             with self._lookup:
@@ -242,21 +241,22 @@ class PartitionLog(PooledLog):
     def checkpoint(self, *, indexes: bool = False) -> Checkpoint | None:
         """What has to be written so that nothing up to the present end need be verified again; None: nothing
         has changed. With `indexes`, the log is about to be closed: the index files that are missing, too."""
-        point = self._point_at_end()
         if self.closed:
             return None
+        point = self._point_at_end()
         files: list[tuple[str, bytes]] = []
         if indexes:
             with self._lookup:
                 files = self._indexes.complete(self._timed_segments())
-        if not files and point == self._point and self.epochs == self._stored_epochs:
+        aborted = self._producers.aborted_files(self._segments, self.end_offset)
+        if not (files or aborted) and point == self._point and self.epochs == self._stored_epochs:
             return None
         if self._snapshots.newest != self.end_offset and self.end_offset > self.start_offset:
-            files.append(self._snapshot_file())
+            files.append(self._producers.snapshot_file(self.end_offset))
         if self.epochs != self._stored_epochs:
             files.append((join(self.directory, EPOCHS_FILE), self.epochs.encode()))
         self._unpointed_bytes = 0
-        return Checkpoint(self, self._shape, files, point)
+        return Checkpoint(self, self._shape, aborted, files, point)
 
     def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]:
         """For `Checkpoint`, on any thread."""
@@ -270,30 +270,34 @@ class PartitionLog(PooledLog):
         with self._io:
             if checkpoint.shape != self._shape or self.closed:
                 return False
+            for path in paths:
+                self._place_file(path, checkpoint)
             if point is None:
-                # Whether the epochs of now are on the disk is not known until the names are synced.
-                self._stored_epochs = None
-                for path in paths:
-                    place_staged(self._disk, path, _CHECKPOINT)
-                    offset = parse_snapshot_name(name_of(path))
-                    if offset is not None:
-                        # A cut must find it from now on.
-                        self._snapshots.note(offset)
                 return bool(paths)
             place_staged(self._disk, join(self.directory, POINT_FILE), _CHECKPOINT)
             self._point = point
             return True
+
+    def _place_file(self, path: str, checkpoint: Checkpoint) -> None:
+        name = name_of(path)
+        if name.endswith(TXN_INDEX_SUFFIX) and self._producers.kept_to > checkpoint.offset:
+            return  # a roll has placed a newer one meanwhile
+        place_staged(self._disk, path, _CHECKPOINT)
+        offset = parse_snapshot_name(name)
+        if offset is not None:
+            self._snapshots.note(offset)  # a cut must find it from now on
+        elif name == EPOCHS_FILE:
+            # Whether the epochs of now are on the disk is not known until the names are synced.
+            self._stored_epochs = None
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Takes note that its names are durable. On the thread that changes the log."""
         if checkpoint.shape != self._shape or self.closed:
             return
         self._stored_epochs = checkpoint.epochs
+        self._producers.kept_to = max(self._producers.kept_to, checkpoint.offset)
         with self._io:
             self._forget_snapshots()
-
-    def _snapshot_file(self) -> tuple[str, bytes]:
-        return join(self.directory, snapshot_name(self.end_offset)), encode_producers(self.producers)
 
     def _forget_snapshots(self) -> None:
         self._snapshots.forget({segment.base_offset for segment in self._segments})
@@ -330,7 +334,7 @@ class PartitionLog(PooledLog):
             super().truncate_to(end)
             self._visible_from = min(self._visible_from, end)
             self.trusted_from = min(self.trusted_from, end)
-            self._load_producers()
+            self._producers.cut(self._timed_segments(), self.start_offset, end)
         return end
 
     def start_over(self, offset: int) -> None:
@@ -345,14 +349,16 @@ class PartitionLog(PooledLog):
             self._visible_from = 0
             self._indexes.begin(offset)
             self.trusted_from = offset
-            self.producers = ProducerTable()
+            self._producers.begin(offset)
 
     def delete_segments_before(self, offset: int) -> list[str]:
         """As of every log, with the files beside the segments."""
         with self._lookup:
             with self._io:
                 self._shape += 1
-            return super().delete_segments_before(offset)
+            gone = super().delete_segments_before(offset)
+            self._producers.trim(self.start_offset)
+            return gone
 
     def _remove_segment(self, segment: Segment) -> None:
         self._indexes.remove(segment.base_offset)
@@ -377,8 +383,10 @@ class PartitionLog(PooledLog):
             if end > below_offset or (last and not segment.size):
                 break
             over_size = retention_bytes >= 0 and size - retention_bytes >= segment.size
-            if segment.size and not over_size and not self._is_old(segment, retention_ms, wall_ms):
-                break
+            if segment.size and not over_size:
+                with self._lookup:
+                    if not cast(TimedSegment, segment).is_old(retention_ms, wall_ms):
+                        break
             size -= segment.size
             count += 1
         if not count:
@@ -387,14 +395,3 @@ class PartitionLog(PooledLog):
             self._roll()
         self.delete_segments_before(self._segments[count].base_offset)
         return True
-
-    def _is_old(self, segment: Segment, retention_ms: int, wall_ms: int) -> bool:
-        if retention_ms < 0:
-            return False
-        first = segment.first_timestamp_ms
-        # One header tells that most are not old; the others are looked at whole.
-        if first is not None and wall_ms - first <= retention_ms:
-            return False
-        with self._lookup:
-            newest = cast(TimedSegment, segment).newest_timestamp_ms()
-        return newest >= 0 and wall_ms - newest > retention_ms

@@ -60,8 +60,8 @@ def encode_producers(table: ProducerTable) -> bytes:
                 last.last_offset if last else -1,
                 (last.last_offset - last.first_offset) if last else 0,
                 last.timestamp_ms if last else known.seen_ms,
-                -1,
-                -1,
+                known.coordinator_epoch,
+                known.open_from,
             )
         )
         appendix.append(_SEEN.pack(known.seen_ms, len(known.batches)))
@@ -99,12 +99,12 @@ def decode_producers(data: bytes, file: str) -> ProducerTable:
 
 
 def _from_kafka(entry: tuple[int, ...]) -> KnownProducer:
-    producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, _, _ = entry
+    producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator, open_from = entry
     batches: tuple[KnownBatch, ...] = ()
     if last_sequence >= 0:
         first = (last_sequence - delta) % SEQUENCE_LIMIT
         batches = (KnownBatch(first, last_sequence, last_offset - delta, last_offset, timestamp_ms),)
-    return KnownProducer(producer_id, epoch, batches, timestamp_ms)
+    return KnownProducer(producer_id, epoch, batches, timestamp_ms, coordinator, open_from)
 
 
 def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> dict[int, KnownProducer]:
@@ -119,7 +119,7 @@ def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> dict[int, Kno
             KnownBatch(*_BATCH.unpack_from(rest, at + index * _BATCH.size)) for index in range(kept)
         )
         at += kept * _BATCH.size
-        producers[entry[0]] = KnownProducer(entry[0], entry[1], batches, seen_ms)
+        producers[entry[0]] = KnownProducer(entry[0], entry[1], batches, seen_ms, *entry[-2:])
     return producers
 
 

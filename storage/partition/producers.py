@@ -1,7 +1,9 @@
-"""What a log knows of its idempotent producers: the last batches of each, so that a repeated one is told.
+"""What a log knows of its producers: the last batches of each, so that a repeated one is told, and the
+transactions under way and aborted.
 
-Owns the rules of sequence numbers and epochs (KIP-98, KIP-360) and the content of a producer snapshot. Knows
-batches by their headers, no file and no clock: the newest timestamps come from the batches.
+Owns the rules of sequence numbers, epochs and markers (KIP-98, KIP-360) and the content of a producer
+snapshot. Knows batches by their headers and markers, no file and no clock: the newest timestamps come from
+the batches.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.batches.markers import EndMarker
+from metaquorum.storage.partition.aborted import AbortedTransaction, AbortedTransactions
 
 BATCHES_KEPT = 5
 """The batches remembered of each producer, as in Kafka: this many requests may be in flight on one
@@ -31,12 +35,16 @@ class KnownBatch:
 @dataclass(frozen=True, slots=True)
 class KnownProducer:
     """`batches`: the last ones of this epoch, oldest first; none right after the epoch began elsewhere.
-    `seen_ms`: wall clock of the broker when the last one was stored (rebuilt from a log: its timestamp)."""
+    `seen_ms`: wall clock of the broker when the last one was stored (rebuilt from a log: its timestamp).
+    `coordinator_epoch`: of its last marker; -1: there was none. `open_from`: the first offset of its
+    transaction under way; -1: there is none."""
 
     producer_id: int
     epoch: int
     batches: tuple[KnownBatch, ...]
     seen_ms: int
+    coordinator_epoch: int = -1
+    open_from: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +75,43 @@ class Fenced:
     epoch: int
 
 
-Verdict = Fresh | Duplicate | OutOfOrder | Fenced
+@dataclass(frozen=True, slots=True)
+class CoordinatorFenced:
+    """A marker of a newer coordinator is known."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTransaction:
+    """A batch without a transaction, of a producer whose transaction has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A transaction that a marker has ended: the offsets of its first batch and of the marker."""
+
+    first_offset: int
+    last_offset: int
+
+
+Verdict = Fresh | Duplicate | OutOfOrder | Fenced | CoordinatorFenced | OutsideTransaction
 
 
 class ProducerTable:
-    """One log's producers. Changed in place by `note` and `expire`; `copy` before handing it to a thread."""
+    """One log's producers. Changed in place by `note` and `expire`; `copy` before handing it to a thread.
+    `aborted`: the log's aborted transactions."""
 
-    def __init__(self, producers: dict[int, KnownProducer] | None = None) -> None:
+    def __init__(
+        self,
+        producers: dict[int, KnownProducer] | None = None,
+        aborted: AbortedTransactions | None = None,
+    ) -> None:
         self._producers: dict[int, KnownProducer] = dict(producers or {})
+        self.aborted = AbortedTransactions() if aborted is None else aborted
+        # First offsets of transactions under way by producer, rising.
+        under_way = [(one.open_from, one.producer_id) for one in self._producers.values()]
+        self._open = {each: first for first, each in sorted(under_way) if first >= 0}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -85,7 +122,7 @@ class ProducerTable:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> ProducerTable:
-        return ProducerTable(self._producers)
+        return ProducerTable(self._producers, self.aborted.copy())
 
     def all(self) -> tuple[KnownProducer, ...]:
         """Every producer, by rising id."""
@@ -94,11 +131,32 @@ class ProducerTable:
     def get(self, producer_id: int) -> KnownProducer | None:
         return self._producers.get(producer_id)
 
+    @property
+    def open_from(self) -> int | None:
+        """The first offset of the earliest transaction under way; None: there is none."""
+        return next(iter(self._open.values()), None)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether this producer, in this epoch, has a transaction under way here."""
+        known = self._producers.get(producer_id)
+        return known is not None and known.open_from >= 0 and known.epoch == epoch
+
+    def check_marker(self, header: BatchHeader, marker: EndMarker) -> Verdict:
+        """Whether a leader may append this marker now."""
+        known = self._producers.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            return Fenced(known.epoch)
+        if known is not None and marker.coordinator_epoch < known.coordinator_epoch:
+            return CoordinatorFenced(known.coordinator_epoch)
+        return Fresh()
+
     def check(self, header: BatchHeader) -> Verdict:
         """Whether a leader may append this batch now. Batches without a producer id are always fresh."""
         if header.producer_id < 0:
             return Fresh()
         known = self._producers.get(header.producer_id)
+        if known is not None and known.open_from >= 0 and not header.is_transactional:
+            return OutsideTransaction() if header.producer_epoch >= known.epoch else Fenced(known.epoch)
         if known is None or header.producer_epoch > known.epoch:
             # A producer that no one here knows (it expired, or its batches were removed) may go on anywhere:
             # KIP-360. A new epoch begins at 0.
@@ -110,34 +168,68 @@ class ProducerTable:
         for batch in known.batches:
             if (batch.first_sequence, batch.last_sequence) == (header.base_sequence, last_sequence):
                 return Duplicate(batch.first_offset, batch.last_offset, batch.timestamp_ms)
-        if not known.batches:
-            return Fresh()
-        expected = (known.batches[-1].last_sequence + 1) % SEQUENCE_LIMIT
+        expected = (known.batches[-1].last_sequence + 1) % SEQUENCE_LIMIT if known.batches else 0
         return Fresh() if header.base_sequence == expected else OutOfOrder(expected)
 
-    def note(self, header: BatchHeader, *, seen_ms: int) -> None:
-        """Takes up a batch that was appended, with its offsets set; a follower's leader has checked it."""
+    def note(self, header: BatchHeader, *, seen_ms: int, marker: EndMarker | None = None) -> Decided | None:
+        """Takes up a batch that was appended, with its offsets set; a follower's leader has checked it. The
+        transaction that it ended, if it did."""
         if header.producer_id < 0:
-            return
-        batch = KnownBatch(
-            first_sequence=header.base_sequence,
-            last_sequence=(header.base_sequence + header.last_offset_delta) % SEQUENCE_LIMIT,
-            first_offset=header.base_offset,
-            last_offset=header.last_offset,
-            timestamp_ms=header.max_timestamp_ms,
-        )
+            return None
         known = self._producers.get(header.producer_id)
+        if header.is_control:
+            return None if marker is None else self._note_marker(header, marker, known, seen_ms)
         before = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        if header.base_sequence >= 0:
+            batch = KnownBatch(
+                first_sequence=header.base_sequence,
+                last_sequence=(header.base_sequence + header.last_offset_delta) % SEQUENCE_LIMIT,
+                first_offset=header.base_offset,
+                last_offset=header.last_offset,
+                timestamp_ms=header.max_timestamp_ms,
+            )
+            before = (*before, batch)[-BATCHES_KEPT:]
+        open_from = -1 if known is None else known.open_from
+        if header.is_transactional and open_from < 0:
+            open_from = self._open[header.producer_id] = header.base_offset
         self._producers[header.producer_id] = KnownProducer(
             producer_id=header.producer_id,
             epoch=header.producer_epoch,
-            batches=(*before, batch)[-BATCHES_KEPT:],
+            batches=before,
             seen_ms=seen_ms,
+            coordinator_epoch=-1 if known is None else known.coordinator_epoch,
+            open_from=open_from,
         )
+        return None
+
+    def _note_marker(
+        self, header: BatchHeader, marker: EndMarker, known: KnownProducer | None, seen_ms: int
+    ) -> Decided | None:
+        kept = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        self._producers[header.producer_id] = KnownProducer(
+            producer_id=header.producer_id,
+            epoch=header.producer_epoch,
+            batches=kept,
+            seen_ms=seen_ms,
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+        first = self._open.pop(header.producer_id, None)
+        if first is None:
+            return None
+        last = header.last_offset
+        if not marker.committed:
+            following = self.open_from
+            stable = last + 1 if following is None else following
+            self.aborted.add(AbortedTransaction(header.producer_id, first, last, stable))
+        return Decided(first, last)
 
     def expire(self, before_ms: int) -> int:
-        """Forgets who was last seen before; how many."""
-        gone = [each.producer_id for each in self._producers.values() if each.seen_ms < before_ms]
+        """Forgets who was last seen before and has no transaction under way; how many."""
+        gone = [
+            each.producer_id
+            for each in self._producers.values()
+            if each.seen_ms < before_ms and each.open_from < 0
+        ]
         for producer_id in gone:
             del self._producers[producer_id]
         return len(gone)

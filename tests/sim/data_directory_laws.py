@@ -26,6 +26,7 @@ from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.batches.markers import read_marker
 from metaquorum.storage.partition.producers import ProducerTable
 from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Generations
@@ -82,7 +83,7 @@ class DirectoryLaws(Generations):
         position = start
         producers = []
         for batch in iter_batches(data, expected_offset=start if data else None):
-            replayed.note(batch.header, seen_ms=0)
+            replayed.note(batch.header, seen_ms=0, marker=read_marker(batch.header, batch.data))
             position = batch.header.next_offset
             producers.append(batch.header.producer_id)
         if position != end:
@@ -96,7 +97,8 @@ class DirectoryLaws(Generations):
             if (
                 theirs is None
                 or theirs.epoch != mine.epoch
-                or theirs.batches[-len(mine.batches) :] != mine.batches
+                or theirs.open_from > mine.open_from >= 0
+                or theirs.batches[len(theirs.batches) - len(mine.batches) :] != mine.batches
             ):
                 raise SafetyError(f"{name}: producer {producer_id} is {theirs}, a replay gives {mine}")
             self.marks.add("producer state rebuilt")

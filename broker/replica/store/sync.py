@@ -75,8 +75,7 @@ class DirectorySync:
         self._file_system.sync(staged, ())
         for file in staged:
             file.close()
-        # Epochs and producers first: a recovery point vouches for them.
-        for last in (False, True):
-            placed = [one.log.directory for one in checkpoints if one.place(last=last)]
+        for step in Checkpoint.STEPS:
+            placed = [one.log.directory for one in checkpoints if one.place(step)]
             if placed:
                 self._file_system.sync((), placed)

@@ -31,7 +31,10 @@ from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header
+from metaquorum.storage.batches.batch import BatchHeader, encode_batch, iter_batches, parse_header, seal_batch
+from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.format import TRANSACTIONAL as TRANSACTIONAL_BIT
+from metaquorum.storage.batches.markers import EndMarker, encode_marker, read_marker
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, join, read_file
@@ -45,6 +48,7 @@ from metaquorum.testing.faulty_disk import FaultyDisk
 
 PATH = "/data/d0"
 DIRECTORY_ID = b"directory-id-0-0"
+TRANSACTIONAL = (8, 9)
 EXPECTED = ExpectedIdentity(cluster_id="cluster", node_id=1)
 SMALL = LogSettings(segment_bytes=500, retention_bytes=1200, retention_ms=-1, file_delete_delay_ms=100)
 OPTIONS = StoreOptions(max_open_files=3, index_interval_bytes=100)
@@ -87,7 +91,7 @@ class Model:
         self.sequences = {}
         for _, data in sorted(self.batches.items()):
             header = parse_header(data)
-            if header.producer_id >= 0:
+            if header.base_sequence >= 0:
                 self.sequences[header.producer_id] = header.base_sequence + header.records_count
 
 
@@ -207,8 +211,10 @@ class Bench:
 
     def batch(self, model: Model) -> bytes:
         records = self.rng.randint(1, 3)
-        producer = self.rng.choice([-1, 7, 8])
+        producer = self.rng.choice([-1, 7, *TRANSACTIONAL])
         sequence = model.sequences.get(producer, 0)
+        if producer in TRANSACTIONAL and self.rng.random() < 0.4:
+            return self.marker(model, producer)
         data = encode_batch(
             base_offset=model.end,
             leader_epoch=model.epoch,
@@ -217,10 +223,19 @@ class Bench:
             producer_id=producer,
             producer_epoch=0 if producer >= 0 else -1,
             base_sequence=sequence if producer >= 0 else -1,
+            attributes=TRANSACTIONAL_BIT if producer in TRANSACTIONAL else 0,
         )
         model.sequences[producer] = sequence + records
         model.batches[model.end] = data
         model.end += records
+        return data
+
+    def marker(self, model: Model, producer: int) -> bytes:
+        end = EndMarker(committed=self.rng.random() < 0.4, coordinator_epoch=3)
+        sent = encode_marker(end, producer_id=producer, producer_epoch=0, timestamp_ms=model.end)
+        header = parse_header(sent)._replace(base_offset=model.end, leader_epoch=model.epoch)
+        model.batches[model.end] = data = seal_batch(header, sent[HEADER_BYTES:])
+        model.end += 1
         return data
 
     def sync(self, *, checkpoint: bool = False) -> None:
@@ -390,14 +405,19 @@ class Bench:
         for base, data in sorted(self.models[key].batches.items()):
             if start <= base < end:
                 header = parse_header(data)
-                replayed.note(header, seen_ms=header.max_timestamp_ms)
+                replayed.note(header, seen_ms=header.max_timestamp_ms, marker=read_marker(header, data))
         if start == 0:
-            assert table == replayed
+            assert table == replayed and list(table.aborted) == list(replayed.aborted)
+            assert table.open_from == replayed.open_from
             return
+        aborted = {one.last_offset: one for one in table.aborted}
+        for each in replayed.aborted:
+            also = aborted[each.last_offset]
+            assert also.producer_id == each.producer_id and also.first_offset <= each.first_offset
         for one in replayed.all():
             known = table.get(one.producer_id)
             assert known is not None and (known.epoch, known.seen_ms) == (one.epoch, one.seen_ms)
-            assert known.batches[-len(one.batches) :] == one.batches
+            assert known.batches[len(known.batches) - len(one.batches) :] == one.batches
 
     def check_after_crash(self) -> None:
         """Opens and compares; then the models take over what there is."""

@@ -606,7 +606,7 @@ def test_a_damaged_snapshot_of_the_producers_is_told_and_they_are_found_in_the_l
     assert bench.found is not None
     (replica,) = bench.found.replicas
     bench.check_producers(replica.log.producers, key, 0, bench.models[key].end)
-    assert len(replica.log.producers) == 2
+    assert len(replica.log.producers) == 3
     assert any(snapshots[-1] in line and "does not match its CRC" in line for line in bench.warnings)
     bench.warnings.clear()
     bench.restart()

@@ -243,7 +243,7 @@ class Shard:
     def _append(self, outcome: Decision, now: Now) -> None:
         batch = _Batch(self, now.ms + self._commit_timeout_ms, list(outcome.answers), list(outcome.effects))
         data = _encoded(outcome, now)
-        result = self._logs.append(self.key, self.epoch, data, batch, now_ms=now.ms, wall_ms=now.wall_ms)
+        result = self._logs.append(self.key, self.epoch, data, batch, wall_ms=now.wall_ms)
         if result is not None and result.error is not ErrorCode.NONE:
             self._refused(outcome, result, now)
             return

@@ -18,6 +18,9 @@ EVICTION_MS = 120_000
 """A session that was not used for this long goes for any other; a younger one only for a more important one.
 """
 
+Head = tuple[int, int, int]
+"""High watermark, last stable offset, log start."""
+
 NO_SESSION = 0
 FINAL_EPOCH = -1
 FIRST_EPOCH = 0
@@ -27,7 +30,7 @@ LAST_EPOCH = 2**31 - 1
 class FetchSession:
     """`partitions`: what it asks for now. `fresh`: those that have to be looked at, in the order in which
     they are served. `late`: looked at, with nothing but another high watermark or log start to say, which can
-    wait for the next answer. `told`: (high watermark, log start) as last answered. A fetch without a session
+    wait for the next answer. `told`: the head of a partition (`ReadPlan.head`) as last answered. A fetch without a session
     has one of its own, with id 0, for as long as it lasts."""
 
     __slots__ = (
@@ -51,7 +54,7 @@ class FetchSession:
         self.fresh: dict[PartitionKey, None] = {}
         self.late: dict[PartitionKey, None] = {}
         self.paused: set[PartitionKey] = set()
-        self.told: dict[PartitionKey, tuple[int, int]] = {}
+        self.told: dict[PartitionKey, Head] = {}
         self.created_ms = now_ms
         self.used_ms = now_ms
 
@@ -84,14 +87,14 @@ class FetchSession:
         self.fresh[key] = None
         return True
 
-    def looked(self, key: PartitionKey, head: tuple[int, int]) -> None:
-        """There was nothing to read; `head`: (high watermark, log start) now."""
+    def looked(self, key: PartitionKey, head: Head) -> None:
+        """There was nothing to read; `head`: as it is now."""
         if self.told.get(key) == head:
             self.late.pop(key, None)
         else:
             self.late[key] = None
 
-    def answered(self, key: PartitionKey, told: tuple[int, int], *, pause: bool) -> None:
+    def answered(self, key: PartitionKey, told: Head, *, pause: bool) -> None:
         self.late.pop(key, None)
         self.told[key] = told
         if pause:

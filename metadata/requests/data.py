@@ -33,19 +33,24 @@ NO_PRODUCER_ID = -1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducePartition:
     """`records`: one whole record batch (magic 2), as the producer made it; its base offset and leader epoch
-    are the leader's to fill in."""
+    are the leader's to fill in. `guard`: what `BeginVerification` gave, once the coordinator has said that
+    the partition is in the producer's transaction."""
 
     key: PartitionKey
     records: bytes
+    guard: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the others."""
+    """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the others.
+    `by_coordinator`: the batches are a coordinator's, which may write markers, and whose batches of a
+    transaction have no sequences."""
 
     acks: int
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
+    by_coordinator: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,69 @@ class ProduceResponse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalPartition:
+    """A partition to which a producer is about to write in a transaction."""
+
+    key: PartitionKey
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginVerification:
+    """Whether the first batch of a transaction may come to these partitions has to be asked of its
+    coordinator, unless the transaction is under way there (KIP-890)."""
+
+    partitions: tuple[TransactionalPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationGuard:
+    """`guard` None: nothing has to be asked. Else the batch is taken with this guard, unless a marker of the
+    producer came in between."""
+
+    key: PartitionKey
+    guard: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerificationBegun:
+    guards: tuple[VerificationGuard, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersRequest:
+    """DescribeProducers (key 61)."""
+
+    partitions: tuple[PartitionKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveProducer:
+    """`last_sequence` -1: of this epoch no batch is known. `open_from` -1: no transaction is under way."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    open_from: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedProducers:
+    key: PartitionKey
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    producers: tuple[ActiveProducer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersResponse:
+    results: tuple[DescribedProducers, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
     """Where to read. `current_leader_epoch` -1: not known (a client may leave it out, a follower not).
     `last_fetched_epoch` -1: nothing fetched yet, or unknown; else divergence is looked for (KIP-595).
@@ -97,7 +165,8 @@ class FetchRequest:
     """Fetch (key 1) with sessions (KIP-227). `session_id` 0, `session_epoch` -1: no session, all partitions
     are named. `session_epoch` 0: begin one. Later epochs: `partitions` are those that changed, `forgotten`
     those that left, and the answer holds only partitions with something to say. A session belongs to one
-    (follower, its local directory); `replica_epoch` is the follower's broker epoch (KIP-903)."""
+    (follower, its local directory); `replica_epoch` is the follower's broker epoch (KIP-903).
+    `read_committed`: a client reads up to the last stable offset, and hears of aborted transactions."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
@@ -108,12 +177,14 @@ class FetchRequest:
     session_epoch: int = -1
     partitions: tuple[FetchPartition, ...]
     forgotten: tuple[PartitionKey, ...] = ()
+    read_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
     """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must cut
-    its log there first, and there are no records (KIP-595)."""
+    its log there first, and there are no records (KIP-595). `aborted`: (producer id, first offset) of the
+    aborted transactions that may have records among these; None: not asked for."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -123,6 +194,8 @@ class FetchedPartition:
     diverging: LogPosition | None = None
     leader: int | None = None
     leader_epoch: int = -1
+    last_stable_offset: int = -1
+    aborted: tuple[tuple[int, int], ...] | None = None
     records: bytes = b""
 
 
@@ -137,7 +210,8 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """`timestamp_ms`: -1 the high watermark, -2 the log's start, else the first record not older."""
+    """`timestamp_ms`: -1 the high watermark (or the last stable offset), -2 the log's start, else the first
+    record not older."""
 
     key: PartitionKey
     timestamp_ms: int
@@ -146,9 +220,10 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """ListOffsets (key 2)."""
+    """ListOffsets (key 2). `read_committed`: nothing above the last stable offset counts."""
 
     partitions: tuple[ListOffsetsPartition, ...]
+    read_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +339,8 @@ class CoordinatorResponse:
 
 DataRequest = (
     ProduceRequest
+    | BeginVerification
+    | DescribeProducersRequest
     | FetchRequest
     | ListOffsetsRequest
     | InitProducerIdRequest
@@ -273,6 +350,8 @@ DataRequest = (
 )
 DataResponse = (
     ProduceResponse
+    | VerificationBegun
+    | DescribeProducersResponse
     | FetchResponse
     | ListOffsetsResponse
     | InitProducerIdResponse

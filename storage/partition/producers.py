@@ -150,13 +150,16 @@ class ProducerTable:
             return CoordinatorFenced(known.coordinator_epoch)
         return Fresh()
 
-    def check(self, header: BatchHeader) -> Verdict:
-        """Whether a leader may append this batch now. Batches without a producer id are always fresh."""
+    def check(self, header: BatchHeader, *, sequenced: bool = True) -> Verdict:
+        """Whether a leader may append this batch now. Batches without a producer id are always fresh, and
+        those of a coordinator, which have no sequences, in any epoch that is not fenced."""
         if header.producer_id < 0:
             return Fresh()
         known = self._producers.get(header.producer_id)
         if known is not None and known.open_from >= 0 and not header.is_transactional:
             return OutsideTransaction() if header.producer_epoch >= known.epoch else Fenced(known.epoch)
+        if not sequenced and (known is None or header.producer_epoch >= known.epoch):
+            return Fresh()
         if known is None or header.producer_epoch > known.epoch:
             # A producer that no one here knows (it expired, or its batches were removed) may go on anywhere:
             # KIP-360. A new epoch begins at 0.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.partition.values import ReadPlan, ReplicaRole
+from metaquorum.broker.replica.partition.values import Reader, ReadPlan, ReplicaRole
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, RECOVERED, RECOVERING, PartitionInfo
@@ -320,8 +320,7 @@ class Cluster:
             return
         found = process.replica.partition.fetch(
             asked,
-            replica_id=follower.replica.broker_id,
-            replica_epoch=follower.broker_epoch,
+            Reader(replica_id=follower.replica.broker_id, replica_epoch=follower.broker_epoch),
             now_ms=self.now_ms,
         )
         part = answered(found, process.replica.disk.read(found)) if isinstance(found, ReadPlan) else found

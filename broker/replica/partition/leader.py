@@ -13,7 +13,14 @@ from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.opened import OpenedBatch
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
 from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
-from metaquorum.broker.replica.partition.values import BatchRefusal, Brokers, Changes, ProduceTicket
+from metaquorum.broker.replica.partition.values import (
+    BatchRefusal,
+    Brokers,
+    Changes,
+    ProduceTicket,
+    Reader,
+)
+from metaquorum.broker.replica.partition.verification import Verification
 from metaquorum.broker.replica.partition.waiting import Waiting, WaitingProduces
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -22,15 +29,24 @@ from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
-    CONSUMER,
     FetchPartition,
+    ProducePartition,
     ProduceResult,
 )
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.format import BatchHeader
-from metaquorum.storage.partition.producers import Duplicate, Fenced, Fresh, OutOfOrder
+from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.partition.producers import (
+    CoordinatorFenced,
+    Duplicate,
+    Fenced,
+    Fresh,
+    OutOfOrder,
+    OutsideTransaction,
+    Verdict,
+)
 
 UNWRITTEN_LIMIT_BYTES = 64 * 1024 * 1024
 """The most that may wait for a partition's directory; more is refused until the disk has caught up."""
@@ -59,6 +75,7 @@ class Leading:
         self.epoch_start = log.end
         self._until_written = WaitingProduces()
         self._until_held = WaitingProduces()
+        self.verification = Verification(log)
 
     # ---- metadata ----------------------------------------------------------------------------
 
@@ -86,19 +103,23 @@ class Leading:
     def produce(
         self,
         ticket: ProduceTicket,
-        records: bytes,
+        part: ProducePartition,
         acks: int,
         *,
+        by_coordinator: bool,
         wall_ms: int,
     ) -> ProduceResult | None:
+        records = part.records
         refusal = self._produce_refusal(records, acks)
         if refusal is not None:
             return self._refused(refusal)
-        batch = check_batch(records, self.settings, wall_ms=wall_ms)
+        batch = check_batch(records, self.settings, by_coordinator=by_coordinator, wall_ms=wall_ms)
         if isinstance(batch, BatchRefusal):
             return self._refused(batch)
         header = batch.header
-        match self._log.producers.check(header):
+        match self._verdict(header, part, by_coordinator):
+            case BatchRefusal() as refused:
+                return self._refused(refused)
             case Fresh():
                 placed = self._append(batch, wall_ms)
                 result, end = self._success(placed.base_offset, placed.max_timestamp_ms), placed.next_offset
@@ -108,7 +129,29 @@ class Leading:
                 return self._refused(_out_of_order(header, expected))
             case Fenced(epoch):
                 return self._refused(_fenced(header, epoch))
+            case CoordinatorFenced(epoch):
+                return self._refused(_coordinator_fenced(header, epoch))
+            case OutsideTransaction():
+                return self._refused(_outside(header))
         return self._wait(Waiting(ticket, end, result), acks)
+
+    def _verdict(
+        self, header: BatchHeader, part: ProducePartition, by_coordinator: bool
+    ) -> Verdict | BatchRefusal:
+        producers = self._log.producers
+        marker = read_marker(header, part.records) if by_coordinator else None
+        if marker is not None:
+            verdict = producers.check_marker(header, marker)
+        else:
+            verdict = producers.check(header, sequenced=not by_coordinator)
+        if not isinstance(verdict, Fresh) or header.producer_id < 0:
+            return verdict
+        if marker is None and header.is_transactional and not by_coordinator:
+            refusal = self.verification.refusal(header, part.guard)
+            if refusal is not None:
+                return refusal
+        self.verification.forget(header.producer_id)
+        return verdict
 
     def _produce_refusal(self, records: bytes, acks: int) -> BatchRefusal | None:
         if acks not in _ACKS:
@@ -284,14 +327,14 @@ class Leading:
             )
         return None
 
-    def reading(self, replica_id: int = CONSUMER) -> Reading:
-        """The log as a follower (replica_id >= 0) or a client may read it."""
+    def reading(self, reader: Reader) -> Reading:
+        """The log as this reader may read it."""
         return Reading(
             log=self._log,
             leader=self._self,
             epoch=self.epoch,
             epoch_start=self.epoch_start,
-            is_follower=replica_id >= 0,
+            reader=reader,
         )
 
     # ---- the ISR -----------------------------------------------------------------------------
@@ -330,4 +373,19 @@ def _fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
         f"{epoch}: another process has taken over; request a new producer id",
+    )
+
+
+def _coordinator_fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        f"the marker for producer {header.producer_id} is of an earlier coordinator than that of epoch "
+        f"{epoch}: load the coordinator again",
+    )
+
+
+def _outside(header: BatchHeader) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.INVALID_TXN_STATE,
+        f"producer {header.producer_id} sent a batch outside of its transaction: end the transaction first",
     )

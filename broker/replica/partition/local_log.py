@@ -8,6 +8,8 @@ keeps without power.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from heapq import heappop, heappush
 
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
@@ -23,6 +25,8 @@ from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.format import hop_headers
+from metaquorum.storage.batches.markers import marked_headers
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
@@ -32,6 +36,7 @@ class LocalLog:
     """Mutable. `counts_synced`: what was acknowledged must be durable (`log.flush.before.ack`)."""
 
     __slots__ = (
+        "_decided",
         "_out",
         "_trim_asked",
         "_unwritten",
@@ -84,6 +89,8 @@ class LocalLog:
         self.high_watermark = 0
         self._trim_asked = 0
         self._unwritten: deque[tuple[int, int]] = deque()
+        # (first offset, offset of the marker) of transactions whose marker may be above the high watermark.
+        self._decided: list[tuple[int, int]] = []
         self._take_up(log)
         self.high_watermark = min(max(log.high_watermark, self.start), self.end)
 
@@ -96,6 +103,26 @@ class LocalLog:
         return self.synced if self.counts_synced else self.written
 
     @property
+    def last_stable_offset(self) -> int:
+        """The high watermark, or the first offset of a transaction that is not known to have ended below it."""
+        decided = self._decided
+        while decided and decided[0][1] < self.high_watermark:
+            heappop(decided)
+        stable = self.high_watermark
+        if decided:
+            stable = min(stable, decided[0][0])
+        if self.producers.open_from is not None:
+            stable = min(stable, self.producers.open_from)
+        return max(stable, self.start)
+
+    def aborted_in(self, from_offset: int, records: bytes) -> Iterator[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that may have records in `records`, which
+        were read from `from_offset` on."""
+        if records and len(self.producers.aborted):
+            for one in self.producers.aborted.overlapping(from_offset, hop_headers(records)[-1][2]):
+                yield one.producer_id, one.first_offset
+
+    @property
     def last_epoch(self) -> int:
         """Leader epoch of the last record; -1: there is none."""
         epoch = self.epochs.epoch_at(self.end - 1) if self.end > self.start else None
@@ -105,9 +132,11 @@ class LocalLog:
 
     def append(self, batches: Batches, wall_ms: int) -> None:
         """Accepts batches that follow `end`, their epochs and their producers."""
-        for header in batches.headers:
+        for header, marker in marked_headers(batches):
             self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
-            self.producers.note(header, seen_ms=wall_ms)
+            decided = self.producers.note(header, seen_ms=wall_ms, marker=marker)
+            if decided is not None:
+                heappush(self._decided, (decided.first_offset, decided.last_offset))
         self.end = batches.next_offset
         self._unwritten.append((self.end, len(batches.data)))
         self.unwritten_bytes += len(batches.data)
@@ -187,6 +216,7 @@ class LocalLog:
         self.size_bytes = event.size_bytes
         self.epochs = self.epochs.truncate_start(self.start)
         self.high_watermark = max(self.high_watermark, self.start)
+        self.producers.aborted.trim(self.start)
 
     def raise_high_watermark(self, to: int) -> None:
         """Never lowers it, and never puts it above the end."""
@@ -210,5 +240,7 @@ class LocalLog:
         self.size_bytes = log.size_bytes
         self.epochs = log.epochs
         self.producers = log.producers
+        # Of markers that came before, the coordinator's decision is final: they would be written again.
+        self._decided.clear()
         self._unwritten.clear()
         self.unwritten_bytes = 0

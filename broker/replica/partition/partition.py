@@ -22,6 +22,7 @@ from metaquorum.broker.replica.disk_work import (
     ReplicaLogTrimmed,
 )
 from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.partition.answers import AnsweringReplica
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
@@ -36,7 +37,6 @@ from metaquorum.broker.replica.partition.values import (
     ReadPlan,
     ReplicaRole,
 )
-from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import NO_LEADER, PartitionInfo
@@ -46,14 +46,17 @@ from metaquorum.metadata.requests.data import (
     ListedOffset,
     ListOffsetsPartition,
     PartitionKey,
+    ProducePartition,
     ProduceResult,
+    TransactionalPartition,
+    VerificationGuard,
 )
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 
 
-class Partition(ReplicaView):
+class Partition(AnsweringReplica):
     """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
     incarnations are ignored here too.
 
@@ -74,6 +77,8 @@ class Partition(ReplicaView):
         out: Outbox[DataEffect],
     ) -> None:
         super().__init__(
+            config,
+            key,
             LocalLog(
                 key=key,
                 topic=topic,
@@ -82,21 +87,15 @@ class Partition(ReplicaView):
                 log=log,
                 counts_synced=config.log_flush_before_ack,
                 out=out,
-            )
+            ),
         )
-        self._config = config
         self._brokers = brokers
         self._out = out
-        self.key = key
         self.topic = topic
         self.directory_id = directory_id
         self.settings = settings
-        self.role = ReplicaRole.IDLE
-        self.leader: int | None = None
-        self.leader_epoch = -1
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
-        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
         self._lead_after_cut: PartitionInfo | None = None
 
     # ---- what the image says -----------------------------------------------------------------
@@ -204,7 +203,13 @@ class Partition(ReplicaView):
     # ---- clients and followers ---------------------------------------------------------------
 
     def produce(
-        self, ticket: ProduceTicket, records: bytes, acks: int, *, now_ms: int, wall_ms: int
+        self,
+        ticket: ProduceTicket,
+        part: ProducePartition,
+        acks: int,
+        *,
+        by_coordinator: bool = False,
+        wall_ms: int,
     ) -> ProduceResult | None:
         """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
         is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
@@ -218,7 +223,7 @@ class Partition(ReplicaView):
                 leader=self._other_leader(),
                 leader_epoch=self.leader_epoch,
             )
-        return self._leading.produce(ticket, records, acks, wall_ms=wall_ms)
+        return self._leading.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
 
     def cancel(self, ticket: ProduceTicket) -> None:
         """The caller is gone: `complete` is not called any more."""
@@ -226,55 +231,21 @@ class Partition(ReplicaView):
             self._leading.cancel(ticket)
 
     def fetch(
-        self, request: FetchPartition, *, replica_id: int, replica_epoch: int = -1, now_ms: int
+        self, request: FetchPartition, reader: Reader, *, now_ms: int
     ) -> FetchedPartition | ReadPlan:
-        """A fetch that has just arrived, of a client (replica_id < 0) or a follower, whose offset is noted as
-        acknowledged: the high watermark may move and waiting produces complete. FetchedPartition: answer at
-        once (refused, or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is
-        not named and of which nothing was to be said need not be given (`was_caught_up`)."""
-        plan = self.plan_read(request, replica_id=replica_id, replica_epoch=replica_epoch)
-        if replica_id < 0 or self._leading is None or not isinstance(plan, ReadPlan):
+        """A fetch that has just arrived, of a client or a follower, whose offset is noted as acknowledged: the
+        high watermark may move and waiting produces complete. FetchedPartition: answer at once (refused, or
+        diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is not named and of
+        which nothing was to be said need not be given (`was_caught_up`)."""
+        plan = self.plan_read(request, reader)
+        if not reader.is_follower or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
-        self._leading.note_fetch(request, replica_id, replica_epoch, now_ms=now_ms)
+        self._leading.note_fetch(request, reader.replica_id, reader.replica_epoch, now_ms=now_ms)
         if plan.high_watermark == self.high_watermark:
             return plan
         # This very fetch has moved it.
-        return replace(plan, high_watermark=self.high_watermark)
-
-    def plan_read(
-        self, request: FetchPartition, *, replica_id: int, replica_epoch: int = -1
-    ) -> FetchedPartition | ReadPlan:
-        """The same for a parked fetch that is looked at again: nothing is noted."""
-        leading = self._leader_in(request.current_leader_epoch)
-        refusal: BatchRefusal | None
-        if isinstance(leading, BatchRefusal):
-            refusal = leading
-        elif replica_id < 0:
-            return leading.reading().fetch(request)
-        else:
-            refusal = leading.sender_refusal(replica_id, replica_epoch)
-            if refusal is None:
-                return leading.reading(replica_id).fetch(request)
-        return FetchedPartition(
-            key=self.key,
-            error=refusal.error,
-            message=f"{self._log}: {refusal.message}",
-            leader=self.leader,
-            leader_epoch=self.leader_epoch,
-        )
-
-    def _leader_in(self, asked_epoch: int) -> Leading | BatchRefusal:
-        """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
-        if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
-            return BatchRefusal(*self._idle) if self._leading is None else self._leading
-        if asked_epoch < self.leader_epoch:
-            text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
-            return BatchRefusal(ErrorCode.FENCED_LEADER_EPOCH, text)
-        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
-        return BatchRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
-
-    def _other_leader(self) -> int | None:
-        return None if self.leader == self._config.broker_id else self.leader
+        stable = self._log.last_stable_offset
+        return replace(plan, high_watermark=self.high_watermark, last_stable_offset=stable)
 
     def was_caught_up(self, replica_id: int, at_ms: int) -> None:
         """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all
@@ -283,31 +254,6 @@ class Partition(ReplicaView):
             progress = self._leading.isr.followers.get(replica_id)
             if progress is not None:
                 progress.held_all(at_ms)
-
-    def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
-        """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
-        leading = self._leader_in(request.current_leader_epoch)
-        if isinstance(leading, BatchRefusal):
-            return self._not_listed(leading)
-        return leading.reading().list_offset(request)
-
-    def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
-        """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
-        leading = self._leader_in(plan.leader_epoch)
-        if isinstance(leading, BatchRefusal):
-            return self._not_listed(leading)
-        if found.problem is not None:
-            text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
-            return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
-        return leading.reading().found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
-
-    def _not_listed(self, refusal: BatchRefusal) -> ListedOffset:
-        return ListedOffset(
-            key=self.key,
-            error=refusal.error,
-            message=f"{self._log}: {refusal.message}",
-            leader=self._other_leader(),
-        )
 
     # ---- the ISR -----------------------------------------------------------------------------
 

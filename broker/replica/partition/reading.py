@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     EARLIEST_TIMESTAMP,
@@ -36,12 +36,16 @@ class Reading:
     leader: int
     epoch: int
     epoch_start: int
-    is_follower: bool
+    reader: Reader
 
     @property
     def end(self) -> int:
-        """Followers read what is written, clients what every replica in sync holds."""
-        return self.log.written if self.is_follower else visible_end(self.log)
+        """Followers read what is written, clients what every replica in sync holds, and those of committed
+        records only what is decided."""
+        if self.reader.is_follower:
+            return self.log.written
+        end = visible_end(self.log)
+        return min(end, self.log.last_stable_offset) if self.reader.read_committed else end
 
     def fetch(self, request: FetchPartition) -> FetchedPartition | ReadPlan:
         log, offset = self.log, request.fetch_offset
@@ -62,6 +66,7 @@ class Reading:
             to_offset=self.end,
             max_bytes=request.max_bytes,
             high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start,
             leader_epoch=self.epoch,
         )
@@ -70,6 +75,7 @@ class Reading:
         return FetchedPartition(
             key=self.log.key,
             high_watermark=self.log.high_watermark,
+            last_stable_offset=self.log.last_stable_offset,
             log_start_offset=self.log.start,
             diverging=position,
             leader=self.leader,
@@ -89,6 +95,7 @@ class Reading:
             error=ErrorCode.OFFSET_OUT_OF_RANGE,
             message=text,
             high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start,
             leader=self.leader,
             leader_epoch=self.epoch,
@@ -118,7 +125,7 @@ class Reading:
     def _is_behind(self) -> bool:
         """The high watermark of a new leader may be below what clients have read from the one before; it is
         right as soon as it reaches the epoch's start (KIP-207)."""
-        return self.end < self.epoch_start
+        return visible_end(self.log) < self.epoch_start
 
     def _listed(self, offset: int, timestamp_ms: int, epoch: int | None) -> ListedOffset:
         return ListedOffset(

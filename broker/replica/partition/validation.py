@@ -29,8 +29,11 @@ _MAGIC_AT = 16
 _LAST_COMPRESSION = max(Compression)
 
 
-def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> OpenedBatch | BatchRefusal:
+def check_batch(
+    records: bytes, settings: TopicSettings, *, by_coordinator: bool = False, wall_ms: int
+) -> OpenedBatch | BatchRefusal:
     """The one batch that these bytes are, as it may be appended as far as the batch itself goes.
+    `by_coordinator`: a coordinator of this cluster made it.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (bytes are missing or the CRC does not match: send them
     again), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or
@@ -39,10 +42,15 @@ def check_batch(records: bytes, settings: TopicSettings, *, wall_ms: int) -> Ope
     header = _frame(records, settings)
     if isinstance(header, BatchRefusal):
         return header
-    refusal = _kind_refusal(header) or _producer_refusal(header) or _time_refusal(header, settings)
+    refusal = _kind_refusal(header) or _time_refusal(header, settings)
+    if refusal is None and not by_coordinator:
+        refusal = _client_refusal(header)
     if refusal is not None:
         return refusal
-    return open_batch(header, records[HEADER_BYTES:], settings, wall_ms=wall_ms)
+    payload = records[HEADER_BYTES:]
+    if header.is_control:
+        return OpenedBatch(header, payload, changed=False)
+    return open_batch(header, payload, settings, wall_ms=wall_ms)
 
 
 def stored_batch(
@@ -117,10 +125,6 @@ def _kind_refusal(header: BatchHeader) -> BatchRefusal | None:
             f"the batch counts {header.records_count} records, but its last offset delta is "
             f"{header.last_offset_delta}: number the records of a batch 0, 1, 2 and so on"
         )
-    if header.is_control:
-        return _invalid("only brokers write control batches: send records")
-    if header.is_transactional:
-        return _invalid("transactions are not supported: send the batch without a transaction")
     if header.attributes & ~_KNOWN_ATTRIBUTES:
         return _invalid(
             f"the attributes {header.attributes & 65535:#06x} have bits that producers must not set: clear "
@@ -134,8 +138,12 @@ def _kind_refusal(header: BatchHeader) -> BatchRefusal | None:
     return None
 
 
-def _producer_refusal(header: BatchHeader) -> BatchRefusal | None:
+def _client_refusal(header: BatchHeader) -> BatchRefusal | None:
+    if header.is_control:
+        return _invalid("only brokers write control batches: send records")
     if header.producer_id < 0:
+        if header.is_transactional:
+            return _invalid("the batch is in a transaction, but names no producer: request a producer id")
         return None
     if header.producer_epoch < 0 or header.base_sequence < 0:
         return _invalid(

@@ -10,7 +10,7 @@ from enum import Enum, Flag, auto
 from typing import Protocol
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import PartitionKey, ProduceResult, RefusedRecord
+from metaquorum.metadata.requests.data import CONSUMER, PartitionKey, ProduceResult, RefusedRecord
 
 
 class ReplicaRole(Enum):
@@ -72,6 +72,20 @@ class ProduceTicket(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who fetches: a client (`replica_id` below 0), perhaps of committed records only, or a follower, whose
+    broker epoch is `replica_epoch` (-1: it gives none)."""
+
+    replica_id: int = CONSUMER
+    replica_epoch: int = -1
+    read_committed: bool = False
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id > CONSUMER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
     """What a fetch may have: whole batches of [from_offset, to_offset), at most `max_bytes` unless the first
     batch is larger. Nothing to read if the two are equal. The rest is for the head of the answer."""
@@ -81,8 +95,14 @@ class ReadPlan:
     to_offset: int
     max_bytes: int
     high_watermark: int
+    last_stable_offset: int
     log_start_offset: int
     leader_epoch: int
+
+    @property
+    def head(self) -> tuple[int, int, int]:
+        """What is worth telling a caller of a session when nothing is to be read."""
+        return self.high_watermark, self.last_stable_offset, self.log_start_offset
 
     @property
     def is_empty(self) -> bool:

@@ -43,6 +43,15 @@ class ReplicaView:
         return self._log.high_watermark
 
     @property
+    def last_stable_offset(self) -> int:
+        return self._log.last_stable_offset
+
+    def aborted_in(self, from_offset: int, records: bytes) -> tuple[tuple[int, int], ...]:
+        """(producer id, first offset) of the aborted transactions that may have records in `records`, which
+        were read from `from_offset` on."""
+        return tuple(self._log.aborted_in(from_offset, records))
+
+    @property
     def size_bytes(self) -> int:
         return self._log.size_bytes
 
@@ -53,6 +62,10 @@ class ReplicaView:
     @property
     def producers(self) -> ProducerTable:
         return self._log.producers
+
+    @property
+    def leads(self) -> bool:
+        return self._leading is not None
 
     @property
     def isr(self) -> tuple[int, ...]:

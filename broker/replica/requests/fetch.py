@@ -8,7 +8,7 @@ from __future__ import annotations
 from metaquorum.broker.replica.fetch_sessions import (
     FetchSession,
 )
-from metaquorum.broker.replica.partition.values import ReadPlan
+from metaquorum.broker.replica.partition.values import Reader, ReadPlan
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchRequest,
@@ -30,7 +30,7 @@ class Fetch:
         "min_bytes",
         "pending",
         "plans",
-        "replica_epoch",
+        "reader",
         "session",
         "whole",
     )
@@ -48,7 +48,11 @@ class Fetch:
         self.key = key
         self.session = session
         self.whole = whole
-        self.replica_epoch = request.replica_epoch
+        self.reader = Reader(
+            replica_id=session.replica_id,
+            replica_epoch=request.replica_epoch,
+            read_committed=request.read_committed,
+        )
         self.min_bytes = request.min_bytes
         self.max_bytes = max_bytes
         self.deadline_ms = now_ms + max(0, request.max_wait_ms)

@@ -255,7 +255,7 @@ class Fetches:
             if isinstance(found, FetchedPartition):
                 fetch.answers[key] = found
             elif found.is_empty:
-                session.looked(key, (found.high_watermark, found.log_start_offset))
+                session.looked(key, found.head)
             else:
                 fetch.plans[key] = found
         if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
@@ -278,10 +278,9 @@ class Fetches:
         partition = self._find(part.key)
         if not isinstance(partition, Partition):
             return partition.as_fetched(part.key)
-        replica_id = fetch.session.replica_id
         if not arrived:
-            return partition.plan_read(part, replica_id=replica_id)
-        found = partition.fetch(part, replica_id=replica_id, replica_epoch=fetch.replica_epoch, now_ms=now_ms)
+            return partition.plan_read(part, fetch.reader)
+        found = partition.fetch(part, fetch.reader, now_ms=now_ms)
         self._touched(partition)
         return found
 
@@ -340,7 +339,7 @@ class Fetches:
             part = self._part(fetch, key, data)
             total += len(part.records)
             speaks = bool(part.records) or part.error is not ErrorCode.NONE or part.diverging is not None
-            told = (part.high_watermark, part.log_start_offset)
+            told = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if fetch.whole or speaks or session.told.get(key) != told:
                 answered.append(part)
             session.answered(key, told, pause=speaks)
@@ -358,17 +357,21 @@ class Fetches:
         partition = self._find(key)
         if not isinstance(partition, Partition):
             return partition.as_fetched(key)
-        now = partition.plan_read(fetch.session.partitions[key], replica_id=fetch.session.replica_id)
+        asked = fetch.session.partitions[key]
+        now = partition.plan_read(asked, fetch.reader)
         if isinstance(now, FetchedPartition):
             return now
         plan = fetch.plans.get(key)
-        same = plan is not None and plan.leader_epoch == now.leader_epoch
+        if plan is None or plan.leader_epoch != now.leader_epoch:
+            data = b""
         return FetchedPartition(
             key=key,
             high_watermark=now.high_watermark,
+            last_stable_offset=now.last_stable_offset,
             log_start_offset=now.log_start_offset,
             leader_epoch=now.leader_epoch,
-            records=data if same else b"",
+            aborted=partition.aborted_in(asked.fetch_offset, data) if fetch.reader.read_committed else None,
+            records=data,
         )
 
     def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:

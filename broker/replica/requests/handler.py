@@ -25,13 +25,16 @@ from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absenc
 from metaquorum.broker.replica.requests.offsets import Offsets
 from metaquorum.broker.replica.requests.own_logs import NewLogUser, OwnLogs
 from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.requests.transactions import begin_verification, describe_producers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
     CONSUMER,
+    BeginVerification,
     CoordinatorRequest,
     DataRequest,
     DataResponse,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     FetchRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
@@ -84,6 +87,10 @@ class RequestHandler:
         match request:
             case ProduceRequest():
                 self.produces.handle(key, request, now_ms=now_ms, wall_ms=wall_ms)
+            case BeginVerification():
+                self._answer(key, begin_verification(self._find, request))
+            case DescribeProducersRequest():
+                self._answer(key, describe_producers(self._find, request))
             case FetchRequest():
                 self.fetches.handle(key, request, now_ms=now_ms)
             case ListOffsetsRequest():

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from metaquorum.broker.replica.disk_work import FindOffset, OffsetFound
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import FindPlan
+from metaquorum.broker.replica.partition.values import FindPlan, Reader
 from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -67,7 +67,7 @@ class Offsets:
             if not isinstance(found, Partition):
                 self._settle(waiting, at, found.as_listed(part.key))
                 continue
-            answer = found.list_offset(part)
+            answer = found.list_offset(part, Reader(read_committed=request.read_committed))
             if isinstance(answer, FindPlan):
                 self._look_up(waiting, at, answer, found)
             else:

@@ -16,7 +16,13 @@ from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.requests.data import ACKS_ALL, CoordinatorRequest, PartitionKey, ProduceResult
+from metaquorum.metadata.requests.data import (
+    ACKS_ALL,
+    CoordinatorRequest,
+    PartitionKey,
+    ProducePartition,
+    ProduceResult,
+)
 from metaquorum.raft.outbox import Outbox
 
 ReadDone = Callable[[bytes | None, str | None], None]
@@ -90,7 +96,6 @@ class OwnLogs:
         records: bytes,
         ticket: ProduceTicket,
         *,
-        now_ms: int,
         wall_ms: int,
     ) -> ProduceResult | None:
         """Appends one batch with acks=all, as `Partition.produce`; refused in another epoch than `epoch`."""
@@ -98,7 +103,8 @@ class OwnLogs:
         if found is None or found.leader_epoch != epoch:
             text = f"this broker does not lead the partition in epoch {epoch}"
             return ProduceResult(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
-        return self._produces.append(found, ticket, records, ACKS_ALL, now_ms=now_ms, wall_ms=wall_ms)
+        part = ProducePartition(key=key, records=records)
+        return self._produces.append(found, ticket, part, ACKS_ALL, by_coordinator=True, wall_ms=wall_ms)
 
     def read(
         self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int, done: ReadDone

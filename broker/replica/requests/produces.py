@@ -16,6 +16,7 @@ from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
@@ -87,7 +88,9 @@ class Produces:
                 self._settle(waiting, at, found.as_produced(part.key))
                 continue
             ticket = Ticket(self, waiting, at)
-            result = self.append(found, ticket, part.records, request.acks, now_ms=now_ms, wall_ms=wall_ms)
+            result = self.append(
+                found, ticket, part, request.acks, by_coordinator=request.by_coordinator, wall_ms=wall_ms
+            )
             if result is None:
                 waiting.tickets.append((found, ticket))
             else:
@@ -101,20 +104,20 @@ class Produces:
         self,
         partition: Partition,
         ticket: ProduceTicket,
-        records: bytes,
+        part: ProducePartition,
         acks: int,
         *,
-        now_ms: int,
+        by_coordinator: bool,
         wall_ms: int,
     ) -> ProduceResult | None:
         """As `Partition.produce`, for clients and for this broker itself; counted, and kept for followers."""
         base = partition.end_offset
-        result = partition.produce(ticket, records, acks, now_ms=now_ms, wall_ms=wall_ms)
+        result = partition.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
         if partition.end_offset > base:
             self.records += partition.end_offset - base
             self._note_tail(partition, base)
         if result is None:
-            self.bytes += len(records)
+            self.bytes += len(part.records)
         self._touched(partition)
         return result
 

@@ -120,6 +120,7 @@ class DataHandlers:
                     min_bytes=body.min_bytes,
                     max_bytes=body.max_bytes,
                     partitions=tuple(asked),
+                    read_committed=body.isolation_level == _READ_COMMITTED,
                 )
             )
             if isinstance(answer, ApiError):
@@ -128,12 +129,11 @@ class DataHandlers:
                 results = {each.key: each for each in answer.partitions}
         if refusal is not None and request.header.version >= 7:
             return FetchResponse(error_code=refusal.code)
-        is_committed = body.isolation_level == _READ_COMMITTED
 
         def partition(index: int, topic_id: bytes | None, asked_id: bytes) -> FetchResponse.PartitionData:
             found = None if topic_id is None else results.get((topic_id, index))
             if found is not None:
-                return _fetched(found, is_committed, request.header.version)
+                return _fetched(found, request.header.version)
             return _not_fetched(index, _unknown(asked_id) if refusal is None else refusal.code)
 
         return FetchResponse(
@@ -167,7 +167,11 @@ class DataHandlers:
         results: dict[core.PartitionKey, core.ListedOffset] = {}
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if asked:
-            answer: Any = await self._requests.begin(core.ListOffsetsRequest(partitions=asked))
+            answer: Any = await self._requests.begin(
+                core.ListOffsetsRequest(
+                    partitions=asked, read_committed=body.isolation_level == _READ_COMMITTED
+                )
+            )
             if isinstance(answer, ApiError):
                 code = answer.code
             else:
@@ -272,7 +276,7 @@ def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
     )
 
 
-def _fetched(result: core.FetchedPartition, is_committed: bool, version: int) -> FetchResponse.PartitionData:
+def _fetched(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:
     if version < ZSTD_FROM_FETCH and holds_zstd(result.records):
         return _not_fetched(result.key[1], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     leader = FetchResponse.LeaderIdAndEpoch()
@@ -287,12 +291,16 @@ def _fetched(result: core.FetchedPartition, is_committed: bool, version: int) ->
         partition_index=result.key[1],
         error_code=result.error,
         high_watermark=result.high_watermark,
-        # Without transactions everything below the high watermark is stable.
-        last_stable_offset=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
         diverging_epoch=diverging,
         current_leader=leader,
-        aborted_transactions=() if is_committed else None,
+        aborted_transactions=None
+        if result.aborted is None
+        else tuple(
+            FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first)
+            for producer_id, first in result.aborted
+        ),
         records=result.records,
     )
 

@@ -317,6 +317,7 @@ class Host:
                     to_offset=work.to_offset,
                     max_bytes=work.max_bytes,
                     high_watermark=0,
+                    last_stable_offset=0,
                     log_start_offset=0,
                     leader_epoch=0,
                 )

@@ -21,7 +21,7 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import FollowerOutcome, ReadPlan
+from metaquorum.broker.replica.partition.values import FollowerOutcome, Reader, ReadPlan
 from metaquorum.broker.replica.topic_settings import TopicSettings
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.data import (
@@ -30,11 +30,13 @@ from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,
     PartitionKey,
+    ProducePartition,
     ProduceResult,
 )
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.format import hop_headers, parse_header
+from metaquorum.storage.batches.markers import read_marker
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
@@ -146,7 +148,7 @@ class ListDisk:
         for each in self.batches:
             header = parse_header(each)
             epochs = epochs.append(header.leader_epoch, header.base_offset)
-            producers.note(header, seen_ms=header.max_timestamp_ms)
+            producers.note(header, seen_ms=header.max_timestamp_ms, marker=read_marker(header, each))
         return ReplicaLog(
             start_offset=self.start,
             end_offset=self.end,
@@ -297,7 +299,9 @@ class Replica:
     def send(self, records: bytes, acks: int = ACKS_ALL, *, timeout_ms: int = 10**9) -> Ticket:
         """A ticket that has the result already, or waits for it."""
         ticket = Ticket(self.now_ms + timeout_ms)
-        result = self.partition.produce(ticket, records, acks, now_ms=self.now_ms, wall_ms=self.wall_ms)
+        result = self.partition.produce(
+            ticket, ProducePartition(key=KEY, records=records), acks, wall_ms=self.wall_ms
+        )
         if result is not None:
             assert not ticket.results
             ticket.results.append(result)
@@ -317,8 +321,7 @@ class Replica:
         known = self.brokers.epoch(broker_id) if broker_id >= 0 else None
         return self.partition.fetch(
             request,
-            replica_id=broker_id,
-            replica_epoch=broker_epoch or (-1 if known is None else known),
+            Reader(replica_id=broker_id, replica_epoch=broker_epoch or (-1 if known is None else known)),
             now_ms=self.now_ms,
         )
 
@@ -332,8 +335,7 @@ class Replica:
         """The whole answer to a follower's fetch, its bytes read at once."""
         plan = self.partition.fetch(
             position,
-            replica_id=broker_id,
-            replica_epoch=self.brokers.epoch(broker_id) or -1,
+            Reader(replica_id=broker_id, replica_epoch=self.brokers.epoch(broker_id) or -1),
             now_ms=self.now_ms,
         )
         return plan if isinstance(plan, FetchedPartition) else answered(plan, self.disk.read(plan))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaquorum.broker.replica.disk_work import OffsetFound
-from metaquorum.broker.replica.partition.values import FindPlan, ReadPlan
+from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     ACKS_LEADER,
@@ -44,6 +44,7 @@ def test_consumers_read_below_the_high_watermark_and_followers_to_the_end() -> N
         to_offset=4,
         max_bytes=2**20,
         high_watermark=4,
+        last_stable_offset=4,
         log_start_offset=0,
         leader_epoch=9,
     )
@@ -144,7 +145,7 @@ def test_a_parked_fetch_looked_at_again_is_no_news_of_the_follower() -> None:
     replica = grown({1: 0})
     replica.fetch_as(2, 10)
     plan = replica.partition.plan_read(
-        FetchPartition(key=KEY, fetch_offset=10, max_bytes=1, current_leader_epoch=9), replica_id=3
+        FetchPartition(key=KEY, fetch_offset=10, max_bytes=1, current_leader_epoch=9), Reader(replica_id=3)
     )
     assert isinstance(plan, ReadPlan) and replica.partition.high_watermark == 0
 

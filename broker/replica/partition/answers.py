@@ -1,0 +1,104 @@
+"""What a replica answers to those who ask and change nothing: reads, offsets, verification of transactions.
+
+Owns who answers a question about a leader epoch. What may be read is `reading`'s.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.disk_work import OffsetFound
+from metaquorum.broker.replica.partition.leader import Leading
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.validation import BatchRefusal
+from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan, ReplicaRole
+from metaquorum.broker.replica.partition.view import ReplicaView
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
+    FetchedPartition,
+    FetchPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    PartitionKey,
+    TransactionalPartition,
+    VerificationGuard,
+)
+
+CLIENT = Reader()
+
+
+class AnsweringReplica(ReplicaView):
+    """`leader`: the leader, as far as this replica knows; None: no one. `_idle`: why no one leads here."""
+
+    def __init__(self, config: ReplicaConfig, key: PartitionKey, log: LocalLog) -> None:
+        super().__init__(log)
+        self._config = config
+        self.key = key
+        self.role = ReplicaRole.IDLE
+        self.leader: int | None = None
+        self.leader_epoch = -1
+        self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
+
+    def begin_verification(self, asked: TransactionalPartition) -> VerificationGuard:
+        """A guard, where the coordinator has to be asked before a batch of a transaction is taken. Without a
+        leader here nothing has to be asked: the batch will be refused."""
+        if self._leading is None:
+            return VerificationGuard(key=asked.key)
+        return self._leading.verification.begin(asked)
+
+    def plan_read(self, request: FetchPartition, reader: Reader) -> FetchedPartition | ReadPlan:
+        """What a fetch may have now; nothing is noted."""
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            return self._not_fetched(leading)
+        if reader.is_follower:
+            refusal = leading.sender_refusal(reader.replica_id, reader.replica_epoch)
+            if refusal is not None:
+                return self._not_fetched(refusal)
+        return leading.reading(reader).fetch(request)
+
+    def _not_fetched(self, refusal: BatchRefusal) -> FetchedPartition:
+        return FetchedPartition(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self.leader,
+            leader_epoch=self.leader_epoch,
+        )
+
+    def list_offset(self, request: ListOffsetsPartition, reader: Reader) -> ListedOffset | FindPlan:
+        """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
+        leading = self._leader_in(request.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            return self._not_listed(leading)
+        return leading.reading(reader).list_offset(request)
+
+    def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
+        """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
+        leading = self._leader_in(plan.leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            return self._not_listed(leading)
+        if found.problem is not None:
+            text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
+            return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
+        return leading.reading(CLIENT).found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def _not_listed(self, refusal: BatchRefusal) -> ListedOffset:
+        return ListedOffset(
+            key=self.key,
+            error=refusal.error,
+            message=f"{self._log}: {refusal.message}",
+            leader=self._other_leader(),
+        )
+
+    def _leader_in(self, asked_epoch: int) -> Leading | BatchRefusal:
+        """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
+        if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
+            return BatchRefusal(*self._idle) if self._leading is None else self._leading
+        if asked_epoch < self.leader_epoch:
+            text = f"leader epoch {asked_epoch} has ended, {self.leader_epoch} is current: refresh metadata"
+            return BatchRefusal(ErrorCode.FENCED_LEADER_EPOCH, text)
+        text = f"leader epoch {asked_epoch} is newer than {self.leader_epoch}, the last one known: try again"
+        return BatchRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+
+    def _other_leader(self) -> int | None:
+        return None if self.leader == self._config.broker_id else self.leader

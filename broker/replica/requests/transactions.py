@@ -1,0 +1,58 @@
+"""What is asked about producers of partitions: verification of transactions, and their state.
+
+Reads the partitions, but for the guards of verification, which are theirs.
+"""
+
+from __future__ import annotations
+
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.requests.lookup import Find
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.data import (
+    ActiveProducer,
+    BeginVerification,
+    DescribedProducers,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionKey,
+    VerificationBegun,
+    VerificationGuard,
+)
+
+
+def begin_verification(find: Find, request: BeginVerification) -> VerificationBegun:
+    """What has to be asked of coordinators before batches of transactions are sent to these partitions."""
+    guards = []
+    for asked in request.partitions:
+        found = find(asked.key)
+        if isinstance(found, Partition):
+            guards.append(found.begin_verification(asked))
+        else:
+            guards.append(VerificationGuard(key=asked.key))
+    return VerificationBegun(guards=tuple(guards))
+
+
+def describe_producers(find: Find, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """The producers that the leaders on this broker know."""
+    return DescribeProducersResponse(results=tuple([_described(find, key) for key in request.partitions]))
+
+
+def _described(find: Find, key: PartitionKey) -> DescribedProducers:
+    found = find(key)
+    if not isinstance(found, Partition):
+        return DescribedProducers(key=key, error=found.error, message=found.message)
+    if not found.leads:
+        text = f"{found.topic}-{key[1]}: this broker does not lead the partition: ask its leader"
+        return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
+    producers = [
+        ActiveProducer(
+            producer_id=each.producer_id,
+            producer_epoch=each.epoch,
+            last_sequence=each.batches[-1].last_sequence if each.batches else -1,
+            last_timestamp_ms=each.seen_ms,
+            coordinator_epoch=each.coordinator_epoch,
+            open_from=each.open_from,
+        )
+        for each in found.producers.all()
+    ]
+    return DescribedProducers(key=key, producers=tuple(producers))

@@ -30,8 +30,8 @@ LAST_EPOCH = 2**31 - 1
 class FetchSession:
     """`partitions`: what it asks for now. `fresh`: those that have to be looked at, in the order in which
     they are served. `late`: looked at, with nothing but another high watermark or log start to say, which can
-    wait for the next answer. `told`: the head of a partition (`ReadPlan.head`) as last answered. A fetch without a session
-    has one of its own, with id 0, for as long as it lasts."""
+    wait for the next answer. `told`: the head of a partition (`ReadPlan.head`) as last answered. A fetch
+    without a session has one of its own, with id 0, for as long as it lasts."""
 
     __slots__ = (
         "created_ms",

@@ -43,6 +43,7 @@ def _id_or_name(value: bytes) -> bytes:
 
 _BY_ID = FieldRule(nested={"key": FieldRule(spread=("topic_id", "partition"))})
 _ASKED = FieldRule(nested={"key": FieldRule(spread=("topic.topic_id", "partition"), check=_id_or_name)})
+_LOCAL = FieldRule(local=True)
 
 
 def _one_name(request: pb.MarkLogDirOfflineRequest) -> str | None:
@@ -52,11 +53,16 @@ def _one_name(request: pb.MarkLogDirOfflineRequest) -> str | None:
     return request.path or None
 
 
-PRODUCE = MessageCodec(api.ProduceRequest, pb.ProduceRequest, partitions=_ASKED)
+PRODUCE = MessageCodec(
+    api.ProduceRequest,
+    pb.ProduceRequest,
+    partitions=FieldRule(nested={**_ASKED.nested, "guard": _LOCAL}),
+    by_coordinator=_LOCAL,
+)
 PRODUCED = MessageCodec(
     api.ProduceResponse,
     pb.ProduceResponse,
-    results=FieldRule(nested={**_BY_ID.nested, "refused_records": FieldRule(local=True)}),
+    results=FieldRule(nested={**_BY_ID.nested, "refused_records": _LOCAL}),
 )
 FETCH = MessageCodec(
     api.FetchRequest,
@@ -64,13 +70,23 @@ FETCH = MessageCodec(
     session_epoch=FieldRule(always=True),
     partitions=_ASKED,
     forgotten=FieldRule(check=_topic_id),
+    read_committed=_LOCAL,
 )
 FETCHED = MessageCodec(
     api.FetchResponse,
     pb.FetchResponse,
-    partitions=FieldRule(nested={**_BY_ID.nested, "diverging": FieldRule(nested={"offset": "end_offset"})}),
+    partitions=FieldRule(
+        nested={
+            **_BY_ID.nested,
+            "diverging": FieldRule(nested={"offset": "end_offset"}),
+            "last_stable_offset": _LOCAL,
+            "aborted": _LOCAL,
+        }
+    ),
 )
-LIST_OFFSETS = MessageCodec(api.ListOffsetsRequest, pb.ListOffsetsRequest, partitions=_ASKED)
+LIST_OFFSETS = MessageCodec(
+    api.ListOffsetsRequest, pb.ListOffsetsRequest, partitions=_ASKED, read_committed=_LOCAL
+)
 LISTED_OFFSETS = MessageCodec(api.ListOffsetsResponse, pb.ListOffsetsResponse, results=_BY_ID)
 INIT_PRODUCER_ID = MessageCodec(api.InitProducerIdRequest, pb.InitProducerIdRequest)
 PRODUCER_ID = MessageCodec(api.InitProducerIdResponse, pb.InitProducerIdResponse)

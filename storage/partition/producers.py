@@ -88,7 +88,7 @@ class OutsideTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class EndedTransaction:
     """A transaction that a marker has ended: the offsets of its first batch and of the marker."""
 
     first_offset: int
@@ -174,7 +174,9 @@ class ProducerTable:
         expected = (known.batches[-1].last_sequence + 1) % SEQUENCE_LIMIT if known.batches else 0
         return Fresh() if header.base_sequence == expected else OutOfOrder(expected)
 
-    def note(self, header: BatchHeader, *, seen_ms: int, marker: EndMarker | None = None) -> Decided | None:
+    def note(
+        self, header: BatchHeader, *, seen_ms: int, marker: EndMarker | None = None
+    ) -> EndedTransaction | None:
         """Takes up a batch that was appended, with its offsets set; a follower's leader has checked it. The
         transaction that it ended, if it did."""
         if header.producer_id < 0:
@@ -207,7 +209,7 @@ class ProducerTable:
 
     def _note_marker(
         self, header: BatchHeader, marker: EndMarker, known: KnownProducer | None, seen_ms: int
-    ) -> Decided | None:
+    ) -> EndedTransaction | None:
         kept = known.batches if known is not None and known.epoch == header.producer_epoch else ()
         self._producers[header.producer_id] = KnownProducer(
             producer_id=header.producer_id,
@@ -224,7 +226,7 @@ class ProducerTable:
             following = self.open_from
             stable = last + 1 if following is None else following
             self.aborted.add(AbortedTransaction(header.producer_id, first, last, stable))
-        return Decided(first, last)
+        return EndedTransaction(first, last)
 
     def expire(self, before_ms: int) -> int:
         """Forgets who was last seen before and has no transaction under way; how many."""

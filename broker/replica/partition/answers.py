@@ -9,8 +9,7 @@ from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.validation import BatchRefusal
-from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan, ReplicaRole
+from metaquorum.broker.replica.partition.values import BatchRefusal, FindPlan, Reader, ReadPlan, ReplicaRole
 from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -65,7 +64,7 @@ class AnsweringReplica(ReplicaView):
             leader_epoch=self.leader_epoch,
         )
 
-    def list_offset(self, request: ListOffsetsPartition, reader: Reader) -> ListedOffset | FindPlan:
+    def list_offset(self, request: ListOffsetsPartition, reader: Reader = CLIENT) -> ListedOffset | FindPlan:
         """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
         leading = self._leader_in(request.current_leader_epoch)
         if isinstance(leading, BatchRefusal):

@@ -387,5 +387,5 @@ def _coordinator_fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
 def _outside(header: BatchHeader) -> BatchRefusal:
     return BatchRefusal(
         ErrorCode.INVALID_TXN_STATE,
-        f"producer {header.producer_id} sent a batch outside of its transaction: end the transaction first",
+        f"producer {header.producer_id} sent a batch without a transaction while one is open: end it first",
     )

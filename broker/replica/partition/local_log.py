@@ -104,7 +104,7 @@ class LocalLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of a transaction that is not known to have ended below it."""
+        """The high watermark, or the first offset of a transaction that has not ended below it."""
         decided = self._decided
         while decided and decided[0][1] < self.high_watermark:
             heappop(decided)

@@ -17,7 +17,6 @@ from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
     LogAppended,
     LogCut,
-    OffsetFound,
     ReplicaLog,
     ReplicaLogTrimmed,
 )
@@ -27,13 +26,12 @@ from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import (
-    BatchRefusal,
     Brokers,
     Changes,
-    FindPlan,
     FollowerOutcome,
     FollowerStep,
     ProduceTicket,
+    Reader,
     ReadPlan,
     ReplicaRole,
 )
@@ -43,13 +41,9 @@ from metaquorum.metadata.image import NO_LEADER, PartitionInfo
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
     FetchPartition,
-    ListedOffset,
-    ListOffsetsPartition,
     PartitionKey,
     ProducePartition,
     ProduceResult,
-    TransactionalPartition,
-    VerificationGuard,
 )
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
@@ -230,13 +224,11 @@ class Partition(AnsweringReplica):
         if self._leading is not None:
             self._leading.cancel(ticket)
 
-    def fetch(
-        self, request: FetchPartition, reader: Reader, *, now_ms: int
-    ) -> FetchedPartition | ReadPlan:
-        """A fetch that has just arrived, of a client or a follower, whose offset is noted as acknowledged: the
-        high watermark may move and waiting produces complete. FetchedPartition: answer at once (refused, or
-        diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is not named and of
-        which nothing was to be said need not be given (`was_caught_up`)."""
+    def fetch(self, request: FetchPartition, reader: Reader, *, now_ms: int) -> FetchedPartition | ReadPlan:
+        """A fetch that has just arrived, of a client or a follower, whose offset is noted as acknowledged:
+        the high watermark may move and waiting produces complete. FetchedPartition: answer at once (refused,
+        or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is not named and
+        of which nothing was to be said need not be given (`was_caught_up`)."""
         plan = self.plan_read(request, reader)
         if not reader.is_follower or self._leading is None or not isinstance(plan, ReadPlan):
             return plan

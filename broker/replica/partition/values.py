@@ -73,8 +73,8 @@ class ProduceTicket(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Who fetches: a client (`replica_id` below 0), perhaps of committed records only, or a follower, whose
-    broker epoch is `replica_epoch` (-1: it gives none)."""
+    """The caller of a fetch: a client (`replica_id` below 0), perhaps of committed records only, or a
+    follower, whose broker epoch is `replica_epoch` (-1: it gives none)."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1

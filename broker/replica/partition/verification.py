@@ -2,13 +2,13 @@
 
 The first batch of a transaction is taken only after its coordinator has said that the partition is in the
 transaction. Owns the guards that span that question: a marker in between makes one worthless, so a late batch
-cannot begin what nobody would end. The question itself is asked by the broker's shell.
+cannot begin a transaction that would never end. The question itself is asked by the broker's shell.
 """
 
 from __future__ import annotations
 
 from metaquorum.broker.replica.partition.local_log import LocalLog
-from metaquorum.broker.replica.partition.validation import BatchRefusal
+from metaquorum.broker.replica.partition.values import BatchRefusal
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import TransactionalPartition, VerificationGuard
 from metaquorum.storage.batches.format import BatchHeader

@@ -354,10 +354,9 @@ class Fetches:
         known = fetch.answers.get(key)
         if known is not None:
             return known
-        partition = self._find(key)
+        partition, asked = self._find(key), fetch.session.partitions[key]
         if not isinstance(partition, Partition):
             return partition.as_fetched(key)
-        asked = fetch.session.partitions[key]
         now = partition.plan_read(asked, fetch.reader)
         if isinstance(now, FetchedPartition):
             return now

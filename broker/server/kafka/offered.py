@@ -18,6 +18,7 @@ from metaquorum.broker.server.kafka.describe import (
 )
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
@@ -88,6 +89,7 @@ class SettingsHandlers:
 def offered_services(
     cluster: ClusterHandlers,
     data: DataHandlers,
+    producers: ProducerHandlers,
     log_dirs: LogDirHandlers,
     settings: SettingsHandlers,
     forwarder: Forwarder,
@@ -101,11 +103,13 @@ def offered_services(
         "Metadata": Offered(0, 13, cluster.metadata),
         "FindCoordinator": Offered(0, 6, cluster.find_coordinator),
         "InitProducerId": Offered(0, 5, data.init_producer_id),
+        "WriteTxnMarkers": Offered(0, 1, producers.write_txn_markers),
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),
         "DescribeTopicPartitions": Offered(0, 0, cluster.describe_topic_partitions),
         "DescribeLogDirs": Offered(0, 4, log_dirs.describe_log_dirs),
         **settings.offered(),
         **forwarder.offered(),
+        "DescribeProducers": Offered(0, 0, producers.describe_producers),
     }
     return Services(offered, lambda: features_of(image()))
 

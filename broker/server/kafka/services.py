@@ -10,6 +10,7 @@ from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
+from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
@@ -46,6 +47,12 @@ def broker_services(
     return offered_services(
         ClusterHandlers(view),
         DataHandlers(data.requests, image),
+        ProducerHandlers(
+            data.requests,
+            image,
+            wall_ms=clock.wall_ms,
+            timeout_ms=config.number("replica.socket.timeout.ms"),
+        ),
         LogDirHandlers(data.requests, image),
         SettingsHandlers(image, OwnConfig.of(config)),
         Forwarder(controllers, node_id=config.node_id, published=published),

@@ -287,7 +287,9 @@ def test_a_fetch_that_finds_nothing_is_answered_when_its_time_is_over() -> None:
     host.ask(fetch(at(key_of("x"), 0), wait_ms=300))
     assert host.manager.next_deadline_ms() == host.now_ms + 300
     (part,) = answer_to(host.tick(300)).partitions
-    assert part == FetchedPartition(key=key_of("x"), high_watermark=0, log_start_offset=0, leader_epoch=0)
+    assert part == FetchedPartition(
+        key=key_of("x"), high_watermark=0, last_stable_offset=0, log_start_offset=0, leader_epoch=0
+    )
 
 
 def test_min_bytes_are_waited_for() -> None:

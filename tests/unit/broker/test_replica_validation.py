@@ -63,8 +63,8 @@ REFUSED = {
     "control": (made(attributes=CONTROL), ErrorCode.INVALID_RECORD, "control batches"),
     "transaction": (
         made(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
-        ErrorCode.INVALID_RECORD,
-        "transactions are not supported",
+        ErrorCode.INVALID_TXN_STATE,
+        "add the partition to the transaction",
     ),
     "unknown attribute": (made(attributes=0x40), ErrorCode.INVALID_RECORD, "0x0040"),
     "compression 5": (made(attributes=5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "compression 5"),

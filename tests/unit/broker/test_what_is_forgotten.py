@@ -142,8 +142,22 @@ MESSAGES = {
         "leader_epoch": -1,
     },
     "FetchPartition": {"current_leader_epoch": -1, "last_fetched_epoch": -1, "log_start_offset": -1},
-    "FetchRequest": {"replica_id": -1, "replica_epoch": -1, "session_id": 0, "session_epoch": -1},
-    "FetchedPartition": {"high_watermark": -1, "log_start_offset": -1, "leader_epoch": -1},
+    "ProduceRequest": {"by_coordinator": False},
+    "FetchRequest": {
+        "replica_id": -1,
+        "replica_epoch": -1,
+        "session_id": 0,
+        "session_epoch": -1,
+        "read_committed": False,
+    },
+    "FetchedPartition": {
+        "high_watermark": -1,
+        "log_start_offset": -1,
+        "leader_epoch": -1,
+        "last_stable_offset": -1,
+    },
+    "ListOffsetsRequest": {"read_committed": False},
+    "CoordinatorRequest": {"version": 0},
     "ListOffsetsPartition": {"current_leader_epoch": -1},
     "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},
     "InitProducerIdRequest": {"producer_id": -1, "producer_epoch": -1},
@@ -158,6 +172,7 @@ DISK_WORK = {
         "retention_ms": 604_800_000,
         "file_delete_delay_ms": 60_000,
         "deletes": True,
+        "compacts": False,
     },
 }
 

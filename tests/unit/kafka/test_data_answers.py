@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,7 +132,12 @@ def fetch(name: str = "orders", topic_id: bytes = bytes(16), **fields: Any) -> F
 
 
 FETCHED = core.FetchedPartition(
-    key=(ORDERS, 1), high_watermark=9, log_start_offset=2, records=b"x" * 2000, diverging=LogPosition(3, 4)
+    key=(ORDERS, 1),
+    high_watermark=9,
+    last_stable_offset=7,
+    log_start_offset=2,
+    records=b"x" * 2000,
+    diverging=LogPosition(3, 4),
 )
 
 
@@ -152,7 +158,7 @@ async def test_fetch_by_name_and_by_id(version: int, body: FetchRequest, unknown
     assert site.asked.max_wait_ms == 0
     (found,), (missing,) = (topic.partitions for topic in response.responses)
     assert (found.partition_index, found.error_code, found.high_watermark) == (1, 0, 9)
-    assert (found.last_stable_offset, found.log_start_offset, found.aborted_transactions) == (9, 2, None)
+    assert (found.last_stable_offset, found.log_start_offset, found.aborted_transactions) == (7, 2, None)
     assert found.records is FETCHED.records
     diverging = found.diverging_epoch
     assert (diverging.epoch, diverging.end_offset) == ((3, 4) if version >= 12 else (-1, -1))
@@ -161,10 +167,12 @@ async def test_fetch_by_name_and_by_id(version: int, body: FetchRequest, unknown
 
 async def test_a_client_keeps_no_session() -> None:
     site = Site()
-    answer = core.FetchResponse(session_id=0, partitions=(FETCHED,))
+    answer = core.FetchResponse(session_id=0, partitions=(replace(FETCHED, aborted=((7, 3),)),))
     response = await site.ask("fetch", 12, fetch(session_epoch=0, isolation_level=1), answer)
+    assert site.asked.read_committed
     assert (response.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (0, -1, 500)
-    assert response.responses[0].partitions[0].aborted_transactions == ()
+    (aborted,) = response.responses[0].partitions[0].aborted_transactions
+    assert (aborted.producer_id, aborted.first_offset) == (7, 3)
     again = await Site().ask("fetch", 12, fetch(session_id=4, session_epoch=1))
     assert (again.error_code, again.responses) == (70, ())
 

@@ -22,7 +22,9 @@ from metaquorum.testing.faulty_disk import FaultyDisk
 
 GOLDEN = "kafka-3.7-wire/logs/broker-0-after-clean-shutdown/d2/idx-txn-0"
 PLACE = "/d/t-0"
-_ENTRY = re.compile(r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)")
+_ENTRY = re.compile(
+    r"version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)"
+)
 _PRODUCER = re.compile(
     r"producerId: (\d+) producerEpoch: (\d+) coordinatorEpoch: (-?\d+) currentTxnFirstOffset: "
     r"OptionalLong(?:\[(\d+)\]|\.empty)"
@@ -130,7 +132,11 @@ def test_a_marker_is_read_as_it_was_written(committed: bool) -> None:
     marker = EndMarker(committed, 17)
     data = encode_marker(marker, producer_id=5, producer_epoch=2, timestamp_ms=9)
     header = parse_header(data)
-    assert header.is_control and header.is_transactional and (header.producer_id, header.producer_epoch) == (5, 2)
+    assert (
+        header.is_control
+        and header.is_transactional
+        and (header.producer_id, header.producer_epoch) == (5, 2)
+    )
     assert read_marker(header, data) == marker
 
 

@@ -1,18 +1,14 @@
-"""What a directory says of voters, and the laws that a replica's voters keep."""
+"""What a directory says of voters."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from metaquorum import raft
-from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import AppendLog, NoteCommitted, PersistQuorumState
-from metaquorum.raft.errors import RaftInvariantError
-from metaquorum.raft.invariants import check_core
 from metaquorum.raft.store.stored_voters import read_voters, with_voters
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange, encode_control_batch, voters_record
@@ -22,7 +18,6 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.files.quorum_state import FILE_NAME, load_quorum_state
 from metaquorum.storage.types import LogPosition
-from tests.unit.raft.test_core import sole_leader
 from tests.unit.raft.test_voters import voters
 
 ENDPOINTS = (raft.Endpoint("CONTROLLER", "host1", 9093),)
@@ -139,44 +134,3 @@ def test_a_damaged_front_is_refused(tmp_path: Path, at: int) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptLogError):
         read_voters(PosixDisk(), str(path))
-
-
-def leading(*sets: Sequence[int]) -> RaftCore:
-    """The only configured voter leads, its first record is committed, and its log names these sets."""
-    core = sole_leader()
-    core.on_log_synced(0, 1)
-    core.state.voter_history.note_all(
-        VoterChange(offset=1 + number, voters=voters(*ids)) for number, ids in enumerate(sets)
-    )
-    return core
-
-
-def test_voters_change_one_at_a_time() -> None:
-    with pytest.raises(RaftInvariantError, match=r"voters change one at a time, not {1:.*} to {1:.*, 3:.*}"):
-        check_core(leading([1], [1, 2, 3]))
-
-
-def test_one_change_is_open_at_a_time() -> None:
-    with pytest.raises(RaftInvariantError, match="one change of voters at a time is not committed"):
-        check_core(leading([1], [1, 2]))
-
-
-def test_a_leader_counts_the_voters_in_force() -> None:
-    with pytest.raises(RaftInvariantError, match=r"a leader counts the voters in force|until its removal"):
-        check_core(leading([1, 2]))
-
-
-def test_a_leader_whose_removal_is_committed_leads_no_more() -> None:
-    core = leading([2])
-    core.state.log.end_offset = core.state.log.synced_offset = core.state.log.high_watermark = 2
-    with pytest.raises(RaftInvariantError, match="an observer never leads"):
-        check_core(core)
-
-
-def test_a_snapshot_without_the_voters_that_are_committed_is_a_mistake() -> None:
-    core = leading([1])
-    core.state.voter_history.note_all([VoterChange(offset=0, kraft_version=1)])
-    assert core.voters_at(1).kraft_version == 1 and core.kraft_version == 1
-    core.resign(0)
-    with pytest.raises(raft.RaftUsageError, match="was loaded without the voters"):
-        core.on_snapshot_loaded(0, LogPosition(1, 9))

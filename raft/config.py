@@ -113,7 +113,8 @@ class Voter:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens; the configuration names no listener."""
+        """Where it listens. Without a name, since the configuration names no listener: so it is known from
+        endpoints of a voters' record."""
         return (Endpoint("", self.host, self.port),)
 
 

@@ -162,9 +162,12 @@ class RaftState:
         what the log says of it."""
         if self.kraft_version >= 1 and node_id == self.node_id and self.identity.endpoints:
             return self.identity.endpoints
-        if node_id == self.known_leader_id and self.told_endpoints:
-            return self.told_endpoints
         voter = self.voters.get(node_id)
+        if node_id == self.known_leader_id and self.told_endpoints:
+            # Of a configured voter this node's own configuration counts, not that of whoever told.
+            told_by_configuration = not self.told_endpoints[0].name
+            if voter is None or self.kraft_version >= 1 or not told_by_configuration:
+                return self.told_endpoints
         return () if voter is None else voter.endpoints
 
     @property

@@ -8,13 +8,15 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, Node
 from tests.e2e.load import Load, assert_nothing_lost
 from tests.e2e.processes import run_cli
+from tests.e2e.topic_histories import TopicHistories
 from tests.e2e.voter_cluster import ActiveWatch, DynamicCluster, commands_of, report
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("voters")]
@@ -139,6 +141,52 @@ def test_a_host_renamed(cluster: DynamicCluster) -> None:
             cluster.wait_caught_up(node)
     for node in cluster.nodes:
         cluster.write_config(node)
+
+
+def test_client_histories_are_linearizable_while_voters_change_and_leaders_are_killed(
+    cluster: DynamicCluster,
+) -> None:
+    """The leader is killed while it adds a voter, and the next one while it removes the first. Each command
+    goes on by itself."""
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"the moments of this run come from seed {seed}")
+    rng = random.Random(seed)
+    ids = cluster.voter_ids()
+    new = cluster.new_controller(max(ids) + 1)
+    identity = ["--cluster-id", cluster.cluster_id, "--no-initial-controllers"]
+    cluster.run(["storage", "format", "--config", str(new.config), *identity], new)
+    cluster.run(["controller", "run", str(new.config)], new)
+    first = cluster.leader()
+    with TopicHistories(cluster, clients=5, rng=rng, prefix="history") as histories:
+        change_and_kill(cluster, ["add-voter", new.node_id], first, histories, rng)
+        cluster.wait_voters([*ids, new.node_id])
+        change_and_kill(cluster, ["remove-voter", first.node_id], cluster.leader(), histories, rng)
+        cluster.wait_voters(sorted({*ids, new.node_id} - {first.node_id}))
+    histories.check()
+    assert histories.answered > 300
+    cluster.retire(first)
+
+
+def change_and_kill(
+    cluster: DynamicCluster,
+    command: list[object],
+    leader: Node,
+    histories: TopicHistories,
+    rng: random.Random,
+) -> None:
+    """The change is asked for, and the leader gets kill -9 at some moment of it; then it runs again."""
+
+    def more(count: int) -> None:
+        wanted = histories.answered + count
+        cluster.wait(lambda: histories.answered >= wanted, f"{count} answers to clients")
+
+    with ThreadPoolExecutor() as pool:
+        change = pool.submit(run_cli, "quorum", *command, "--bootstrap", cluster.bootstrap)
+        more(rng.randint(20, 200))
+        leader.kill()
+        more(rng.randint(1, 50))
+        leader.start()
+        change.result()
 
 
 def _ports(cluster: DynamicCluster, node_id: int) -> list[int]:

@@ -241,3 +241,17 @@ def test_a_leader_that_no_one_can_place_is_named_once_with_what_to_do() -> None:
     assert sent(effects).to == 2
     assert sent(effects).endpoints == placed.leader_endpoints
     assert not [effect for effect in effects if isinstance(effect, Warn)]
+
+
+@pytest.mark.parametrize(("listener", "counts"), [("", False), ("CONTROLLER", True)])
+def test_of_a_configured_voter_another_node_s_configuration_does_not_count(
+    listener: str, counts: bool
+) -> None:
+    """At kraft.version 0 the leader's address comes from a configuration, which may be the older one; from 1
+    on it comes from the voters' record, which is newer than any configuration."""
+    core = make(node_id=9)
+    request = sent(core.start(0))
+    told = (Endpoint(listener, "10.0.0.2", 9093),)
+    effects = core.on_response(0, request.to, request.correlation_id, answer(leader_endpoints=told))
+    assert sent(effects).to == 2
+    assert sent(effects).endpoints == (told if counts else ())

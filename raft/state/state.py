@@ -164,7 +164,7 @@ class RaftState:
             return self.identity.endpoints
         voter = self.voters.get(node_id)
         if node_id == self.known_leader_id and self.told_endpoints:
-            # Of a configured voter this node's own configuration counts, not that of whoever told.
+            # Of a configured voter this node's own configuration counts, not that of the node that told it.
             told_by_configuration = not self.told_endpoints[0].name
             if voter is None or self.kraft_version >= 1 or not told_by_configuration:
                 return self.told_endpoints

@@ -107,7 +107,7 @@ class Coordinators:
                 self._out,
             )
             self._shards[key] = shard
-        # Who leads on in a newer epoch has the whole log already.
+        # A leader that goes on in a newer epoch has the whole log already.
         shard.epoch = epoch
         shard.load(self._image, now)
         self._arm(shard)

@@ -37,7 +37,7 @@ class BatchOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request. `key` names whoever waits for the answer."""
+    """A request. `key` names the one that waits for the answer."""
 
     key: object
     request: CoordinatorRequest

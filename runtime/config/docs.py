@@ -40,7 +40,7 @@ The file of a Kafka node may be used unchanged.
 {_OLD_NAMES} where the newer name is absent.
 A key that is not used is named in one warning at the start, if the node is only slower, lacks a feature or
 keeps more data without it. If ignoring it would admit, reveal or change something that the key protects
-(`authorizer.class.name`, GSSAPI, an encrypted private key), it is refused with a line that says
+(another authorizer, GSSAPI, an encrypted private key), it is refused with a line that says
 what to do.
 """
 

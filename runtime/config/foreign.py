@@ -42,7 +42,8 @@ _INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location i
 
 ALWAYS: Mapping[str, KeyRefusal] = {
     "authorizer.class.name": KeyRefusal(
-        "remove the line if any client that reaches a listener may do everything"
+        "controllers do not authorize: remove the line, and let only nodes and administrators reach them "
+        "(ssl.client.auth=required)"
     ),
     "create.topic.policy.class.name": KeyRefusal(_POLICY),
     "alter.config.policy.class.name": KeyRefusal(_POLICY),

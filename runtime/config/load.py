@@ -14,7 +14,7 @@ import javaproperties
 
 from metaquorum.metadata.image import KAFKA_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter
-from metaquorum.runtime.config.access.listeners import is_of_a_listener, listener_access
+from metaquorum.runtime.config.access.listeners import check_authorizer, is_of_a_listener, listener_access
 from metaquorum.runtime.config.addresses import (
     check_advertised,
     check_speaks_grpc,
@@ -220,6 +220,7 @@ def _check_listeners(config: NodeConfig) -> None:
 def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
     """The same with the access of each Kafka listener. `own`: keys that the table does not have, with those
     of single listeners."""
+    check_authorizer(config.values)
     access = {each.name: listener_access(each, config.values, own) for each in config.kafka_listeners}
     asks = any(each.client_auth != "none" for each in access.values())
     if asks and config.tls.truststore is None:

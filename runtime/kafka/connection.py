@@ -262,6 +262,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         place = self._answers.begin(len(frame))
         try:
             answer = handler(request, self._client)
+        except EndConnection as error:
+            self.end(str(error))
+            return
         except Exception:
             self._failed(request)
             return

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-security")]
 PASSWORD = "alice-secret-7731"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+ON_T = ("--resource-type", "topic", "--resource-name", "t")
 SIGNING_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
@@ -56,6 +57,8 @@ class SecureCluster:
                 "ssl.truststore.location": str(folder / "authority.crt"),
                 "ssl.client.auth": "required",
                 "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:CN=root;User:root",
             }
         )
 
@@ -96,6 +99,13 @@ class SecureCluster:
         return " ".join(said)
 
 
+def acls(cluster: Cluster, action: str, *arguments: str) -> None:
+    done = CliRunner().invoke(
+        main, ["acls", action, *arguments, "--bootstrap", cluster.bootstrap], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+
+
 @pytest.fixture(name="site", scope="module")
 def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     folder = tmp_path_factory.mktemp("security")
@@ -113,6 +123,8 @@ def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureClu
                 catch_exceptions=False,
             )
             assert done.exit_code == 0, done.output
+        for operation in ("read", "write"):
+            acls(cluster, "add", "User:alice", *ON_T, "--operation", operation)
         yield site
         cluster.assert_no_bugs()
 
@@ -183,6 +195,39 @@ def test_kafka_python_logs_in(site: SecureCluster, mechanism: str) -> None:
 def test_kafka_python_with_a_wrong_password_does_not(site: SecureCluster, mechanism: str) -> None:
     with pytest.raises(kafka.errors.KafkaError):
         kafka_python(site, mechanism, "wrong").topics()
+
+
+def produce(config: dict[str, Any]) -> confluent_kafka.KafkaError | None:
+    """The error of a message to the topic; None: it is stored."""
+    found: list[confluent_kafka.KafkaError | None] = []
+    producer = confluent_kafka.Producer({**config, "message.timeout.ms": 20_000})
+    producer.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
+    producer.flush(30)
+    return found[0]
+
+
+def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None:
+    alice, carol = site.login("PLAIN"), site.certificate("carol")
+    assert produce(alice) is None
+    denied = produce(carol)
+    assert denied is not None and denied.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+    # What she may not describe is not there.
+    assert "t" not in confluent_kafka.admin.AdminClient(carol).list_topics(timeout=20).topics
+    assert "t" in confluent_kafka.admin.AdminClient(alice).list_topics(timeout=20).topics
+    connected = confluent_kafka.Producer(alice)
+    found: list[confluent_kafka.KafkaError | None] = []
+    connected.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
+    connected.flush(30)
+    acls(site.cluster, "remove", "--principal", "User:alice", *ON_T, "--operation", "write")
+
+    def refused() -> bool | None:
+        connected.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
+        connected.flush(30)
+        error = found[-1]
+        return error is not None and error.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+    site.cluster.wait(lambda: refused() or None, "the right is taken away")
+    assert found[0] is None
 
 
 def test_no_secret_is_in_any_file_that_a_node_wrote(site: SecureCluster) -> None:

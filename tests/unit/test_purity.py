@@ -25,6 +25,10 @@ PURE_FILES_OF_THE_SHELL = (
     "runtime/kafka/auth/scram.py",
     "runtime/kafka/framing.py",
     "runtime/kafka/limits.py",
+    "broker/server/kafka/access/guard.py",
+    "broker/server/kafka/access/special.py",
+    "broker/server/kafka/access/steps.py",
+    "broker/server/kafka/access/table.py",
     "broker/server/kafka/cluster.py",
 )
 SHELL = (

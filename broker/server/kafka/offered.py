@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from metaquorum.broker.server.kafka.access.guard import Rights, guarded
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
@@ -94,8 +95,9 @@ def offered_services(
     settings: SettingsHandlers,
     forwarder: Forwarder,
     image: Callable[[], MetadataImage],
+    rights: Rights,
 ) -> Services:
-    """Everything that this release's brokers offer."""
+    """Everything that this release's brokers offer, behind what each API checks."""
     offered = {
         "Produce": Offered(0, 13, data.produce),
         "Fetch": Offered(4, 18, data.fetch),
@@ -111,7 +113,7 @@ def offered_services(
         **forwarder.offered(),
         "DescribeProducers": Offered(0, 0, producers.describe_producers),
     }
-    return Services(offered, lambda: features_of(image()))
+    return Services(guarded(offered, rights), lambda: features_of(image()))
 
 
 def features_of(image: MetadataImage) -> Features:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.server.data.plane import DataPlane
+from metaquorum.broker.server.kafka.access.guard import Rights, authorizer_of
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.configs import OwnConfig
 from metaquorum.broker.server.kafka.data import DataHandlers
@@ -57,4 +58,9 @@ def broker_services(
         SettingsHandlers(image, OwnConfig.of(config)),
         Forwarder(controllers, node_id=config.node_id, published=published),
         image,
+        Rights(
+            authorizer=authorizer_of(config.values),
+            image=image,
+            creates_topics=config.values.get("auto.create.topics.enable") == "true",
+        ),
     )

@@ -44,6 +44,29 @@ TLS = (
 
 ACCESS = (
     Key(
+        "authorizer.class.name",
+        "text",
+        "",
+        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: Kafka listeners allow what access "
+        "control entries allow. Without it they allow everything.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "super.users",
+        "text",
+        "",
+        "Principals that may do everything, as `User:alice;User:bob`.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "allow.everyone.if.no.acl.found",
+        "choice",
+        "false",
+        "Whether a resource to which no entry applies is open to everyone.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+    ),
+    Key(
         "sasl.enabled.mechanisms",
         "list",
         ("GSSAPI",),

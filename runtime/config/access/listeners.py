@@ -17,6 +17,7 @@ from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.key import Key, Value
 from metaquorum.runtime.errors import ConfigError
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
@@ -78,6 +79,24 @@ def _allowed(listener: Listener) -> set[str]:
     prefix = f"{_PREFIX}{listener.name.lower()}."
     names = {prefix + key for key in _OWN_OF_A_LISTENER}
     return names | {f"{prefix}{each.lower()}.{key}" for each in MECHANISMS for key in _OF_A_MECHANISM}
+
+
+def check_authorizer(values: Mapping[str, Value]) -> None:
+    """Raises ConfigError for an authorizer that is not here, and for super users that are no principals."""
+    name = cast(str, values["authorizer.class.name"])
+    if name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(f"authorizer.class.name={name} is not supported: use {STANDARD_AUTHORIZER}")
+    for principal in super_users(values):
+        kind, _, user = principal.partition(":")
+        if not kind or not user:
+            raise ConfigError(
+                f"super.users has {principal!r}: write principals as User:alice, separated by semicolons"
+            )
+
+
+def super_users(values: Mapping[str, Value]) -> tuple[str, ...]:
+    """The principals of `super.users`."""
+    return tuple(each.strip() for each in cast(str, values["super.users"]).split(";") if each.strip())
 
 
 def listener_access(

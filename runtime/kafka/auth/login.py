@@ -42,7 +42,7 @@ class SaslRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class LoginReply:
     """What a frame is answered with; no chunks: nothing. `end`: the connection ends after that, for this
     reason."""
 
@@ -93,7 +93,7 @@ class Login:
             return False
         return len(frame) >= 2 and int.from_bytes(frame[:2], "big") == SASL_HANDSHAKE
 
-    def take(self, frame: bytes | bytearray, now_ms: int, wall_ms: int) -> Reply:
+    def take(self, frame: bytes | bytearray, now_ms: int, wall_ms: int) -> LoginReply:
         """Answers one frame. `now_ms` is monotonic, `wall_ms` Unix time."""
         if self._stage is _Stage.BARE_TOKENS:
             return self._token(bytes(frame), None, now_ms, wall_ms)
@@ -116,7 +116,7 @@ class Login:
             chunks, asks_again = self._answer_api_versions(frame)
             if not asks_again:
                 self._stage = _Stage.HANDSHAKE
-            return Reply(chunks=chunks) if chunks else self._fail("its ApiVersions is malformed")
+            return LoginReply(chunks=chunks) if chunks else self._fail("its ApiVersions is malformed")
         try:
             request = codec.decode_request(frame)
         except DecodeError as error:
@@ -125,7 +125,7 @@ class Login:
             return self._handshake(request)
         return self._token(bytes(request.body.auth_bytes), request, now_ms, wall_ms)
 
-    def _handshake(self, request: codec.Request) -> Reply:
+    def _handshake(self, request: codec.Request) -> LoginReply:
         body: SaslHandshakeRequest = request.body
         known = body.mechanism in self._rules.mechanisms
         code = ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -140,9 +140,9 @@ class Login:
         self._mechanism = body.mechanism
         self._exchange = self._rules.new_exchange(body.mechanism)
         self._stage = _Stage.TOKENS if header.version >= 1 else _Stage.BARE_TOKENS
-        return Reply(chunks=chunks)
+        return LoginReply(chunks=chunks)
 
-    def _token(self, token: bytes, request: codec.Request | None, now_ms: int, wall_ms: int) -> Reply:
+    def _token(self, token: bytes, request: codec.Request | None, now_ms: int, wall_ms: int) -> LoginReply:
         """One token, inside a request or bare."""
         exchange = self._exchange
         if exchange is None:
@@ -157,9 +157,9 @@ class Login:
         if exchange.granted is not None:
             lifetime_ms = self._complete(exchange.granted, now_ms, wall_ms)
         if request is None:
-            return Reply(chunks=[answer])
+            return LoginReply(chunks=[answer])
         body = SaslAuthenticateResponse(error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms)
-        return Reply(chunks=_encoded(request, body))
+        return LoginReply(chunks=_encoded(request, body))
 
     def _check_same(self, granted: Granted) -> None:
         before = self._granted
@@ -179,7 +179,7 @@ class Login:
         self._ends_ms = now_ms + min(lifetimes) if lifetimes else None
         return min(lifetimes, default=0)
 
-    def _refuse(self, error: Refused, request: codec.Request | None) -> Reply:
+    def _refuse(self, error: Refused, request: codec.Request | None) -> LoginReply:
         text = str(error)
         if isinstance(error, InvalidCredentials):
             which = "authentication" if self._granted is None else "re-authentication"
@@ -193,10 +193,10 @@ class Login:
         body = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text)
         return self._fail(reason, _encoded(request, body))
 
-    def _fail(self, reason: str, chunks: Chunks | None = None) -> Reply:
+    def _fail(self, reason: str, chunks: Chunks | None = None) -> LoginReply:
         self._stage = _Stage.FAILED
         self._exchange = None
-        return Reply(chunks=chunks or [], end=reason)
+        return LoginReply(chunks=chunks or [], end=reason)
 
 
 def _encoded(request: codec.Request, body: SaslAuthenticateResponse) -> Chunks:

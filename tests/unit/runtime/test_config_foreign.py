@@ -88,7 +88,7 @@ def test_files_of_real_nodes(shared_data: Path, tmp_path: Path) -> None:
     authorized = shared_data / "kafka-3.7/controller-3000/server.properties"
     path = tmp_path / "authorized.properties"
     path.write_text(authorized.read_text().replace("segment.bytes=131072", "segment.bytes=1048576"))
-    assert "authorizer.class.name is not supported: remove the line if any client" in refused(path)
+    assert "authorizer.class.name is not supported: controllers do not authorize" in refused(path)
 
 
 @pytest.mark.parametrize("pairs", [BROKER, CONTROLLER], ids=["broker", "controller"])
@@ -108,7 +108,8 @@ def test_every_key_of_kafka_is_used_passed_over_or_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("authorizer.class.name", "a.B", "remove the line if any client"),
+        ("authorizer.class.name", "a.B", "use org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ("super.users", "root", "write principals as User:alice"),
         ("create.topic.policy.class.name", "a.B", "what the policy would refuse"),
         ("alter.config.policy.class.name", "a.B", "what the policy would refuse"),
         ("config.providers", "file", "write the values into the file"),
@@ -132,7 +133,6 @@ def test_what_must_not_be_passed_over(tmp_path: Path, name: str, value: str, tex
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", ""),
         ("delete.topic.enable", "true"),
         ("remote.log.storage.system.enable", "false"),
         ("inter.broker.listener.name", "PLAINTEXT"),

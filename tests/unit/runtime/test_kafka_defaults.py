@@ -237,6 +237,7 @@ DEFAULTS = dict(line.split("=", 1) for line in _TABLE.split("\n") if line)
 UNSET = frozenset(
     {
         "advertised.listeners",
+        "allow.everyone.if.no.acl.found",
         "broker.rack",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
@@ -251,6 +252,7 @@ UNSET = frozenset(
         "sasl.oauthbearer.jwks.endpoint.url",
         "ssl.keystore.location",
         "ssl.truststore.location",
+        "super.users",
     }
 )
 NEWER = frozenset({"controller.quorum.auto.join.enable"})

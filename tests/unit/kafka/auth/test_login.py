@@ -15,7 +15,7 @@ import pytest
 from metaquorum.metadata.image import ScramCredential
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from metaquorum.runtime.kafka.auth.exchange import Exchange
-from metaquorum.runtime.kafka.auth.login import Login, Reply, SaslRules
+from metaquorum.runtime.kafka.auth.login import Login, LoginReply, SaslRules
 from metaquorum.runtime.kafka.auth.plain import PlainExchange
 from metaquorum.runtime.kafka.auth.scram import Found, ScramExchange
 from metaquorum.wire import codec
@@ -137,7 +137,7 @@ def token(content: bytes, version: int = 2) -> bytes:
     return frame(AUTHENTICATE, version, SaslAuthenticateRequest(auth_bytes=content))
 
 
-def answer(reply: Reply, key: int, version: int) -> Any:
+def answer(reply: LoginReply, key: int, version: int) -> Any:
     return codec.decode_response(key, version, b"".join(bytes(each) for each in reply.chunks)).body
 
 
@@ -321,7 +321,7 @@ def test_anything_else_before_a_login_ends_the_connection(frames: list[bytes]) -
 def test_bare_tokens_after_the_first_handshake() -> None:
     login = new_login()
     assert answer(login.take(handshake("PLAIN", 0), 0, 0), HANDSHAKE, 0).error_code == 0
-    assert login.take(b"\0alice\0alice-secret", 0, 0) == Reply(chunks=[b""])
+    assert login.take(b"\0alice\0alice-secret", 0, 0) == LoginReply(chunks=[b""])
     assert login.granted is not None
     refused = new_login()
     refused.take(handshake("PLAIN", 0), 0, 0)

@@ -1,0 +1,1 @@
+"""What each API of Kafka's protocol checks before it is answered, and what it hides."""

@@ -1,0 +1,92 @@
+"""Puts the checks of the table around the handlers of a listener's APIs.
+
+Owns the order: the steps look at the request from the first to the last, and at the answer from the last to
+the first. A handler sees what the client may, and knows nothing of rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from metaquorum.broker.server.kafka.access.steps import AccessAsked, AccessStep
+from metaquorum.broker.server.kafka.access.table import CHECKS
+from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.config.access.listeners import super_users
+from metaquorum.runtime.config.key import Value
+from metaquorum.runtime.kafka.services import Client, Handler, Offered
+from metaquorum.wire.codec import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """Who decides: `authorizer` None lets everyone do everything. `image` is asked for at each request."""
+
+    authorizer: Authorizer | None
+    image: Callable[[], MetadataImage]
+    creates_topics: bool = False
+
+
+def authorizer_of(values: Mapping[str, Value]) -> Authorizer | None:
+    """What decides by a node's configuration; None: no one does."""
+    if not values["authorizer.class.name"]:
+        return None
+    return Authorizer(
+        super_users=super_users(values),
+        allow_everyone=values["allow.everyone.if.no.acl.found"] == "true",
+    )
+
+
+def guarded(offered: Mapping[str, Offered], rights: Rights) -> dict[str, Offered]:
+    """The same APIs behind their checks. Raises KeyError for one that has no row in the table."""
+    return {name: _guarded(name, each, CHECKS[name], rights) for name, each in offered.items()}
+
+
+def _guarded(api: str, offered: Offered, checks: tuple[AccessStep, ...], rights: Rights) -> Offered:
+    authorizer = rights.authorizer
+    if authorizer is None or not checks:
+        return offered
+
+    def handle(request: Request, client: Client) -> Any:
+        asked = AccessAsked(
+            api=api,
+            version=request.header.version,
+            client=client,
+            authorizer=authorizer,
+            image=rights.image(),
+            creates_topics=rights.creates_topics,
+        )
+        return _checked(asked, checks, request, client, offered.handle)
+
+    return Offered(offered.min_version, offered.max_version, handle)
+
+
+def _checked(
+    asked: AccessAsked, steps: tuple[AccessStep, ...], request: Request, client: Client, handler: Handler
+) -> Any:
+    body = request.body
+    passed: list[tuple[AccessStep, Any]] = []
+    for step in steps:
+        outcome = step.before(asked, body)
+        passed.append((step, outcome.note))
+        if outcome.answer is not None:
+            return _finished(asked, passed, outcome.answer)
+        body = outcome.body
+    answer = handler(request if body is request.body else replace(request, body=body), client)
+    if isinstance(answer, Awaitable):
+        return _later(asked, passed, answer)
+    return _finished(asked, passed, answer)
+
+
+async def _later(asked: AccessAsked, passed: list[tuple[AccessStep, Any]], answer: Awaitable[Any]) -> Any:
+    return _finished(asked, passed, await answer)
+
+
+def _finished(asked: AccessAsked, passed: list[tuple[AccessStep, Any]], answer: Any) -> Any:
+    for step, note in reversed(passed):
+        answer = step.after(asked, answer, note)
+    return answer

@@ -1,0 +1,370 @@
+"""Steps of single APIs whose checks have a shape of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from metaquorum.broker.server.kafka.access.steps import (
+    ITEM,
+    AccessAsked,
+    AccessStep,
+    RightNeeded,
+    StepResult,
+    refused_item,
+    response_class,
+)
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
+from metaquorum.runtime.kafka.services import EndConnection
+from metaquorum.wire.messages import (
+    AlterReplicaLogDirsResponse,
+    FindCoordinatorResponse,
+    MetadataResponse,
+    OffsetFetchResponse,
+)
+
+NOT_ASKED = -(2**31)
+
+
+class TopicsDescribed(AccessStep):
+    """Metadata: a topic that the client may not describe is refused by name, unknown by id, and left out of a
+    list of all. What Metadata may create needs Create."""
+
+    checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        if body.topics is None or (asked.version == 0 and not body.topics):
+            return StepResult(body, ())
+        kept, refused = [], []
+        for item in body.topics:
+            name = asked.topic_name(item) if asked.version >= 12 or item.name is None else item.name
+            if name is None or self._sees(asked, body, name):
+                kept.append(item)
+                continue
+            topic: Any = MetadataResponse.MetadataResponseTopic
+            if item.name is None:
+                refused.append(
+                    topic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=item.topic_id)
+                )
+            else:
+                refused.append(topic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=item.name))
+        if kept or not refused:
+            return StepResult(replace(body, topics=tuple(kept)), tuple(refused))
+        # In version 0 an empty list asks for all.
+        return StepResult(replace(body, topics=()), (None, *refused))
+
+    def _sees(self, asked: AccessAsked, body: Any, name: str) -> bool:
+        if not asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return False
+        creates = asked.creates_topics and body.allow_auto_topic_creation
+        if not creates or asked.image.topics.topic_named(name) is not None:
+            return True
+        return asked.allows(
+            Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False
+        ) or asked.allows(Operation.CREATE, ResourceType.TOPIC, name)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if note == ():
+            topics = tuple(
+                each
+                for each in answer.topics
+                if each.name is None
+                or asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, each.name, is_asked=False)
+            )
+        elif note[0] is None:
+            topics = note[1:]
+        else:
+            topics = (*answer.topics, *note)
+        return replace(answer, topics=topics)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizedOperations(AccessStep):
+    """The operations that the client may do, where it asked for them (KIP-430). `results` empty: of the
+    cluster, which are none to whom may not describe it."""
+
+    resource: ResourceType
+    field: str
+    results: str = ""
+    name: str = ""
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if answer is None:
+            return answer
+        if not self.results:
+            if getattr(answer, self.field) == NOT_ASKED:
+                return answer
+            known = asked.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False)
+            return replace(answer, **{self.field: self._bits(asked, CLUSTER_NAME) if known else 0})
+        items = tuple(
+            item
+            if getattr(item, self.field) == NOT_ASKED or getattr(item, self.name) is None
+            else replace(item, **{self.field: self._bits(asked, getattr(item, self.name))})
+            for item in getattr(answer, self.results)
+        )
+        return replace(answer, **{self.results: items})
+
+    def _bits(self, asked: AccessAsked, name: str) -> int:
+        return asked.authorizer.operations(asked.image, asked.caller, self.resource, name)
+
+
+class Acks(AccessStep):
+    """A refused Produce with acks=0, to which nothing was passed on, has no answer either."""
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        return StepResult(body, body.acks == 0)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if note and answer is not None:
+            raise EndConnection("a Produce with acks=0 is not authorized")
+        return answer
+
+
+class StillRead(AccessStep):
+    """A fetch session goes on reading what it once named: what the client may no longer read is refused."""
+
+    checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.READ, ResourceType.TOPIC, ITEM),)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        denied = {
+            place
+            for place, item in enumerate(answer.responses)
+            if (name := asked.topic_name(item)) is not None
+            and not asked.allows(Operation.READ, ResourceType.TOPIC, name, is_asked=False)
+        }
+        if not denied:
+            return answer
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        responses = tuple(
+            refused_item("Fetch", "responses", item, code, UNREAD) if place in denied else item
+            for place, item in enumerate(answer.responses)
+        )
+        return replace(answer, responses=responses)
+
+
+UNREAD = {
+    "high_watermark": -1,
+    "last_stable_offset": -1,
+    "log_start_offset": -1,
+    "records": b"",
+    "aborted_transactions": (),
+}
+"""What a refused partition of a Fetch answers."""
+
+
+class CoordinatorsFound(AccessStep):
+    """FindCoordinator: the groups, or the transactional ids, that the client may describe."""
+
+    checks: tuple[RightNeeded, ...] = (
+        RightNeeded(Operation.DESCRIBE, ResourceType.GROUP, ITEM),
+        RightNeeded(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, ITEM),
+    )
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        keys = body.coordinator_keys if asked.version >= 4 else (body.key,)
+        codes = {key: code for key in keys if (code := self._code(asked, body.key_type, key)) is not None}
+        if not codes:
+            return StepResult(body)
+        if asked.version < 4:
+            (code,) = codes.values()
+            return StepResult(body, answer=FindCoordinatorResponse(error_code=code, node_id=-1, port=-1))
+        refused = tuple(
+            FindCoordinatorResponse.Coordinator(key=key, error_code=code, node_id=-1, port=-1)
+            for key, code in codes.items()
+        )
+        kept = tuple(key for key in keys if key not in codes)
+        answer = None if kept else FindCoordinatorResponse()
+        return StepResult(replace(body, coordinator_keys=kept), refused, answer)
+
+    def _code(self, asked: AccessAsked, key_type: int, key: str) -> ErrorCode | None:
+        match key_type:
+            case 0:
+                allowed = asked.allows(Operation.DESCRIBE, ResourceType.GROUP, key)
+                return None if allowed else ErrorCode.GROUP_AUTHORIZATION_FAILED
+            case 1:
+                allowed = asked.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key)
+                return None if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            case _:
+                allowed = asked.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+                return None if allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        return replace(answer, coordinators=(*answer.coordinators, *note)) if note else answer
+
+
+class FetchedOffsets(AccessStep):
+    """OffsetFetch: groups that the client may describe, and in them topics that it may describe."""
+
+    checks: tuple[RightNeeded, ...] = (
+        RightNeeded(Operation.DESCRIBE, ResourceType.GROUP, "group_id"),
+        RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),
+    )
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        if asked.version >= 8:
+            return self._groups(asked, body)
+        if not asked.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
+            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            topics = tuple(
+                refused_item("OffsetFetch", "topics", each, code, NO_OFFSET) for each in body.topics or ()
+            )
+            return StepResult(body, answer=OffsetFetchResponse(error_code=code, topics=topics))
+        if body.topics is None:
+            return StepResult(body)
+        kept, refused = self._split(asked, body.topics, OffsetFetchResponse.OffsetFetchResponseTopic)
+        return StepResult(replace(body, topics=kept), refused)
+
+    def _groups(self, asked: AccessAsked, body: Any) -> StepResult:
+        kept, refused = [], {}
+        made: Any = OffsetFetchResponse.OffsetFetchResponseGroup
+        for group in body.groups:
+            if not asked.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
+                code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+                refused[group.group_id] = made(group_id=group.group_id, error_code=code)
+                continue
+            topics = group.topics
+            if topics is not None:
+                topics, denied = self._split(asked, topics, OffsetFetchResponse.OffsetFetchResponseTopics)
+                refused[group.group_id] = denied
+            kept.append(replace(group, topics=topics))
+        return StepResult(replace(body, groups=tuple(kept)), refused, None if kept else OffsetFetchResponse())
+
+    def _split(self, asked: AccessAsked, topics: Any, made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The topics that go on, and the results of the others."""
+        kept, refused = [], []
+        parts: Any = (
+            OffsetFetchResponse.OffsetFetchResponsePartitions
+            if made is OffsetFetchResponse.OffsetFetchResponseTopics
+            else OffsetFetchResponse.OffsetFetchResponsePartition
+        )
+        for topic in topics:
+            name = asked.topic_name(topic)
+            if name is None or asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
+                kept.append(topic)
+                continue
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            partitions = tuple(
+                parts(partition_index=index, error_code=code, **NO_OFFSET)
+                for index in topic.partition_indexes
+            )
+            by_id = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {}
+            refused.append(made(name=topic.name, partitions=partitions, **by_id))
+        return tuple(kept), tuple(refused)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if asked.version < 8:
+            return replace(answer, topics=(*self._seen(asked, answer.topics), *(note or ())))
+        refused = note or {}
+        groups = [
+            replace(group, topics=(*self._seen(asked, group.topics), *_denied(refused.get(group.group_id))))
+            for group in answer.groups
+        ]
+        groups += [each for each in refused.values() if not isinstance(each, tuple)]
+        return replace(answer, groups=tuple(groups))
+
+    def _seen(self, asked: AccessAsked, topics: Any) -> tuple[Any, ...]:
+        """What the answer to a request for all may have."""
+        return tuple(
+            each
+            for each in topics
+            if (name := asked.topic_name(each)) is None
+            or asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_asked=False)
+        )
+
+
+def _denied(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else ()
+
+
+NO_OFFSET = {"committed_offset": -1, "metadata": ""}
+"""What a refused partition of an OffsetFetch answers."""
+
+
+class IdempotentProducers(AccessStep):
+    """InitProducerId without a transactional id: IdempotentWrite on the cluster, or Write on any topic."""
+
+    also = "without a transactional id IdempotentWrite on the cluster, or Write on any topic"
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        if body.transactional_id is not None or asked.authorizer.allows_any(
+            asked.image, asked.caller, Operation.WRITE, ResourceType.TOPIC
+        ):
+            return StepResult(body)
+        if asked.allows(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return StepResult(body)
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+
+
+class TransactionsAdded(AccessStep):
+    """AddPartitionsToTxn from version 4 on: brokers ask, for many transactions at once."""
+
+    also = "from version 4 on ClusterAction on the cluster alone"
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        if asked.version < 4 or asked.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+            return StepResult(body)
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+
+
+class OwnedTokens(AccessStep):
+    """CreateDelegationToken for someone else needs CreateTokens on that user (KIP-373)."""
+
+    also = "for another user CreateTokens on that user"
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        owner = f"{body.owner_principal_type}:{body.owner_principal_name}"
+        if (
+            not body.owner_principal_name
+            or owner == asked.client.principal
+            or asked.allows(Operation.CREATE_TOKENS, ResourceType.USER, owner)
+        ):
+            return StepResult(body)
+        code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+
+
+class TransactionTopics(AccessStep):
+    """DescribeTransactions leaves out the topics that the client may not describe."""
+
+    checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        states = tuple(
+            replace(
+                state,
+                topics=tuple(
+                    each
+                    for each in state.topics
+                    if asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, each.topic, is_asked=False)
+                ),
+            )
+            for state in answer.transaction_states
+        )
+        return replace(answer, transaction_states=states)
+
+
+class MovedReplicas(AccessStep):
+    """AlterReplicaLogDirs has its topics below directories, and no code at the top."""
+
+    checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.ALTER, ResourceType.CLUSTER),)
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        if asked.allows(Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME):
+            return StepResult(body)
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        topic: Any = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
+        part: Any = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
+        results = tuple(
+            topic(
+                topic_name=each.name,
+                partitions=tuple(part(partition_index=index, error_code=code) for index in each.partitions),
+            )
+            for path in body.dirs
+            for each in path.topics
+        )
+        return StepResult(body, answer=AlterReplicaLogDirsResponse(results=results))

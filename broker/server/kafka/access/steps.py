@@ -1,0 +1,316 @@
+"""The steps that the table of checks is made of: refuse a request or items of it, hide parts of an answer.
+
+A step looks at a request before the API's handler does, and at the answer after it. Steps hold no state of a
+request. How a refused item looks follows from the schemas of request and response.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from metaquorum.metadata.access.authorizer import Authorizer, Caller
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
+from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.wire.apis import API_BY_NAME, response_type
+from metaquorum.wire.schema import StructSchema
+
+CODES = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+_ZERO = bytes(16)
+_GROUP_CONFIGS = 32
+_log = logging.getLogger("metaquorum.authorizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessAsked:
+    """A request that is being checked: who asks what, and the image that answers."""
+
+    api: str
+    version: int
+    client: Client
+    authorizer: Authorizer
+    image: MetadataImage
+    creates_topics: bool = False
+    """Whether Metadata may create topics here."""
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.client.principal, self.client.address)
+
+    def allows(
+        self, operation: Operation, resource: ResourceType, name: str, *, is_asked: bool = True
+    ) -> bool:
+        """Whether the client may. `is_asked`: it named the resource, so a denial is logged."""
+        allowed = self.authorizer.allows(self.image, self.caller, operation, resource, name)
+        if not allowed and is_asked:
+            _log.info(
+                "%s from %s may not %s %s %s, which %s needs",
+                self.client.principal,
+                self.client.address,
+                operation.name,
+                resource.name,
+                name,
+                self.api,
+                extra={
+                    "principal": self.client.principal,
+                    "client": self.client.address,
+                    "operation": operation.name,
+                    "resource": f"{resource.name}:{name}",
+                    "api": self.api,
+                },
+            )
+        return allowed
+
+    def topic_name(self, item: Any) -> str | None:
+        """The name of the topic that an item gives by name or id; None: there is none of that id."""
+        topic_id = getattr(item, "topic_id", _ZERO)
+        if topic_id != _ZERO:
+            topic = self.image.topics.topic(topic_id)
+            return None if topic is None else topic.name
+        return item if isinstance(item, str) else _first(item, ("name", "topic", "topic_name")) or ""
+
+
+def _first(item: Any, names: Iterable[str]) -> Any:
+    return next((getattr(item, name) for name in names if hasattr(item, name)), None)
+
+
+ITEM, CONFIGURED = "item", "configured resource"
+
+
+@dataclass(frozen=True, slots=True)
+class RightNeeded:
+    """One question. `source`: what names the resource: ITEM, or a field of the request; a field that is null
+    asks nothing. CONFIGURED: the resource is the one that an item configures. `other` is enough as well."""
+
+    operation: Operation
+    resource: ResourceType
+    source: str = ""
+    other: RightNeeded | None = None
+
+    def failure(self, asked: AccessAsked, body: Any, item: Any = None) -> ErrorCode | None:
+        """The code with which this is refused; None: it is not."""
+        if self.other is not None and self.other.passes(asked, body, item, is_asked=False):
+            return None
+        if self.passes(asked, body, item):
+            return None
+        return CODES[self._target(asked, body, item)[0]]
+
+    def passes(self, asked: AccessAsked, body: Any, item: Any, *, is_asked: bool = True) -> bool:
+        resource, name = self._target(asked, body, item)
+        return name is None or asked.allows(self.operation, resource, name, is_asked=is_asked)
+
+    def _target(self, asked: AccessAsked, body: Any, item: Any) -> tuple[ResourceType, str | None]:
+        if self.source == CONFIGURED:
+            kind = item.resource_type
+            if kind == ResourceType.TOPIC:
+                return ResourceType.TOPIC, item.resource_name
+            if kind == _GROUP_CONFIGS:
+                return ResourceType.GROUP, item.resource_name
+            return ResourceType.CLUSTER, CLUSTER_NAME
+        if self.resource == ResourceType.CLUSTER:
+            return self.resource, CLUSTER_NAME
+        if self.source != ITEM:
+            return self.resource, getattr(body, self.source)
+        if self.resource == ResourceType.TOPIC:
+            return self.resource, asked.topic_name(item)
+        return self.resource, item if isinstance(item, str) else item.group_id
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step leaves of a request: the body that goes on, or the answer without asking further; `note` is
+    what the step needs at the answer."""
+
+    body: Any
+    note: Any = None
+    answer: Any = None
+
+
+class AccessStep:
+    """One step; see the module. `checks` is what it asks, `also` what else, for the table that is printed."""
+
+    checks: tuple[RightNeeded, ...] = ()
+    also = ""
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        return StepResult(body)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        return answer
+
+
+def response_class(api: str) -> Any:
+    return response_type(API_BY_NAME[api].key).cls
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(AccessStep):
+    """Everything is refused with one code, at the top of the answer. `when` says which requests are asked."""
+
+    checks: tuple[RightNeeded, ...]
+    when: Callable[[Any], bool] = lambda body: True
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        for check in self.checks if self.when(body) else ():
+            code = check.failure(asked, body)
+            if code is not None:
+                return StepResult(body, answer=response_class(asked.api)(error_code=code))
+        return StepResult(body)
+
+
+@dataclass(frozen=True, slots=True)
+class Each(AccessStep):
+    """Items of the request are refused one by one: the field `items` of the request has them, the field
+    `results` of the answer their results. `defaults` are values of refused parts."""
+
+    items: str
+    results: str
+    checks: tuple[RightNeeded, ...]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    when: Callable[[Any], bool] = lambda body: True
+    others: ErrorCode | None = None
+    """The code of all other items when one is refused; None: they are answered."""
+
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        given = getattr(body, self.items)
+        if not given or not self.when(body):
+            return StepResult(body)
+        refused = {}
+        for place, item in enumerate(given):
+            code = next((code for each in self.checks if (code := each.failure(asked, body, item))), None)
+            if code is not None:
+                refused[place] = refused_item(asked.api, self.results, item, code, self.defaults)
+        if not refused:
+            return StepResult(body)
+        if self.others is not None:
+            for place in range(len(given)):
+                if place not in refused:
+                    refused[place] = refused_item(
+                        asked.api, self.results, given[place], self.others, self.defaults
+                    )
+        kept = tuple(item for place, item in enumerate(given) if place not in refused)
+        answer = None if kept else response_class(asked.api)()
+        return StepResult(replace(body, **{self.items: kept}), (len(given), refused), answer)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        """The refused ones get their places among the results, where each item has one."""
+        if note is None:
+            return answer
+        if answer is None:
+            raise EndConnection(f"{asked.api} is not authorized, and has no answer that could say so")
+        count, refused = note
+        others = [*getattr(answer, self.results)]
+        if len(others) + len(refused) == count:
+            rest = iter(others)
+            results = [refused[place] if place in refused else next(rest) for place in range(count)]
+        else:
+            results = [*others, *refused.values()]
+        return replace(answer, **{self.results: tuple(results)})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(AccessStep):
+    """What the client may not see is left out of the answer, without a word. `enough`: sees everything."""
+
+    results: str
+    name: str
+    check: RightNeeded
+    enough: RightNeeded | None = None
+
+    @property
+    def checks(self) -> tuple[RightNeeded, ...]:  # type: ignore[override]
+        return (self.check,)
+
+    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if answer is None or (self.enough and self.enough.passes(asked, None, None, is_asked=False)):
+            return answer
+        seen = tuple(
+            item
+            for item in getattr(answer, self.results) or ()
+            if asked.allows(
+                self.check.operation, self.check.resource, getattr(item, self.name) or "", is_asked=False
+            )
+        )
+        return replace(answer, **{self.results: seen})
+
+
+_INDEXES = ("index", "partition_index", "partition", "partition_id")
+_ERRORS = ("error_code", "partition_error_code")
+
+
+def refused_item(
+    api: str, results: str, item: Any, code: ErrorCode, defaults: Mapping[str, Any] | None = None
+) -> Any:
+    """The result of a refused item: what it repeats of the item, with the code at itself or at each of its
+    partitions."""
+    schema = response_type(API_BY_NAME[api].key).schema
+    return _refused(_of(schema, results), item, code, defaults or {})
+
+
+def _of(schema: StructSchema, name: str) -> StructSchema:
+    found = next(each.struct for each in schema.fields if each.name == name)
+    if found is None:
+        raise AssertionError(f"{name} must be a list of structures")
+    return found
+
+
+def _refused(schema: StructSchema, item: Any, code: ErrorCode, defaults: Mapping[str, Any]) -> Any:
+    fields = {each.name: each for each in schema.fields}
+    values: dict[str, Any] = {}
+    error = next((name for name in _ERRORS if name in fields), None)
+    index = next((name for name in _INDEXES if name in fields), None)
+    if index is not None:
+        values[index] = item if isinstance(item, int) else _first(item, _INDEXES)
+    elif isinstance(item, str):
+        values[next(each.name for each in schema.fields if each.type == "string")] = item
+    else:
+        values |= _in_common(fields, item)
+    values |= {name: value for name, value in defaults.items() if name in fields}
+    if error is not None:
+        return schema.cls(**values, **{error: code})
+    parts = next(each for each in schema.fields if each.struct is not None)
+    if parts.struct is None:
+        raise AssertionError(f"{schema.name} has no place for an error")
+    given = _first(item, (parts.name, "partitions", "partition_data", "partition_indexes")) or ()
+    values[parts.name] = tuple(_refused(parts.struct, each, code, defaults) for each in given)
+    return schema.cls(**values)
+
+
+def _in_common(fields: Mapping[str, Any], item: Any) -> dict[str, Any]:
+    """What a result repeats of its item."""
+    found: dict[str, Any] = {}
+    for name in _field_names(item):
+        value = getattr(item, name)
+        target = fields.get(_OTHER_NAMES.get(name, name)) or fields.get(name)
+        if target is None or target.name in _ERRORS:
+            continue
+        if target.struct is None and not isinstance(value, tuple):
+            found[target.name] = value
+        elif target.struct is not None and not _has_error(target.struct) and isinstance(value, tuple):
+            known = {each.name: each for each in target.struct.fields}
+            found[target.name] = tuple(target.struct.cls(**_in_common(known, each)) for each in value)
+    return found
+
+
+_OTHER_NAMES = {"topic": "topic_name"}
+
+
+def _has_error(schema: StructSchema) -> bool:
+    return any(each.name in _ERRORS or (each.struct and _has_error(each.struct)) for each in schema.fields)
+
+
+def _field_names(item: Any) -> set[str]:
+    return set(getattr(item, "__struct_fields__", ())) - {"unknown_tags"}

@@ -1,0 +1,167 @@
+"""Access control entries by who they are for and what they name, kept current with image after image.
+
+Owns the index. It follows the entries that changed between two images; its answers are those of the plain
+rule over all entries (KIP-11, KIP-290), with which a property test compares it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from metaquorum.metadata.image import Acl, ShardedMap
+from metaquorum.metadata.settings.acls import WILDCARD, Operation, PatternType, Permission
+
+WILDCARD_PRINCIPAL = "User:*"
+_KNOWN_OPERATIONS = frozenset(Operation) - {Operation.ANY}
+
+Hosts = dict[str, list[int]]
+"""By host: the operations that are denied and those that are allowed, one bit for each."""
+
+
+def bit(operation: int) -> int:
+    """The bit of an operation; 0 for one that this program does not know: no request asks for it."""
+    return 1 << operation if operation in _KNOWN_OPERATIONS else 0
+
+
+class _Names:
+    """The entries of one principal for one type of resource, by the name that they give."""
+
+    __slots__ = ("lengths", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, Hosts] = {}
+        self.prefixed: dict[str, Hosts] = {}
+        self.lengths: tuple[int, ...] = ()
+        """Lengths of the prefixes, ascending: no others are looked up."""
+
+    def applying_to(self, name: str) -> Iterator[Hosts]:
+        """The entries that apply to a resource."""
+        for literal in (name, WILDCARD) if name != WILDCARD else (name,):
+            found = self.literal.get(literal)
+            if found is not None:
+                yield found
+        for length in self.lengths:
+            if length > len(name):
+                return
+            found = self.prefixed.get(name[:length])
+            if found is not None:
+                yield found
+
+    def put(self, entry: Entry, *, is_there: bool) -> None:
+        """Adds or removes an entry that no other equals."""
+        names = self.literal if entry.is_literal else self.prefixed
+        hosts = names.setdefault(entry.name, {})
+        bits = hosts.setdefault(entry.host, [0, 0])
+        bits[entry.side] ^= bit(entry.operation)
+        if not any(bits):
+            del hosts[entry.host]
+        if not hosts:
+            del names[entry.name]
+        if not entry.is_literal and (not is_there or len(entry.name) not in self.lengths):
+            self.lengths = tuple(sorted({len(each) for each in names}))
+
+
+_DENY, _ALLOW, _NEITHER = 0, 1, 2
+
+
+class Entry(NamedTuple):
+    """What of an entry counts. What a newer release may have meant is never granted: an unknown permission
+    and an unknown kind of pattern deny, and do not allow. Kafka, too, reads the first as a denial."""
+
+    resource_type: int
+    is_literal: bool
+    name: str
+    principal: str
+    host: str
+    operation: int
+    side: int
+
+    @classmethod
+    def of(cls, acl: Acl) -> Entry:
+        is_literal = acl.pattern_type == PatternType.LITERAL
+        side = _DENY
+        if acl.permission_type == Permission.ALLOW:
+            side = _ALLOW if is_literal or acl.pattern_type == PatternType.PREFIXED else _NEITHER
+        return cls(
+            acl.resource_type, is_literal, acl.resource_name, acl.principal, acl.host, acl.operation, side
+        )
+
+
+class AclIndex:
+    """See the module. `follow` brings it to the entries of an image; then it may be asked."""
+
+    def __init__(self) -> None:
+        self._acls: ShardedMap[bytes, Acl] = ShardedMap()
+        self._entries: Counter[Entry] = Counter()
+        """How many ids have the same entry."""
+        self._names: dict[tuple[int, str], _Names] = {}
+        self._resources: Counter[tuple[int, bool, str]] = Counter()
+        """Entries by type, whether they are literal, and name, no matter for whom."""
+
+    def follow(self, acls: ShardedMap[bytes, Acl]) -> None:
+        """Makes the entries these, looking only at what changed."""
+        if acls is self._acls:
+            return
+        for acl_id in acls.changed_keys(self._acls):
+            before, after = self._acls.get(acl_id), acls.get(acl_id)
+            if before is not None:
+                self._count(before, -1)
+            if after is not None:
+                self._count(after, 1)
+        self._acls = acls
+
+    def _count(self, acl: Acl, change: int) -> None:
+        entry = Entry.of(acl)
+        self._entries[entry] += change
+        if self._entries[entry] != (1 if change > 0 else 0):
+            return
+        if entry.side != _NEITHER and bit(entry.operation):
+            key = (entry.resource_type, entry.principal)
+            self._names.setdefault(key, _Names()).put(entry, is_there=change > 0)
+        resource = (entry.resource_type, entry.is_literal, entry.name)
+        self._resources[resource] += change
+        if change < 0:
+            del self._entries[entry]
+            if not self._resources[resource]:
+                del self._resources[resource]
+
+    def _of(self, resource_type: int, principal: str) -> Iterator[_Names]:
+        names = self._names
+        for each in (principal, WILDCARD_PRINCIPAL) if principal != WILDCARD_PRINCIPAL else (principal,):
+            found = names.get((resource_type, each))
+            if found is not None:
+                yield found
+
+    def found(self, principal: str, host: str, resource_type: int, name: str) -> tuple[int, int]:
+        """The operations on one resource that entries deny, and those that they allow."""
+        deny = allow = 0
+        for names in self._of(resource_type, principal):
+            for hosts in names.applying_to(name):
+                for where in (host, WILDCARD):
+                    bits = hosts.get(where)
+                    if bits is not None:
+                        deny |= bits[_DENY]
+                        allow |= bits[_ALLOW]
+        return deny, allow
+
+    def has_any(self, resource_type: int, name: str) -> bool:
+        """Whether any entry applies to a resource, no matter for whom and what."""
+        resources = self._resources
+        if (resource_type, True, name) in resources or (resource_type, True, WILDCARD) in resources:
+            return True
+        return any((resource_type, False, name[:end]) in resources for end in range(len(name) + 1))
+
+    def patterns(
+        self, principal: str, host: str, resource_type: int, operations: int
+    ) -> Iterator[tuple[bool, bool, str]]:
+        """(whether it allows, whether it is literal, name) of the entries for any of these operations."""
+        for names in self._of(resource_type, principal):
+            for is_literal, by_name in ((True, names.literal), (False, names.prefixed)):
+                for name, hosts in by_name.items():
+                    for bits in (hosts[each] for each in {host, WILDCARD} & hosts.keys()):
+                        if bits[_DENY] & operations:
+                            yield False, is_literal, name
+                        if bits[_ALLOW] & operations:
+                            yield True, is_literal, name

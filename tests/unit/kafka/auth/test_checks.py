@@ -1,0 +1,378 @@
+"""Every API asks for rights: the whole table, with a principal that has none, and with single rights."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from metaquorum.broker.server.kafka.access.docs import checks_table
+from metaquorum.broker.server.kafka.access.guard import Rights, guarded
+from metaquorum.broker.server.kafka.access.table import CHECKS
+from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.runtime.kafka.services import Client, EndConnection, Offered
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME, request_type, response_type
+from metaquorum.wire.schema import Field, StructSchema
+
+OPEN = {name for name, steps in CHECKS.items() if not steps} | {"DescribeCluster"}
+"""DescribeCluster hides only which operations are allowed."""
+OWN = [("CreateDelegationToken", version) for version in range(3)]
+"""Versions in which a token is always the client's own."""
+CODES = {29, 30, 31, 53, 65}
+NOBODY = Client(listener="KAFKA", address="10.0.0.1", principal="User:nobody")
+ROOT = replace(NOBODY, principal="User:root")
+HIDDEN = "hidden"
+
+
+def sample(schema: StructSchema, version: int, text: str) -> Any:
+    """A message with one of everything."""
+    values = {
+        each.name: value(each, version, text)
+        for each in schema.fields
+        if each.since <= version and (each.until is None or version <= each.until)
+    }
+    return schema.cls(**values)
+
+
+def value(field: Field, version: int, text: str) -> Any:
+    kind = field.type.removeprefix("[]")
+    one: Any
+    if field.struct is not None:
+        one = sample(field.struct, version, text)
+    else:
+        one = {
+            "string": text,
+            "bytes": text.encode(),
+            "records": b"",
+            "uuid": bytes(16),
+            "bool": False,
+            "float64": 1.0,
+        }.get(kind, field.default if field.name in ("replica_id", "acks") else 0)
+    return (one,) if field.type.startswith("[]") else one
+
+
+def values_in(item: Any) -> list[tuple[str, Any]]:
+    if isinstance(item, tuple):
+        return [found for each in item for found in values_in(each)]
+    if isinstance(item, msgspec.Struct):
+        return [
+            found
+            for name in item.__struct_fields__
+            for found in [(name, getattr(item, name)), *values_in(getattr(item, name))]
+        ]
+    return []
+
+
+class Handler:
+    def __init__(self, api: str, version: int) -> None:
+        self.bodies: list[Any] = []
+        self._answer = sample(response_type(API_BY_NAME[api].key).schema, version, HIDDEN)
+
+    def __call__(self, request: codec.Request, client: Client) -> Any:
+        self.bodies.append(request.body)
+        return self._answer
+
+
+def ask(
+    api: str, version: int, client: Client, image: MetadataImage | None = None
+) -> tuple[Any, Handler, Any]:
+    key = API_BY_NAME[api].key
+    body = sample(request_type(key).schema, version, "asked")
+    if api == "Produce":
+        body = msgspec.structs.replace(body, acks=1)
+    if api == "Fetch":
+        body = msgspec.structs.replace(
+            body, replica_id=-1, replica_state=msgspec.structs.replace(body.replica_state, replica_id=-1)
+        )
+    handler = Handler(api, version)
+    rights = Rights(authorizer=Authorizer(super_users=["User:root"]), image=lambda: image or MetadataImage())
+    offered = guarded({api: Offered(version, version, handler)}, rights)[api]
+    request = codec.Request(header=codec.RequestHeader(key, version, 7, "me"), body=body, end=0)
+    answer = offered.handle(request, client)
+    # It can be sent in this version.
+    b"".join(bytes(each) for each in codec.encode_response(key, version, 7, answer))
+    return answer, handler, body
+
+
+VERSIONS = [(api.name, version) for api in API_BY_NAME.values() for version in api.versions]
+
+
+def test_every_api_has_a_row_and_every_row_an_api() -> None:
+    assert set(CHECKS) == set(API_BY_NAME)
+    with pytest.raises(KeyError):
+        guarded(
+            {"Unheard": Offered(0, 0, lambda request, client: None)},
+            Rights(authorizer=None, image=MetadataImage),
+        )
+
+
+@pytest.mark.parametrize(
+    ("api", "version"), [each for each in VERSIONS if each[0] not in OPEN and each not in OWN]
+)
+def test_who_has_no_rights_learns_and_changes_nothing(api: str, version: int) -> None:
+    answer, handler, _ = ask(api, version, NOBODY)
+    found = values_in(answer)
+    shown = {name for name, each in found if each == HIDDEN}
+    if api == "Metadata":
+        shown -= {"host", "rack", "cluster_id"}
+    assert shown <= {"error_message", "unknown_state_filters"}, shown
+    codes = {each for name, each in found if name.endswith("error_code")}
+    listing = api in ("ListGroups", "ListTransactions")
+    if not listing and not (api == "DescribeLogDirs" and version < 3):
+        assert codes & CODES, codes
+    # What still reaches the handler names nothing that was asked for.
+    for body in handler.bodies:
+        assert (
+            "asked"
+            not in {
+                each
+                for name, each in values_in(body)
+                if name in ("name", "topic", "group_id", "transactional_id")
+            }
+            or listing
+        )
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS)
+def test_a_super_user_is_not_in_the_way(api: str, version: int) -> None:
+    answer, handler, body = ask(api, version, ROOT)
+    assert handler.bodies == [body] or api == "Metadata"
+    told = {each for _, each in values_in(answer)} | {HIDDEN}
+    assert not told & {code for code in CODES if code > 50}
+
+
+def test_the_page_has_the_table() -> None:
+    page = Path(__file__).parents[4] / "docs/security.md"
+    assert checks_table() in page.read_text("utf-8")
+
+
+def image(*acls: tuple[ResourceType, str, Operation]) -> MetadataImage:
+    empty = MetadataImage()
+    builder = empty.acls.builder()
+    for number, (resource, name, operation) in enumerate(acls):
+        acl = Acl(
+            resource_type=resource,
+            resource_name=name,
+            pattern_type=PatternType.LITERAL,
+            principal="User:nobody",
+            host="*",
+            operation=operation,
+            permission_type=Permission.ALLOW,
+        )
+        builder.put(bytes([number]), acl)
+    return replace(empty, acls=builder.freeze())
+
+
+def rights_of(*acls: tuple[ResourceType, str, Operation], creates: bool = False) -> Rights:
+    return Rights(authorizer=Authorizer(), image=lambda: image(*acls), creates_topics=creates)
+
+
+def run(api: str, version: int, body: Any, rights: Rights, answer: Any = None) -> tuple[Any, list[Any]]:
+    seen: list[Any] = []
+
+    async def handler(request: codec.Request, client: Client) -> Any:
+        seen.append(request.body)
+        return answer(request.body) if callable(answer) else answer
+
+    offered = guarded({api: Offered(0, version, handler)}, rights)[api]
+    request = codec.Request(
+        header=codec.RequestHeader(API_BY_NAME[api].key, version, 1, None), body=body, end=0
+    )
+    found = offered.handle(request, NOBODY)
+
+    async def wait() -> Any:
+        return await found
+
+    return (asyncio.run(wait()) if inspect.isawaitable(found) else found), seen
+
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+
+
+def test_refused_topics_keep_their_places() -> None:
+    from metaquorum.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+    topics = tuple(
+        ListOffsetsRequest.ListOffsetsTopic(
+            name=name, partitions=(ListOffsetsRequest.ListOffsetsPartition(partition_index=3),)
+        )
+        for name in "abc"
+    )
+
+    def found(body: Any) -> Any:
+        made: Any = ListOffsetsResponse.ListOffsetsTopicResponse
+        return ListOffsetsResponse(topics=tuple(made(name=each.name) for each in body.topics))
+
+    answer, seen = run(
+        "ListOffsets", 6, ListOffsetsRequest(topics=topics), rights_of((TOPIC, "b", Operation.WRITE)), found
+    )
+    assert [each.name for each in seen[0].topics] == ["b"]
+    assert [each.name for each in answer.topics] == ["a", "b", "c"]
+    part = answer.topics[0].partitions[0]
+    assert (part.partition_index, part.error_code, part.offset) == (3, 29, -1)
+
+
+def produce(acks: int, *names: str, transactional_id: str | None = None) -> Any:
+    from metaquorum.wire.messages import ProduceRequest
+
+    part = ProduceRequest.PartitionProduceData(index=0, records=b"")
+    return ProduceRequest(
+        acks=acks,
+        transactional_id=transactional_id,
+        topic_data=tuple(
+            ProduceRequest.TopicProduceData(name=name, partition_data=(part,)) for name in names
+        ),
+    )
+
+
+def test_a_produce_without_answers_ends_the_connection() -> None:
+    rights = rights_of((TOPIC, "mine", Operation.WRITE))
+    for names in (("other",), ("mine", "other")):
+        with pytest.raises(EndConnection):
+            run("Produce", 9, produce(0, *names), rights)
+    assert run("Produce", 9, produce(0, "mine"), rights)[0] is None
+
+
+def test_a_transactional_produce_needs_its_id_too() -> None:
+    rights = rights_of((TOPIC, "mine", Operation.WRITE))
+    answer, seen = run("Produce", 9, produce(1, "mine", transactional_id="t"), rights)
+    assert answer.responses[0].partition_responses[0].error_code == 53 and not seen
+
+
+def test_metadata_hides_and_refuses() -> None:
+    from metaquorum.wire.messages import MetadataRequest, MetadataResponse
+
+    made: Any = MetadataResponse.MetadataResponseTopic
+    rights = rights_of((TOPIC, "mine", Operation.READ))
+    every = MetadataResponse(topics=(made(name="mine"), made(name="other")))
+    answer, _ = run("Metadata", 9, MetadataRequest(topics=None), rights, every)
+    assert [(each.name, each.error_code) for each in answer.topics] == [("mine", 0)]
+    asked = tuple(MetadataRequest.MetadataRequestTopic(name=name) for name in ("other", "mine"))
+    only = MetadataResponse(topics=(made(name="mine"),))
+    answer, seen = run("Metadata", 9, MetadataRequest(topics=asked), rights, only)
+    assert [each.name for each in seen[0].topics] == ["mine"]
+    assert {(each.name, each.error_code) for each in answer.topics} == {("mine", 0), ("other", 29)}
+    # Version 0 asks for all with an empty list: what is left of a refused list must not become that.
+    answer, _ = run("Metadata", 0, MetadataRequest(topics=asked[:1]), rights, every)
+    assert [(each.name, each.error_code) for each in answer.topics] == [("other", 29)]
+    # What does not exist yet is created for whom may.
+    created = run(
+        "Metadata", 9, MetadataRequest(topics=asked[1:]), replace(rights, creates_topics=True), only
+    )
+    assert created[0].topics[0].error_code == 29
+
+
+def test_the_operations_that_a_client_may_do() -> None:
+    from metaquorum.wire.messages import MetadataRequest, MetadataResponse
+
+    made: Any = MetadataResponse.MetadataResponseTopic
+    found = MetadataResponse(
+        topics=(made(name="mine", topic_authorized_operations=3576),), cluster_authorized_operations=8096
+    )
+    rights = rights_of((TOPIC, "mine", Operation.READ))
+    answer, _ = run("Metadata", 9, MetadataRequest(topics=None), rights, found)
+    assert answer.topics[0].topic_authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+    assert answer.cluster_authorized_operations == 0
+    rights = rights_of((CLUSTER, "kafka-cluster", Operation.ALTER))
+    answer, _ = run("Metadata", 9, MetadataRequest(topics=None), rights, found)
+    assert answer.cluster_authorized_operations == 1 << Operation.ALTER | 1 << Operation.DESCRIBE
+
+
+def test_one_refused_topic_spoils_the_others_of_a_transaction() -> None:
+    from metaquorum.wire.messages import AddPartitionsToTxnRequest
+
+    made = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    body = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="t",
+        v3_and_below_topics=(made(name="mine", partitions=(0,)), made(name="other", partitions=(1,))),
+    )
+    rights = rights_of(
+        (TOPIC, "mine", Operation.WRITE), (ResourceType.TRANSACTIONAL_ID, "t", Operation.WRITE)
+    )
+    answer, seen = run("AddPartitionsToTxn", 3, body, rights)
+    codes = [
+        (each.name, each.results_by_partition[0].partition_error_code)
+        for each in answer.results_by_topic_v3_and_below
+    ]
+    assert codes == [("mine", 55), ("other", 29)] and not seen
+
+
+@pytest.mark.parametrize(
+    ("acl", "code"),
+    [
+        ((TOPIC, "any", Operation.WRITE), 0),
+        ((CLUSTER, "kafka-cluster", Operation.IDEMPOTENT_WRITE), 0),
+        ((TOPIC, "any", Operation.READ), 31),
+    ],
+)
+def test_producer_ids(acl: tuple[ResourceType, str, Operation], code: int) -> None:
+    from metaquorum.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+    answer, _ = run(
+        "InitProducerId",
+        4,
+        InitProducerIdRequest(transactional_id=None),
+        rights_of(acl),
+        InitProducerIdResponse(),
+    )
+    assert answer.error_code == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "acl", "code"),
+    [
+        (2, "t", (TOPIC, "t", Operation.DESCRIBE_CONFIGS), 0),
+        (2, "t", (CLUSTER, "kafka-cluster", Operation.DESCRIBE_CONFIGS), 29),
+        (4, "1", (CLUSTER, "kafka-cluster", Operation.ALTER_CONFIGS), 0),
+        (4, "1", (TOPIC, "1", Operation.DESCRIBE_CONFIGS), 31),
+        (32, "g", (GROUP, "g", Operation.DESCRIBE_CONFIGS), 0),
+        (32, "g", (TOPIC, "g", Operation.DESCRIBE_CONFIGS), 30),
+    ],
+)
+def test_configurations_are_of_what_they_configure(
+    kind: int, name: str, acl: tuple[ResourceType, str, Operation], code: int
+) -> None:
+    from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
+
+    resource = DescribeConfigsRequest.DescribeConfigsResource(resource_type=kind, resource_name=name)
+    result = DescribeConfigsResponse.DescribeConfigsResult(resource_type=kind, resource_name=name)
+    answer, _ = run(
+        "DescribeConfigs",
+        4,
+        DescribeConfigsRequest(resources=(resource,)),
+        rights_of(acl),
+        DescribeConfigsResponse(results=(result,)),
+    )
+    found = answer.results[0]
+    assert (found.resource_type, found.resource_name, found.error_code) == (kind, name, code)
+
+
+def test_a_follower_needs_the_clusters_action() -> None:
+    from metaquorum.wire.messages import FetchRequest, FetchResponse
+
+    topic = FetchRequest.FetchTopic(topic="t", partitions=(FetchRequest.FetchPartition(partition=2),))
+    body = FetchRequest(replica_id=1, topics=(topic,))
+    answer, seen = run("Fetch", 11, body, rights_of((TOPIC, "t", Operation.READ)), FetchResponse())
+    part = answer.responses[0].partitions[0]
+    assert (part.partition_index, part.error_code, seen) == (2, 31, [])
+
+
+def test_a_session_that_lost_its_right_reads_nothing_more() -> None:
+    from metaquorum.wire.messages import FetchRequest, FetchResponse
+
+    made: Any = FetchResponse.FetchableTopicResponse
+    part: Any = FetchResponse.PartitionData
+    answer = FetchResponse(
+        responses=(made(topic="t", partitions=(part(partition_index=4, records=b"secret"),)),)
+    )
+    found, _ = run("Fetch", 11, FetchRequest(session_id=5), rights_of(), answer)
+    kept = found.responses[0].partitions[0]
+    assert (kept.partition_index, kept.error_code, kept.records) == (4, 29, b"")

@@ -43,7 +43,8 @@ KAFKA_ABOVE = 400
 BROKER_LOG_DIRS = 2
 HOST = "127.0.0.1"
 LISTENER = "CONTROLLER"
-KAFKA_LISTENER = "KAFKA"
+KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
+"""A broker's: for Kafka's clients and other brokers, and for this program's commands."""
 _FIRST_PORT, _END_PORT = 12_000, 32_000
 """Where free ports are drawn from."""
 
@@ -333,15 +334,15 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
     else:
         voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
         quorum = {"controller.quorum.voters": voters}
-    listeners = [f"{LISTENER if node.role == 'controller' else 'PLAINTEXT'}://{HOST}:{node.port}"]
+    listeners = [f"{LISTENER if node.role == 'controller' else GRPC_LISTENER}://{HOST}:{node.port}"]
     if node.kafka_port:
-        listeners.append(f"{KAFKA_LISTENER}://{HOST}:{node.kafka_port}")
+        listeners.insert(0, f"{KAFKA_LISTENER}://{HOST}:{node.kafka_port}")
     values = {
         "process.roles": node.role,
         "node.id": str(node.node_id),
         **quorum,
         "controller.listener.names": LISTENER,
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,KAFKA:PLAINTEXT",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT",
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }

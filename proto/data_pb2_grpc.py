@@ -49,11 +49,6 @@ class DataStub:
                 request_serializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
                 _registered_method=True)
-        self.FetchStream = channel.stream_stream(
-                '/metaquorum.data.v1.Data/FetchStream',
-                request_serializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
-                _registered_method=True)
         self.ListOffsets = channel.unary_unary(
                 '/metaquorum.data.v1.Data/ListOffsets',
                 request_serializer=metaquorum_dot_proto_dot_data__pb2.ListOffsetsRequest.SerializeToString,
@@ -98,14 +93,6 @@ class DataServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FetchStream(self, request_iterator, context):
-        """The same for one who fetches on and on, a follower above all: one request at a time, each answered before
-        the next one is read. A call of its own for every fetch would cost both sides more than the fetch.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ListOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -145,11 +132,6 @@ def add_DataServicer_to_server(servicer, server):
             ),
             'Fetch': grpc.unary_unary_rpc_method_handler(
                     servicer.Fetch,
-                    request_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.SerializeToString,
-            ),
-            'FetchStream': grpc.stream_stream_rpc_method_handler(
-                    servicer.FetchStream,
                     request_deserializer=metaquorum_dot_proto_dot_data__pb2.FetchRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_data__pb2.FetchResponse.SerializeToString,
             ),
@@ -253,33 +235,6 @@ class Data:
             request,
             target,
             '/metaquorum.data.v1.Data/Fetch',
-            metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
-            metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def FetchStream(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/metaquorum.data.v1.Data/FetchStream',
             metaquorum_dot_proto_dot_data__pb2.FetchRequest.SerializeToString,
             metaquorum_dot_proto_dot_data__pb2.FetchResponse.FromString,
             options,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaConfig:
-    """Durations in ms, sizes in bytes. `log_flush_before_ack`: a replica counts towards acks=all, and a
-    follower says that it holds a record, only when it is durable; False is what Kafka does.
-    `log_dir_assignment_timeout_ms`: how long a lost directory may go untold before the broker stops (S3.6).
+    """Durations in ms, sizes in bytes. `inter_broker_listener`: the name of the listener through which
+    leaders are followed. `log_flush_before_ack`: a replica counts towards acks=all, and a follower says that
+    it holds a record, only when it is durable; False is what Kafka does. `log_dir_assignment_timeout_ms`: how
+    long a lost directory may go untold before the broker stops (S3.6).
     """
 
     broker_id: int
+    inter_broker_listener: str = "PLAINTEXT"
     log_flush_before_ack: bool = True
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_max_bytes: int = 1024 * 1024

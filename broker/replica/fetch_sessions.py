@@ -4,7 +4,8 @@ Owns the cache with its bound and its eviction rules, the epochs, and which part
 looked at for the next answer. Knows no log and no partition's state.
 
 A partition of which an answer told something that needs a reaction (records, an error, where logs diverge) is
-not looked at again before the fetcher names it: it will, with its next position.
+not looked at again before the fetcher has that answer, that is before its next request. One that the request
+does not name then is answered from the same position again, as in Kafka.
 """
 
 from __future__ import annotations
@@ -68,6 +69,11 @@ class FetchSession:
             self.partitions[part.key] = part
             self.paused.discard(part.key)
             self.fresh[part.key] = None
+
+    def resume(self) -> None:
+        """The fetcher has the last answer."""
+        self.fresh.update(dict.fromkeys(self.paused))
+        self.paused.clear()
 
     def forget(self, key: PartitionKey) -> None:
         self.partitions.pop(key, None)

@@ -9,9 +9,10 @@ from metaquorum.metadata.image import MetadataImage
 
 
 class KnownBrokers:
-    """`image` None: nothing is known yet."""
+    """`image` None: nothing is known yet. `listener`: the name of the one through which brokers follow."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: str) -> None:
+        self._listener = listener
         self.image: MetadataImage | None = None
 
     def epoch(self, broker_id: int) -> int | None:
@@ -22,7 +23,7 @@ class KnownBrokers:
         return self.image is not None and self.image.brokers.is_active(broker_id)
 
     def endpoint(self, broker_id: int) -> tuple[str, int] | None:
-        """(host, port) at which it speaks gRPC; None: it is not registered."""
+        """(host, port) at which it is followed; None: it is not registered, or not with this listener."""
         known = None if self.image is None else self.image.brokers.get(broker_id)
-        at = None if known is None else known.grpc_endpoint
+        at = None if known is None else known.endpoint(self._listener)
         return None if at is None else (at.host, at.port)

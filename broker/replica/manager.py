@@ -87,7 +87,7 @@ class ReplicaManager:
         self._partition_deadlines: Deadlines[PartitionKey] = Deadlines()
         next_correlation_id = count(1).__next__
         timeout_ms = config.controller_request_timeout_ms
-        self._brokers = KnownBrokers()
+        self._brokers = KnownBrokers(config.inter_broker_listener)
         assignments = Assignments(ControllerCall(rng, timeout_ms), config.log_dir_assignment_timeout_ms)
         self._assignments, call = assignments, ControllerCall(rng, timeout_ms)
         self._producer_ids = ProducerIdBlocks(call, config.replica_request_timeout_ms, out)

@@ -36,8 +36,8 @@ class NodeEndpoint(msgspec.Struct, frozen=True):
     security_protocol: int
 
 
-KAFKA_LISTENER = "KAFKA"
-"""How the names of listeners begin that speak Kafka's protocol; a broker's other listeners speak gRPC."""
+GRPC_LISTENER = "GRPC"
+"""How the names of a broker's listeners begin that speak gRPC; all others speak Kafka's protocol."""
 
 
 class FeatureRange(msgspec.Struct, frozen=True):
@@ -64,8 +64,12 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grpc_endpoint(self) -> NodeEndpoint | None:
-        """Where other brokers and this program's own clients reach it; None: nowhere."""
-        return next((each for each in self.endpoints if not each.name.startswith(KAFKA_LISTENER)), None)
+        """Where this program's own commands reach it; None: nowhere."""
+        return next((each for each in self.endpoints if each.name.startswith(GRPC_LISTENER)), None)
+
+    def endpoint(self, listener: str) -> NodeEndpoint | None:
+        """The one of this name."""
+        return next((each for each in self.endpoints if each.name == listener), None)
 
     @property
     def is_active(self) -> bool:

@@ -220,8 +220,10 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsRequest:
-    """ListOffsets (key 2). `read_committed`: nothing above the last stable offset counts."""
+    """ListOffsets (key 2). `read_committed`: nothing above the last stable offset counts. For a follower
+    (`replica_id`) the latest offset is the log's end."""
 
+    replica_id: int = CONSUMER
     partitions: tuple[ListOffsetsPartition, ...]
     read_committed: bool = False
 

@@ -85,7 +85,7 @@ FETCHED = MessageCodec(
     ),
 )
 LIST_OFFSETS = MessageCodec(
-    api.ListOffsetsRequest, pb.ListOffsetsRequest, partitions=_ASKED, read_committed=_LOCAL
+    api.ListOffsetsRequest, pb.ListOffsetsRequest, partitions=_ASKED, read_committed=_LOCAL, replica_id=_LOCAL
 )
 LISTED_OFFSETS = MessageCodec(api.ListOffsetsResponse, pb.ListOffsetsResponse, results=_BY_ID)
 INIT_PRODUCER_ID = MessageCodec(api.InitProducerIdRequest, pb.InitProducerIdRequest)

@@ -126,7 +126,7 @@ def check_speaks_grpc(name: str, protocol: str) -> None:
     if protocol.startswith("SASL_"):
         raise ConfigError(
             f"listener {name} is {protocol}, but only Kafka listeners have SASL: map it to SSL or PLAINTEXT "
-            "in listener.security.protocol.map, or let its name begin with KAFKA"
+            "in listener.security.protocol.map, or give it a name that does not begin with GRPC"
         )
 
 

@@ -104,11 +104,8 @@ def with_new_names(pairs: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def check_passed_over(
-    passed: Mapping[str, str], listeners: tuple[Listener, ...], *, uses_tls: bool, first: Listener | None
-) -> None:
-    """Raises ConfigError for keys that must not be passed over, all at once. `first`: the listener that a
-    broker registers first, through which brokers and clients come; None for a controller."""
+def check_passed_over(passed: Mapping[str, str], listeners: tuple[Listener, ...], *, uses_tls: bool) -> None:
+    """Raises ConfigError for keys that must not be passed over, all at once."""
     refusals = {**ALWAYS, **WITH_TLS} if uses_tls else ALWAYS
     tls_names = {listener.name.lower() for listener in listeners if listener.is_tls}
     problems = []
@@ -120,17 +117,5 @@ def check_passed_over(
             problems.append(f"{name} is not supported: {refusal.advice}")
         elif own is not None and own[1].lower() in tls_names:
             problems.append(f"{name} is not supported: all listeners share the ssl.* keys; set {own[2]}")
-        elif first is not None:
-            problems += _about_first_listener(name, value, first)
     if problems:
         raise ConfigError("; ".join(problems))
-
-
-def _about_first_listener(name: str, value: str, first: Listener) -> list[str]:
-    text = f"{name}={value}: brokers use the first listener, which is"
-    match name:
-        case "inter.broker.listener.name" if value != first.name:
-            return [f"{text} {first.name}: put {value} first"]
-        case "security.inter.broker.protocol" if value != first.protocol:
-            return [f"{text} {first.protocol}: map it in listener.security.protocol.map"]
-    return []

@@ -59,8 +59,8 @@ _NODE = (
         "list",
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
-        "controller has one listener. A broker's listeners whose names begin with `KAFKA` speak Kafka's "
-        "protocol, for Kafka's clients; the others speak gRPC, and there must be one.",
+        "controller has one listener. A broker's listeners speak Kafka's protocol; only those whose names "
+        "begin with `GRPC` speak gRPC, for `metaquorum broker status` and `log-dirs`.",
         required=True,
     ),
     Key(
@@ -78,6 +78,22 @@ _NODE = (
         "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`, for Kafka listeners also "
         "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. By default a listener named `SSL` is SSL, all others are "
         "PLAINTEXT.",
+    ),
+    Key(
+        "inter.broker.listener.name",
+        "text",
+        None,
+        "Name of the listener through which brokers follow each other. Default: by "
+        "`security.inter.broker.protocol`.",
+        roles=(BROKER,),
+    ),
+    Key(
+        "security.inter.broker.protocol",
+        "text",
+        None,
+        "Brokers follow each other through the listener of this name, else through the first with this "
+        "protocol. Default: PLAINTEXT, else the first that speaks Kafka's protocol.",
+        roles=(BROKER,),
     ),
     Key("broker.rack", "text", None, "Rack of the broker.", roles=(BROKER,)),
     Key(

@@ -115,7 +115,7 @@ DATA = (
     _bytes(
         "socket.request.max.bytes",
         100 * MIB,
-        "Maximum size of a gRPC message, and of a request of Kafka's protocol.",
+        "Maximum size of a request, and of the answer to a follower's fetch.",
         minimum=MIB,
     ),
     _ms(

@@ -12,7 +12,7 @@ from typing import cast
 
 import javaproperties
 
-from metaquorum.metadata.image import KAFKA_LISTENER
+from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.runtime.config.access.listeners import check_authorizer, is_of_a_listener, listener_access
 from metaquorum.runtime.config.addresses import (
@@ -61,9 +61,8 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
         values = _parse({name: pairs[name] for name in pairs if name not in passed}, its_role)
         config = _with_access(_build(path, values), passed)
         passed = {name: passed[name] for name in passed if not is_of_a_listener(name, config.kafka_listeners)}
-        first = config.peer_listener if its_role == BROKER else None
         tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
-        check_passed_over(passed, config.listeners, uses_tls=tls, first=first)
+        check_passed_over(passed, config.listeners, uses_tls=tls)
         return replace(config, passed_over=tuple(sorted(passed)))
     except ConfigError as error:
         text = str(error)
@@ -204,7 +203,7 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
     _check_listeners(config)
     if role == BROKER:
         known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
-        _check_speaks_grpc(config)
+        _check_speaks_kafka(config)
         # What this machine is called is asked when the process starts.
         known.with_host_name(lambda: "localhost").broker("", (), ())
         config.replicas()
@@ -231,11 +230,31 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
     return replace(config, access=access)
 
 
-def _check_speaks_grpc(config: NodeConfig) -> None:
-    if not config.grpc_listeners or config.peer_listener is None:
+def _check_speaks_kafka(config: NodeConfig) -> None:
+    if not config.kafka_listeners:
         raise ConfigError(
-            f"every listener speaks Kafka's protocol, because its name begins with {KAFKA_LISTENER}: add one "
-            "with another name, such as PLAINTEXT; brokers use it among themselves"
+            f"every listener speaks gRPC, because its name begins with {GRPC_LISTENER}: add one with another "
+            "name, such as PLAINTEXT; clients and other brokers use it"
+        )
+    name, protocol = (
+        config.values[key] for key in ("inter.broker.listener.name", "security.inter.broker.protocol")
+    )
+    if name and protocol:
+        raise ConfigError(
+            "inter.broker.listener.name and security.inter.broker.protocol are both set: remove the latter"
+        )
+    if config.inter_broker_listener is None:
+        key, value = (
+            ("inter.broker.listener.name", name) if name else ("security.inter.broker.protocol", protocol)
+        )
+        if not value:
+            raise ConfigError(
+                "every listener has SASL, but brokers follow each other without: add one that is PLAINTEXT "
+                "or SSL, and name it in inter.broker.listener.name"
+            )
+        names = ", ".join(each.name for each in config.kafka_listeners)
+        raise ConfigError(
+            f"{key}={value} fits no listener that speaks Kafka's protocol without SASL; there are: {names}"
         )
 
 

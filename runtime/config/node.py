@@ -11,7 +11,7 @@ from typing import cast
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
-from metaquorum.metadata.image import KAFKA_LISTENER
+from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature, ControllerEndpoint
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
@@ -87,21 +87,33 @@ class NodeConfig:
 
     @property
     def kafka_listeners(self) -> tuple[Listener, ...]:
-        """Where a broker speaks Kafka's protocol."""
-        if self.role != BROKER:
-            return ()
-        return tuple(each for each in self.listeners if each.name.startswith(KAFKA_LISTENER))
+        """Where a broker speaks Kafka's protocol: everywhere else."""
+        grpc = self.grpc_listeners
+        return tuple(each for each in self.listeners if each not in grpc)
 
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:
-        """Where this node speaks gRPC: everywhere else."""
-        kafka = self.kafka_listeners
-        return tuple(each for each in self.listeners if each not in kafka)
+        """Where this node speaks gRPC: a controller everywhere."""
+        if self.role != BROKER:
+            return self.listeners
+        return tuple(each for each in self.listeners if each.name.startswith(GRPC_LISTENER))
 
     @property
-    def peer_listener(self) -> Listener | None:
-        """The first that is registered and speaks gRPC: other brokers come through it."""
-        return next((each for each in self.advertised if not each.name.startswith(KAFKA_LISTENER)), None)
+    def inter_broker_listener(self) -> Listener | None:
+        """The registered one through which other brokers follow; None: the names do not lead to one."""
+        # This program does not log in at other brokers.
+        kafka = [
+            each
+            for each in self.advertised
+            if not each.name.startswith(GRPC_LISTENER) and not each.protocol.startswith("SASL_")
+        ]
+        name = cast("str | None", self.values["inter.broker.listener.name"])
+        if name:
+            return next((each for each in kafka if each.name == name), None)
+        protocol = cast("str | None", self.values["security.inter.broker.protocol"])
+        found = [each for each in kafka if each.name == (protocol or "PLAINTEXT")]
+        found += [each for each in kafka if protocol in (None, each.protocol)]
+        return next(iter(found), None)
 
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:
         """What a controller's core is configured with; both arguments come from its formatted directory."""
@@ -219,8 +231,10 @@ class NodeConfig:
     def replicas(self) -> ReplicaConfig:
         """What a broker's replicas are configured with. Raises ConfigError if the values do not fit
         together."""
+        followed = self.inter_broker_listener
         config = ReplicaConfig(
             broker_id=self.node_id,
+            inter_broker_listener="" if followed is None else followed.name,
             log_flush_before_ack=self.text("log.flush.before.ack") == "true",
             replica_lag_time_max_ms=self.number("replica.lag.time.max.ms"),
             replica_fetch_max_bytes=self.number("replica.fetch.max.bytes"),

@@ -106,6 +106,18 @@ class TlsMaterial:
             context.verify_mode = ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL
         return context
 
+    def client_context(self) -> ssl.SSLContext:
+        """For connections that do not speak gRPC. The other side must be named as its certificate says."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.authorities is None:
+            context.load_default_certs()
+        else:
+            context.load_verify_locations(cadata=self.authorities.decode("ascii"))
+        if self.keystore is not None:
+            context.load_cert_chain(self.keystore)
+        return context
+
     def channel_credentials(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(
             root_certificates=self.authorities, private_key=self.key, certificate_chain=self.chain

@@ -23,6 +23,7 @@ from metaquorum.storage.batches.format import (
 Hop: TypeAlias = tuple[int, int, int, int]
 
 _CHECKED = struct.Struct(">qiibI2xi30xi")
+_LENGTH = struct.Struct(">i")
 
 
 class BatchWalk(NamedTuple):
@@ -31,6 +32,16 @@ class BatchWalk(NamedTuple):
     hops: list[Hop]
     end: int
     problem: str | None
+
+
+def is_cut_off(buf: bytes, position: int) -> bool:
+    """Whether what is at `position` is the beginning of a batch that ends after the buffer, as far as its
+    length says. Kafka fills an answer to a fetch to the byte."""
+    left = len(buf) - position
+    if left < LENGTH_OVERHEAD_BYTES:
+        return left > 0
+    (length,) = _LENGTH.unpack_from(buf, position + 8)
+    return bool(length >= MIN_LENGTH and left < length + LENGTH_OVERHEAD_BYTES)
 
 
 def walk_batches(

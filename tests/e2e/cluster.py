@@ -87,6 +87,7 @@ class Node(Process):
         self.role = role
         self.node_id = node_id
         self.port = port
+        self.kafka_port = free_ports(1)[0] if role == "broker" else 0
         self.directory_id = directory_id
         self.home = home
         self.config = home / "node.properties"
@@ -158,7 +159,9 @@ class Cluster:
     # --- making it
 
     def write_config(self, node: Node) -> None:
-        listener = "CONTROLLER" if node.role == "controller" else "PLAINTEXT"
+        listeners = f"CONTROLLER://{node.address}"
+        if node.role == "broker":
+            listeners = f"PLAINTEXT://{HOST}:{node.kafka_port},GRPC://{node.address}"
         node.config.write_text("")
         count = self._log_dirs if node.role == "broker" else 0
         node.log_dirs = [node.home / f"data-{at + 1}" for at in range(count)] or [node.data]
@@ -167,7 +170,7 @@ class Cluster:
                 "process.roles": node.role,
                 "node.id": str(node.node_id),
                 "controller.quorum.voters": self.voters,
-                "listeners": f"{listener}://{node.address}",
+                "listeners": listeners,
                 "log.dirs": ",".join(map(str, node.log_dirs)),
                 **({} if node.log_dirs == [node.data] else {"metadata.log.dir": str(node.data)}),
                 **self._properties.get(node.role, {}),

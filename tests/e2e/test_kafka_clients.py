@@ -16,7 +16,6 @@ import kafka
 import kafka.admin
 import pytest
 
-from metaquorum.cli.layout import free_ports
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-clients")]
@@ -26,15 +25,11 @@ MESSAGES = 500
 
 
 class KafkaCluster:
-    """Three brokers that also speak Kafka's protocol. `ports`: by broker id."""
+    """Three brokers. `ports`: by broker id."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.ports = dict(zip((node.node_id for node in cluster.brokers), free_ports(3), strict=True))
-        for node in cluster.brokers:
-            kafka_port = self.ports[node.node_id]
-            listeners = f"PLAINTEXT://{node.address},KAFKA://{HOST}:{kafka_port}"
-            node.set_properties({"listeners": listeners})
+        self.ports = {node.node_id: node.kafka_port for node in cluster.brokers}
 
     @property
     def bootstrap(self) -> str:

@@ -47,7 +47,7 @@ class SecureCluster:
         (node,) = cluster.brokers
         node.set_properties(
             {
-                "listeners": f"PLAINTEXT://{node.address},KAFKA_SASL://{HOST}:{self.sasl_port},"
+                "listeners": f"GRPC://{node.address},KAFKA_SASL://{HOST}:{self.sasl_port},"
                 f"KAFKA_TLS://{HOST}:{self.tls_port}",
                 "listener.security.protocol.map": "KAFKA_SASL:SASL_PLAINTEXT,KAFKA_TLS:SSL",
                 "sasl.enabled.mechanisms": ",".join((*MECHANISMS, "OAUTHBEARER")),

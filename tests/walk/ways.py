@@ -21,6 +21,7 @@ from tests.unit.server.nodes import (
     Site,
     formatted,
     free_port,
+    listeners,
     new_site,
     running_broker,
     running_controller,
@@ -104,7 +105,7 @@ async def walk(root: Path) -> list[Way]:
             ]
             await trimmed(controller, client)
             formatted(root / "second", 102)
-            listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
+            listener = listeners(free_port(), free_port())
             second = {"node.id": "102", "log.dirs": str(root / "second"), "listeners": listener, **BROKER}
             recorder.start()
             async with running_broker(site.broker_file(second)):

@@ -12,7 +12,7 @@ from metaquorum.broker.replica.partition.values import Changes, FollowerOutcome,
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.walk import is_cut_off, walk_batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
 
@@ -100,7 +100,10 @@ class Following:
             walk = walk_batches(
                 part.records, expected_offset=log.end, min_epoch=log.epochs.last_epoch, gaps=True
             )
-            problem = walk.problem
+            records, problem = part.records, walk.problem
+            if problem is not None and walk.hops and is_cut_off(records, walk.end):
+                # The next fetch begins there.
+                records, problem = records[: walk.end], None
             if problem is None and walk.hops[-1][3] > self.epoch:
                 problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"
             if problem is not None:
@@ -111,7 +114,7 @@ class Following:
                 return FollowerOutcome(
                     step=FollowerStep.BACK_OFF, error=ErrorCode.CORRUPT_MESSAGE, message=text
                 )
-            log.append(Batches.of_hops(part.records, walk.hops), wall_ms)
+            log.append(Batches.of_hops(records, walk.hops), wall_ms)
             step = FollowerStep.APPENDED
         self.leader_high_watermark = part.high_watermark
         log.raise_high_watermark(part.high_watermark)

@@ -125,7 +125,7 @@ class Reading:
     def _is_behind(self) -> bool:
         """The high watermark of a new leader may be below what clients have read from the one before; it is
         right as soon as it reaches the epoch's start (KIP-207)."""
-        return visible_end(self.log) < self.epoch_start
+        return not self.reader.is_follower and visible_end(self.log) < self.epoch_start
 
     def _listed(self, offset: int, timestamp_ms: int, epoch: int | None) -> ListedOffset:
         return ListedOffset(

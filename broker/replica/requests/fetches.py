@@ -1,8 +1,7 @@
 """Fetch requests on the leader's side: looked at, parked, read, answered.
 
 Owns the fetches under way, who is woken by what, and how much goes into an answer. What may be read is the
-partition's; which partitions are looked at is the session's. Costs time in proportion to what changed, not to
-what a session holds.
+partition's; which partitions are looked at is the session's. Costs time by what changed, not by its size.
 """
 
 from __future__ import annotations
@@ -199,6 +198,7 @@ class Fetches:
             for key in request.forgotten:
                 found.forget(key)
                 self._unwatch(found, key)
+            found.resume()
             found.name(request.partitions)
             self._watch(found, request.partitions)
             return found

@@ -161,6 +161,8 @@ class RequestHandler:
                 )
                 return ApiError(ErrorCode.STALE_BROKER_EPOCH, text)
             return None
+        if isinstance(request, ListOffsetsRequest) and request.replica_id > CONSUMER:
+            return None
         if serving or isinstance(request, DescribeLogDirsRequest | MarkLogDirOfflineRequest):
             return None
         return self._fenced()

@@ -67,7 +67,8 @@ class Offsets:
             if not isinstance(found, Partition):
                 self._settle(waiting, at, found.as_listed(part.key))
                 continue
-            answer = found.list_offset(part, Reader(read_committed=request.read_committed))
+            reader = Reader(replica_id=request.replica_id, read_committed=request.read_committed)
+            answer = found.list_offset(part, reader)
             if isinstance(answer, FindPlan):
                 self._look_up(waiting, at, answer, found)
             else:

@@ -1,17 +1,17 @@
 """Fetches from other brokers and questions to the active controller: each is sent once and reported once.
 
-Owns the channels. Whom to ask, and what an answer means, is the replica manager's business. A fetch that is
-held by its leader must not stand in the way of another one: each has a stream, on a channel of its own, to
-itself while it runs.
+Owns the connections. Whom to ask, and what an answer means, is the replica manager's business. A leader
+answers the requests of a connection in order, so a fetch has a connection to itself while it runs: one that
+is held must not stand in the way of another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Any, cast
-
-import grpc.aio
+from dataclasses import replace
+from typing import Any
 
 from metaquorum.broker.replica.events import (
     AskController,
@@ -23,20 +23,24 @@ from metaquorum.broker.replica.events import (
 )
 from metaquorum.broker.server.calls import Calls
 from metaquorum.broker.server.controllers import FAILURES
+from metaquorum.broker.server.data import fetch_messages
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.proto.data_pb2_grpc import DataStub
-from metaquorum.runtime.api import data as data_codec
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
 from metaquorum.runtime.client.settings import SettingsClient
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
-from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.wire.errors import EncodeError
 
-IDLE_STREAMS_MAX = 16
-"""Streams to one broker that are kept for the next fetch; as many run at once as there are fetch loops."""
+IDLE_CONNECTIONS_MAX = 16
+"""Connections to one broker that are kept for the next fetch; as many run at once as there are fetch
+loops."""
+
+_log = logging.getLogger(__name__)
 
 Report = Callable[[DataEvent], None]
 Address = tuple[str, int]
@@ -44,14 +48,25 @@ TlsFor = Callable[[SendFetch], TlsMaterial | None]
 
 
 class PeerFetches:
-    """`send` ends in exactly one report, and never calls back before it returned."""
+    """`send` ends in exactly one report, and never calls back before it returned. `topic_name`: of an id,
+    None for one that is not known."""
 
-    def __init__(self, report: Report, tls_for: TlsFor, *, message_max_bytes: int) -> None:
+    def __init__(
+        self,
+        report: Report,
+        tls_for: TlsFor,
+        topic_name: Callable[[bytes], str | None],
+        *,
+        broker_id: int,
+        answer_max_bytes: int,
+    ) -> None:
         self._report = report
         self._tls_for = tls_for
-        self._message_max_bytes = message_max_bytes
-        self._idle: dict[Address, list[_Stream]] = {}
-        self._reasons: dict[Address, Reasons] = {}
+        self._topic_name = topic_name
+        self._client_id = f"broker-{broker_id}-fetcher-0"
+        self._answer_max_bytes = answer_max_bytes
+        self._idle: dict[Address, list[NodeConnection]] = {}
+        self._told: dict[Address, str] = {}
         self._calls = Calls()
 
     def send(self, effect: SendFetch) -> None:
@@ -59,77 +74,93 @@ class PeerFetches:
 
     async def close(self) -> None:
         await self._calls.end()
-        idle, self._idle = self._idle, {}
-        await asyncio.gather(*(stream.close() for each in idle.values() for stream in each))
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.close()
+        self._idle.clear()
 
     async def _fetch(self, effect: SendFetch) -> None:
         address = effect.host, effect.port
-        idle = self._idle.setdefault(address, [])
-        stream = idle.pop() if idle else self._open(effect)
-        good = False
         try:
             async with asyncio.timeout(effect.timeout_ms / 1000):
-                answer = await stream.ask(data_codec.FETCH.to_pb(effect.request))
-            good = True
-        except FAILURES as error:
-            reason = str(error)
-            if isinstance(error, grpc.aio.AioRpcError):
-                reason = f"{error.code().name}: {error.details()}"
-                if address not in self._reasons:
-                    self._reasons[address] = Reasons(self._tls_for(effect))
-                self._reasons[address].tell(f"broker {effect.target}", error, address)
-            elif isinstance(error, TimeoutError):
-                reason = f"no answer within {effect.timeout_ms} ms"
+                response = await self._answer(effect, address)
+        except (ConnectionFailed, TimeoutError, EncodeError) as error:
+            reason = str(error) or f"no answer within {effect.timeout_ms} ms"
+            if isinstance(error, TlsFailed | UnsupportedVersion):
+                self._tell(effect.target, address, reason)
             self._report(
-                PeerFetchFailed(
-                    target=effect.target, correlation_id=effect.correlation_id, reason=reason or "no answer"
-                )
+                PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
             )
         else:
-            response = data_codec.FETCHED.answer_from_pb(answer)
+            self._told.pop(address, None)
             self._report(
                 PeerFetched(target=effect.target, correlation_id=effect.correlation_id, response=response)
             )
-        finally:
-            # A stream on which a fetch failed is never used again: a late answer would count for another one,
-            # and its connection may hang on to a dead peer.
-            if good and len(idle) < IDLE_STREAMS_MAX:
-                idle.append(stream)
-            else:
-                await stream.close()
 
-    def _open(self, effect: SendFetch) -> _Stream:
-        channel = open_channel(
-            effect.host, effect.port, self._tls_for(effect), message_max_bytes=self._message_max_bytes
+    async def _answer(self, effect: SendFetch, address: Address) -> core.FetchResponse | ApiError:
+        idle = self._idle.setdefault(address, [])
+        while idle and not idle[-1].is_open:
+            idle.pop()
+        timeout_s = effect.timeout_ms / 1000
+        connection = idle.pop() if idle else await self._connect(effect, timeout_s)
+        try:
+            version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
+            asked = fetch_messages.fetch_request(effect.request, version)
+            answer = (await connection.ask(asked, version=version, timeout_s=timeout_s)).body
+            response = fetch_messages.fetch_answer(answer)
+            if isinstance(response, core.FetchResponse):
+                response = await self._with_log_starts(connection, effect, response)
+        except BaseException:
+            # A late answer would count for another fetch.
+            connection.close()
+            raise
+        if len(idle) < IDLE_CONNECTIONS_MAX:
+            idle.append(connection)
+        else:
+            connection.close()
+        return response
+
+    async def _connect(self, effect: SendFetch, timeout_s: float) -> NodeConnection:
+        tls = self._tls_for(effect)
+        return await connect(
+            effect.host,
+            effect.port,
+            client_id=self._client_id,
+            tls=None if tls is None else tls.client_context(),
+            answer_max_bytes=self._answer_max_bytes,
+            timeout_s=timeout_s,
         )
-        return _Stream(channel)
 
+    async def _with_log_starts(
+        self, connection: NodeConnection, effect: SendFetch, response: core.FetchResponse
+    ) -> core.FetchResponse:
+        """Kafka's leaders do not say where their log begins when a fetch is out of range: they are asked."""
+        asked = {part.key: part for part in effect.request.partitions}
+        lost = [
+            asked[part.key]
+            for part in response.partitions
+            if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset < 0 and part.key in asked
+        ]
+        named = [(name, part) for part in lost if (name := self._topic_name(part.key[0])) is not None]
+        if not named:
+            return response
+        version = connection.version("ListOffsets", *fetch_messages.LIST_OFFSETS_VERSIONS)
+        request = fetch_messages.log_start_request(effect.request.replica_id, named)
+        answer = (await connection.ask(request, version=version, timeout_s=effect.timeout_ms / 1000)).body
+        starts = fetch_messages.log_starts(answer, named)
+        return replace(
+            response,
+            partitions=tuple(
+                replace(part, log_start_offset=starts.get(part.key, part.log_start_offset))
+                for part in response.partitions
+            ),
+        )
 
-class _Stream:
-    """A channel with one stream of fetches on it."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self._channel = channel
-        stub: Any = DataStub(channel)
-        self._call = stub.FetchStream()
-
-    async def ask(self, request: pb.FetchRequest) -> pb.FetchResponse:
-        """Raises one of FAILURES."""
-        await self._call.write(request)
-        answer = await self._call.read()
-        if answer is END_OF_STREAM:
-            raise ConnectionError(await self._why())
-        if answer is None:  # so gRPC hands on what it cannot decode
-            raise ConnectionError(UNREADABLE)
-        return cast("pb.FetchResponse", answer)
-
-    async def _why(self) -> str:
-        code, details = await self._call.code(), await self._call.details()
-        return f"{code.name}: {details or 'the broker ended the stream'}"
-
-    async def close(self) -> None:
-        self._call.cancel()
-        await self._channel.close(None)
+    def _tell(self, target: int, address: Address, reason: str) -> None:
+        """Once for each problem that only a person can mend."""
+        if self._told.get(address) != reason:
+            self._told[address] = reason
+            _log.warning("broker %d at %s:%d cannot be reached: %s", target, *address, reason)
 
 
 class ControllerQuestions:

@@ -83,7 +83,11 @@ class DataPlane:
             statistics=statistics,
         )
         self._peers = PeerFetches(
-            driver.post, self._tls_for, message_max_bytes=config.number("socket.request.max.bytes")
+            driver.post,
+            self._tls_for,
+            self._topic_name,
+            broker_id=config.node_id,
+            answer_max_bytes=config.number("socket.request.max.bytes"),
         )
         client = AdminClient(
             controllers,
@@ -148,6 +152,10 @@ class DataPlane:
             if (endpoint.host, endpoint.port) == (effect.host, effect.port):
                 return self._tls if endpoint.security_protocol == PROTOCOL_IDS["SSL"] else None
         return None
+
+    def _topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics.topic(topic_id)
+        return None if topic is None else topic.name
 
     # ---- finding out
 

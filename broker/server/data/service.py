@@ -93,11 +93,6 @@ class DataService(DataServicer):
             codec.FETCHED, cast("api.FetchResponse | ApiError", response), asked.unknown
         )
 
-    async def FetchStream(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
-        """One after another: a request is read when the one before it is answered."""
-        while (request := await context.read()) is not END_OF_STREAM:
-            await context.write(await self.Fetch(request, context))
-
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Any) -> pb.ListOffsetsResponse:
         try:
             asked = codec.request_from_pb(codec.LIST_OFFSETS, request, self._topic_id)

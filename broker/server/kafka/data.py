@@ -1,6 +1,7 @@
 """Produce, Fetch, ListOffsets and InitProducerId: Kafka's messages to the core's values and back.
 
-Owns names: old versions name topics, the core and new versions use ids. Decides nothing about data.
+Owns names: old versions name topics, the core and new versions use ids. Followers are served as consumers
+are. Decides nothing about data.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -27,7 +29,6 @@ from metaquorum.wire.messages import (
 )
 
 _ZERO = bytes(16)
-_READ_COMMITTED = 1
 ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
 """The versions from which clients know zstd (KIP-110)."""
 _NO_TRANSACTIONS = "transactions are not supported: produce without a transactional id"
@@ -94,8 +95,11 @@ class DataHandlers:
 
     async def fetch(self, request: Request, client: Client) -> FetchResponse:
         body: FetchRequest = request.body
+        if request.header.version >= fetch_messages.FIRST_VERSION:
+            return await self._fetch_by_id(body, request.header.version)
         if body.session_id:
-            # Sessions are not kept for clients: an answer with session 0 says so, and they send everything.
+            # Sessions are kept by topic id: an answer with session 0 says so, and the client sends
+            # everything.
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         places = [(topic, self._id_of(topic.topic, topic.topic_id)) for topic in body.topics]
         asked = [
@@ -116,11 +120,12 @@ class DataHandlers:
         if asked:
             answer: Any = await self._requests.begin(
                 core.FetchRequest(
+                    replica_id=body.replica_id,
                     max_wait_ms=max(body.max_wait_ms, 0) if is_complete else 0,
                     min_bytes=body.min_bytes,
                     max_bytes=body.max_bytes,
                     partitions=tuple(asked),
-                    read_committed=body.isolation_level == _READ_COMMITTED,
+                    read_committed=body.isolation_level == fetch_messages.READ_COMMITTED,
                 )
             )
             if isinstance(answer, ApiError):
@@ -133,7 +138,7 @@ class DataHandlers:
         def partition(index: int, topic_id: bytes | None, asked_id: bytes) -> FetchResponse.PartitionData:
             found = None if topic_id is None else results.get((topic_id, index))
             if found is not None:
-                return _fetched(found, request.header.version)
+                return fetched_partition(found, request.header.version)
             return _not_fetched(index, _unknown(asked_id) if refusal is None else refusal.code)
 
         return FetchResponse(
@@ -147,6 +152,23 @@ class DataHandlers:
                 )
                 for topic, topic_id in places
             )
+        )
+
+    async def _fetch_by_id(self, body: FetchRequest, version: int) -> FetchResponse:
+        """With sessions (KIP-227, KIP-516), for consumers and followers alike."""
+        asked = fetch_messages.fetch_asked(body, version)
+        answer: Any = await self._requests.begin(asked)
+        if isinstance(answer, ApiError):
+            return FetchResponse(error_code=answer.code)
+        return FetchResponse(
+            session_id=answer.session_id,
+            responses=tuple(
+                FetchResponse.FetchableTopicResponse(
+                    topic_id=topic_id,
+                    partitions=tuple([fetched_partition(part, version) for part in parts]),
+                )
+                for topic_id, parts in fetch_messages.by_topic(answer.partitions)
+            ),
         )
 
     # ---- ListOffsets, InitProducerId
@@ -169,7 +191,9 @@ class DataHandlers:
         if asked:
             answer: Any = await self._requests.begin(
                 core.ListOffsetsRequest(
-                    partitions=asked, read_committed=body.isolation_level == _READ_COMMITTED
+                    replica_id=body.replica_id,
+                    partitions=asked,
+                    read_committed=body.isolation_level == fetch_messages.READ_COMMITTED,
                 )
             )
             if isinstance(answer, ApiError):
@@ -276,7 +300,8 @@ def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
     )
 
 
-def _fetched(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:
+def fetched_partition(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:
+    """One partition of an answer."""
     if version < ZSTD_FROM_FETCH and holds_zstd(result.records):
         return _not_fetched(result.key[1], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     leader = FetchResponse.LeaderIdAndEpoch()

@@ -94,7 +94,7 @@ class Cluster:
                 broker_id=broker_id,
                 epoch=100 + broker_id if epoch is None else epoch,
                 incarnation_id=bytes([broker_id]) * 16,
-                endpoints=(NodeEndpoint("DATA", f"host{broker_id}", 9000 + broker_id, 0),),
+                endpoints=(NodeEndpoint("PLAINTEXT", f"host{broker_id}", 9000 + broker_id, 0),),
                 fenced=fenced,
             )
         )

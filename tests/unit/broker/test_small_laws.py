@@ -127,10 +127,10 @@ def test_defaults_are_kafkas() -> None:
 # ---- other brokers, by the newest image ------------------------------------------------------------
 
 
-def test_a_leader_is_reached_at_its_first_listener_whole() -> None:
+def test_a_leader_is_reached_at_the_listener_for_brokers() -> None:
     builder = ImageBuilder(MetadataImage())
     listeners = (NodeEndpoint("DATA", "inside", 9001, 0), NodeEndpoint("PUBLIC", "outside", 9002, 0))
-    for broker_id, endpoints in ((1, listeners), (2, listeners[::-1]), (3, ())):
+    for broker_id, endpoints in ((1, listeners), (2, listeners[::-1]), (3, listeners[1:])):
         builder.put_broker(
             BrokerRegistration(
                 broker_id=broker_id,
@@ -140,11 +140,11 @@ def test_a_leader_is_reached_at_its_first_listener_whole() -> None:
                 fenced=False,
             )
         )
-    known = KnownBrokers()
+    known = KnownBrokers("DATA")
     assert known.endpoint(1) is None and known.epoch(1) is None and not known.may_join_isr(1)
     known.image = builder.freeze()
     found = [known.endpoint(broker_id) for broker_id in (1, 2, 3, 4)]
-    assert found == [("inside", 9001), ("outside", 9002), None, None]
+    assert found == [("inside", 9001), ("inside", 9001), None, None]
     assert [known.epoch(broker_id) for broker_id in (1, 2, 3, 4)] == [8, 9, 10, None]
 
 

@@ -156,7 +156,7 @@ MESSAGES = {
         "leader_epoch": -1,
         "last_stable_offset": -1,
     },
-    "ListOffsetsRequest": {"read_committed": False},
+    "ListOffsetsRequest": {"replica_id": -1, "read_committed": False},
     "CoordinatorRequest": {"version": 0},
     "ListOffsetsPartition": {"current_leader_epoch": -1},
     "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},

@@ -113,7 +113,7 @@ class DataServer(DataServicer, MetadataServicer):
                         epoch=1,
                         incarnation_id=bytes(16),
                         fenced=False,
-                        endpoints=(NodeEndpoint("PLAINTEXT", "127.0.0.1", port, 0),),
+                        endpoints=(NodeEndpoint("GRPC", "127.0.0.1", port, 0),),
                     )
                 )
                 for each, port in zip(self.cluster.brokers, self.ports, strict=True)

@@ -65,7 +65,7 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
         assert identity.cluster_id == layout.cluster_id
         assert identity.directory_id is not None
         assert uuid_to_text(identity.directory_id) == node.directory_id
-        assert config.listeners[0].port == node.port
+        assert config.grpc_listeners[0].port == node.port
         assert config.listeners[0].host == "127.0.0.1"
         pinned = {voter.node_id: voter.directory_id for voter in config.voters}
         if node.role == "controller":

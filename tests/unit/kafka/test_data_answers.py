@@ -146,11 +146,9 @@ FETCHED = core.FetchedPartition(
     [
         (11, fetch(unknown=True), 3),
         (12, fetch(unknown=True), 3),
-        (16, fetch("", ORDERS, unknown=True), 100),
-        (18, fetch("", ORDERS, unknown=True), 100),
     ],
 )
-async def test_fetch_by_name_and_by_id(version: int, body: FetchRequest, unknown_code: int) -> None:
+async def test_fetch_by_name(version: int, body: FetchRequest, unknown_code: int) -> None:
     site = Site()
     answer = core.FetchResponse(session_id=0, partitions=(FETCHED,))
     response = await site.ask("fetch", version, body, answer)
@@ -165,7 +163,32 @@ async def test_fetch_by_name_and_by_id(version: int, body: FetchRequest, unknown
     assert missing.error_code == unknown_code
 
 
-async def test_a_client_keeps_no_session() -> None:
+@pytest.mark.parametrize("version", [13, 15, 18])
+async def test_fetch_by_id_for_consumers_and_followers(version: int) -> None:
+    site = Site()
+    state = FetchRequest.ReplicaState(replica_id=3, replica_epoch=9)
+    follower = {"replica_state": state} if version >= 15 else {"replica_id": 3}
+    gone = FetchRequest.ForgottenTopic(topic_id=STRANGE, partitions=(4, 2))
+    body = fetch("", ORDERS, session_id=5, session_epoch=6, forgotten_topics_data=(gone,), **follower)
+    missing = core.FetchedPartition(key=(STRANGE, 1), error=ErrorCode.UNKNOWN_TOPIC_ID)
+    answer = core.FetchResponse(session_id=5, partitions=(FETCHED, missing))
+    response = await site.ask("fetch", version, body, answer)
+    asked = site.asked
+    assert (asked.replica_id, asked.replica_epoch) == (3, 9 if version >= 15 else -1)
+    assert (asked.session_id, asked.session_epoch, asked.max_wait_ms) == (5, 6, 500)
+    assert asked.forgotten == ((STRANGE, 4), (STRANGE, 2))
+    assert [(part.key, part.fetch_offset, part.max_bytes) for part in asked.partitions] == [
+        ((ORDERS, 1), 5, 100)
+    ]
+    assert response.session_id == 5
+    assert [topic.topic_id for topic in response.responses] == [ORDERS, STRANGE]
+    (found,), (unknown,) = (topic.partitions for topic in response.responses)
+    assert (found.high_watermark, found.diverging_epoch.end_offset) == (9, 4)
+    assert found.records is FETCHED.records
+    assert (unknown.error_code, unknown.high_watermark) == (100, -1)
+
+
+async def test_a_client_that_names_topics_keeps_no_session() -> None:
     site = Site()
     answer = core.FetchResponse(session_id=0, partitions=(replace(FETCHED, aborted=((7, 3),)),))
     response = await site.ask("fetch", 12, fetch(session_epoch=0, isolation_level=1), answer)

@@ -28,19 +28,39 @@ def fixture_site(tmp_path: Path) -> Site:
 
 
 def test_the_name_of_a_listener_says_what_it_speaks(site: Site) -> None:
-    listeners = "KAFKA://:9001,PLAINTEXT://:9002,KAFKA_SSL://:9003"
+    listeners = "IN://:9001,GRPC://:9002,OUT://:9003"
     config = load_config(site.broker_file({"listeners": listeners}))
-    assert [each.name for each in config.kafka_listeners] == ["KAFKA", "KAFKA_SSL"]
-    assert [each.name for each in config.grpc_listeners] == ["PLAINTEXT"]
-    assert config.peer_listener is not None and config.peer_listener.name == "PLAINTEXT"
-    with pytest.raises(ConfigError, match="every listener speaks Kafka's protocol"):
-        load_config(site.broker_file({"listeners": "KAFKA://:9001"}))
+    assert [each.name for each in config.kafka_listeners] == ["IN", "OUT"]
+    assert [each.name for each in config.grpc_listeners] == ["GRPC"]
+    with pytest.raises(ConfigError, match="every listener speaks gRPC"):
+        load_config(site.broker_file({"listeners": "GRPC://:9001"}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ({}, "PLAINTEXT"),
+        ({"inter.broker.listener.name": "IN"}, "IN"),
+        ({"security.inter.broker.protocol": "SSL"}, "SSL"),
+        ({"listeners": "GRPC://:1,IN://:2"}, "IN"),
+        ({"listeners": "GRPC://:1,OUT://:2,IN://:3", "security.inter.broker.protocol": "SSL"}, "IN"),
+    ],
+)
+def test_brokers_follow_through_one_listener(site: Site, keys: dict[str, str], name: str) -> None:
+    common = {
+        "listeners": "GRPC://:1,IN://:2,SSL://:3,PLAINTEXT://:4",
+        "listener.security.protocol.map": "IN:SSL",
+        "ssl.keystore.location": "node.pem",
+    }
+    config = load_config(site.broker_file({**common, **keys}))
+    assert config.inter_broker_listener is not None
+    assert config.inter_broker_listener.name == config.replicas().inter_broker_listener == name
 
 
 async def test_an_address_that_is_taken_is_one_clear_line(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        listeners = f"PLAINTEXT://127.0.0.1:{free_port()},KAFKA://127.0.0.1:{port}"
+        listeners = f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{port}"
         found = KafkaListeners(load_config(site.broker_file({"listeners": listeners})), None)
         with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             found.bind()
@@ -69,7 +89,7 @@ async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_
     port = free_port()
     path = site.broker_file(
         {
-            "listeners": f"PLAINTEXT://127.0.0.1:{site.broker_port},KAFKA://127.0.0.1:{port}",
+            "listeners": f"GRPC://127.0.0.1:{site.broker_port},KAFKA://127.0.0.1:{port}",
             "listener.security.protocol.map": "KAFKA:SSL",
             "ssl.keystore.location": str(tmp_path / "node.pem"),
             "ssl.truststore.location": str(tmp_path / "authority.crt"),

@@ -394,7 +394,7 @@ class FakeCluster:
                 epoch=1,
                 incarnation_id=bytes(16),
                 fenced=False,
-                endpoints=(NodeEndpoint("PLAINTEXT", "broker", each, 0),),
+                endpoints=(NodeEndpoint("GRPC", "broker", each, 0),),
             )
             for each in self.brokers
         )

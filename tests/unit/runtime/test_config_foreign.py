@@ -59,8 +59,8 @@ def test_kafkas_own_file_of_a_broker_starts_ours(tmp_path: Path) -> None:
     path.write_text(KRAFT_BROKER)
     config = load_config(path, "broker")
     assert (config.node_id, config.log_dirs) == (2, (Path("/tmp/kraft-broker-logs"),))
+    assert config.inter_broker_listener == config.advertised[0]
     assert config.passed_over == (
-        "inter.broker.listener.name",
         "num.io.threads",
         "num.network.threads",
         "num.partitions",
@@ -74,15 +74,16 @@ def test_kafkas_own_file_of_a_broker_starts_ours(tmp_path: Path) -> None:
 
 
 def test_files_of_real_nodes(shared_data: Path, tmp_path: Path) -> None:
-    """Brokers of the recorded cluster have a listener with SASL, which must not open to everybody."""
+    """As they are, with two listeners of a broker, one of them with SASL."""
     for source in sorted((shared_data / "kafka-3.7-wire/server-properties").glob("*.properties")):
         text = source.read_text()
         path = tmp_path / source.name
         path.write_text(text)
-        if source.name.startswith("broker"):
-            assert "listener SASL is SASL_PLAINTEXT, but only Kafka listeners have SASL" in refused(path)
-            path.write_text("\n".join(line.partition(",SASL://")[0] for line in text.splitlines()))
         config = load_config(path)
+        if config.role == "broker":
+            assert config.inter_broker_listener is not None
+            assert config.inter_broker_listener.name == "PLAINTEXT"
+            assert config.access["SASL"].mechanisms == ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
         assert set(config.passed_over) <= {name.partition("=")[0] for name in text.splitlines()}
         assert "sasl.enabled.mechanisms" in config.values
     authorized = shared_data / "kafka-3.7/controller-3000/server.properties"
@@ -116,13 +117,9 @@ def test_every_key_of_kafka_is_used_passed_over_or_refused_by_name(
         ("delete.topic.enable", "False", "topics can always be deleted"),
         ("remote.log.storage.system.enable", "true", "there is no tiered storage"),
         ("zookeeper.metadata.migration.enable", "true", "finish the migration with Kafka"),
-        (
-            "inter.broker.listener.name",
-            "IN",
-            "brokers use the first listener, which is PLAINTEXT: put IN first",
-        ),
-        ("security.inter.broker.protocol", "SASL_SSL", "brokers use the first listener, which is PLAINTEXT"),
-        ("security.inter.broker.protocol", "SSL", "brokers use the first listener, which is PLAINTEXT"),
+        ("inter.broker.listener.name", "IN", "fits no listener that speaks Kafka's protocol"),
+        ("security.inter.broker.protocol", "SASL_SSL", "there are: PLAINTEXT"),
+        ("security.inter.broker.protocol", "SSL", "there are: PLAINTEXT"),
     ],
 )
 def test_what_must_not_be_passed_over(tmp_path: Path, name: str, value: str, text: str) -> None:
@@ -135,8 +132,6 @@ def test_what_must_not_be_passed_over(tmp_path: Path, name: str, value: str, tex
     [
         ("delete.topic.enable", "true"),
         ("remote.log.storage.system.enable", "false"),
-        ("inter.broker.listener.name", "PLAINTEXT"),
-        ("security.inter.broker.protocol", "PLAINTEXT"),
         ("ssl.keystore.password", "secret"),
         ("ssl.cipher.suites", "a"),
         ("listener.name.other.ssl.client.auth", "required"),
@@ -158,9 +153,8 @@ def test_what_changes_nothing_is_passed_over(tmp_path: Path, name: str, value: s
         ("ssl.enabled.protocols", "TLSv1.3", "TLSv1.2 and TLSv1.3 are always enabled"),
         ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3", None),
         ("ssl.keystore.key", "-----BEGIN", "name PEM files"),
-        ("listener.name.safe.ssl.client.auth", "required", "set ssl.client.auth"),
-        ("security.inter.broker.protocol", "SSL", None),
-        ("security.inter.broker.protocol", "PLAINTEXT", "which is SSL"),
+        ("listener.name.safe.ssl.client.auth", "required", "needs ssl.truststore.location"),
+        ("security.inter.broker.protocol", "PLAINTEXT", "there are: SAFE"),
     ],
 )
 def test_keys_of_tls_count_where_there_is_tls(
@@ -185,10 +179,23 @@ def test_everything_that_is_refused_is_in_one_line(tmp_path: Path) -> None:
     assert "authorizer.class.name is not supported" in line and "; delete.topic.enable is not" in line
 
 
-@pytest.mark.parametrize("listener", ["SASL_SSL://h:1", "SASL_PLAINTEXT://h:1", "SAFE://h:1"])
-def test_sasl_is_refused_where_a_listener_speaks_grpc(tmp_path: Path, listener: str) -> None:
-    mapped = {"listeners": listener, "listener.security.protocol.map": "SAFE:SASL_SSL"}
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_sasl_is_refused_where_a_listener_speaks_grpc(tmp_path: Path, protocol: str) -> None:
+    mapped = {
+        "listeners": "PLAINTEXT://h:2,GRPC://h:1",
+        "listener.security.protocol.map": f"GRPC:{protocol}",
+    }
     assert "only Kafka listeners have SASL" in refused(written(tmp_path, {**BROKER, **mapped}))
+
+
+@pytest.mark.parametrize("listener", ["SASL_SSL://h:1", "SASL_PLAINTEXT://h:1", "SAFE://h:1"])
+def test_brokers_need_a_listener_without_sasl_among_themselves(tmp_path: Path, listener: str) -> None:
+    mapped = {
+        "listeners": listener,
+        "listener.security.protocol.map": "SAFE:SASL_SSL",
+        "ssl.keystore.location": "/k.pem",
+    }
+    assert "brokers follow each other without" in refused(written(tmp_path, {**BROKER, **mapped}))
 
 
 def test_kafkas_older_names(tmp_path: Path) -> None:

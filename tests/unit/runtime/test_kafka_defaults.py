@@ -242,6 +242,7 @@ UNSET = frozenset(
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "delegation.token.secret.key",
+        "inter.broker.listener.name",
         "log.dirs",
         "log.retention.minutes",
         "log.retention.ms",

@@ -37,6 +37,11 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
+def listeners(kafka_port: int, grpc_port: int) -> str:
+    """A broker's, on the loopback interface."""
+    return f"PLAINTEXT://127.0.0.1:{kafka_port},GRPC://127.0.0.1:{grpc_port}"
+
+
 @contextlib.contextmanager
 def silent_port() -> Iterator[int]:
     """A port that refuses connections for as long as the context lasts: bound, so nobody else can listen,
@@ -68,6 +73,12 @@ class Site:
     root: Path
     controller_port: int
     broker_port: int
+    """Where it speaks gRPC; `kafka_port`: Kafka's protocol."""
+    kafka_port: int = 0
+
+    @property
+    def broker_listeners(self) -> str:
+        return listeners(self.kafka_port, self.broker_port)
 
     def controller_file(self, more: Mapping[str, str] | None = None) -> Path:
         return self._write(
@@ -88,7 +99,7 @@ class Site:
             {
                 "process.roles": "broker",
                 "node.id": "101",
-                "listeners": f"PLAINTEXT://127.0.0.1:{self.broker_port}",
+                "listeners": self.broker_listeners,
                 "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
                 "log.dirs": str(self.root / "broker"),
                 **(more or {}),
@@ -105,7 +116,7 @@ def new_site(root: Path) -> Site:
     """Formatted directories and free ports."""
     formatted(root / "controller", 1)
     formatted(root / "broker", 101)
-    return Site(root=root, controller_port=free_port(), broker_port=free_port())
+    return Site(root=root, controller_port=free_port(), broker_port=free_port(), kafka_port=free_port())
 
 
 @contextlib.asynccontextmanager

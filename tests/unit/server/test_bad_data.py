@@ -39,6 +39,7 @@ from tests.unit.server.nodes import (
     Site,
     formatted,
     free_port,
+    listeners,
     new_site,
     running_broker,
     running_controller,
@@ -294,7 +295,7 @@ async def test_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixtu
             file = at.site.broker_file(
                 {
                     "node.id": str(node_id),
-                    "listeners": f"PLAINTEXT://127.0.0.1:{free_port()}",
+                    "listeners": listeners(free_port(), free_port()),
                     "log.dirs": ",".join(map(str, directories)),
                 }
             ).rename(tmp_path / f"{name}.properties")

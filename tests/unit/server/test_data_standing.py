@@ -21,7 +21,15 @@ from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.uuids import uuid_to_text
-from tests.unit.server.nodes import Site, formatted, free_port, new_site, running_broker, running_controller
+from tests.unit.server.nodes import (
+    Site,
+    formatted,
+    free_port,
+    listeners,
+    new_site,
+    running_broker,
+    running_controller,
+)
 from tests.unit.server.test_bad_data import LIMIT, TOPIC, Fixture, batch, refusal, serving, wanted
 from tests.unit.server.test_partitions import command
 from tests.unit.server.test_servers import NOT_SERVING, SERVING, health_is
@@ -115,7 +123,7 @@ def second_broker(site: Site, more: Mapping[str, str]) -> tuple[Path, int]:
     file = site.broker_file(
         {
             "node.id": "102",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": listeners(free_port(), port),
             "log.dirs": str(formatted(site.root / "second", 102)),
             **more,
         }

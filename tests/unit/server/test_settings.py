@@ -106,7 +106,7 @@ async def test_configurations_reach_the_broker_through_the_log(site: Site) -> No
         static = (await (await seen_by_the_broker(site, client)).describe_configs([BROKER], all_keys=True))[0]
         listeners = next(entry for entry in static.entries if entry.name == "listeners")
         assert listeners.source is ConfigSource.STATIC_BROKER_CONFIG
-        assert listeners.value == f"PLAINTEXT://127.0.0.1:{site.broker_port}"
+        assert listeners.value == site.broker_listeners
 
 
 async def test_everything_else_there_and_back(site: Site) -> None:

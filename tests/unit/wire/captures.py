@@ -20,11 +20,12 @@ class Frame:
     version: int
     data: bytes
     label: str
+    client_id: str
 
 
-def frames(folder: Path) -> Iterator[Frame]:
-    """Every frame of every file. Bare SASL tokens are no frames."""
-    for path in sorted(folder.glob("*.jsonl.gz")):
+def frames(folder: Path, only: str = "*") -> Iterator[Frame]:
+    """Every frame of every file, or of that of one scenario. Bare SASL tokens are no frames."""
+    for path in sorted(folder.glob(f"{only}.jsonl.gz")):
         with gzip.open(path) as lines:
             for number, line in enumerate(lines, 1):
                 yield from _frames_of_line(f"{path.name}:{number}", json.loads(line))
@@ -38,7 +39,8 @@ def _frames_of_line(where: str, row: dict[str, object]) -> Iterator[Frame]:
         if isinstance(data, str) and row.get("event") is None:
             key, version = row["api_key"], row["api_version"]
             assert isinstance(key, int) and isinstance(version, int)
-            yield Frame(where, is_request, key, version, base64.b64decode(data), label)
+            client_id = str(row.get("client_id") or "")
+            yield Frame(where, is_request, key, version, base64.b64decode(data), label, client_id)
 
 
 TRAILING_BYTES = {(3, 12): 23, (51, 0): 1, (0, 0): 1}

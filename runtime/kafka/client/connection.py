@@ -1,0 +1,235 @@
+"""One connection to a node of Kafka's protocol: opened with ApiVersions, then requests and their answers.
+
+Owns the socket, the bounds and the times: how large an answer may be, how many requests are under way, how
+long each step may take. A request that is not answered in time ends the connection, because a late answer
+would otherwise hold up the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from typing import Any, cast
+
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed
+from metaquorum.runtime.kafka.client.exchange import UNSUPPORTED_VERSION, PendingRequests
+from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
+from metaquorum.wire.apis import API_VERSIONS
+from metaquorum.wire.codec import Response
+
+REQUESTS_MAX = 5
+"""Requests of one connection that are not answered; more wait for their turn."""
+
+LOOK_S = 2.0
+"""How long a look at a node may take that closed the connection at once."""
+
+SPEAKS_TLS = "it speaks TLS, and we do not: map the listener to SSL"
+SPEAKS_NO_TLS = "it does not speak TLS: map the listener to PLAINTEXT"
+WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a handshake begin; as a frame's length it would be above 300 MB."""
+
+
+class NodeConnection:
+    """An open connection; make one with `connect`."""
+
+    def __init__(self, protocol: _Protocol, exchange: PendingRequests) -> None:
+        self._protocol = protocol
+        self._exchange = exchange
+        self._turns = asyncio.Semaphore(REQUESTS_MAX)
+
+    @property
+    def is_open(self) -> bool:
+        return self._protocol.ended is None
+
+    def version(self, api: str, lowest: int = 0, highest: int = 2**15 - 1) -> int:
+        """See `PendingRequests.version`."""
+        return self._exchange.version(api, lowest, highest)
+
+    async def ask(self, body: Any, *, version: int | None = None, timeout_s: float) -> Response:
+        """The answer to a request; `version` None: the highest that both sides have. Records in it are
+        memoryviews of the frame.
+
+        Raises EncodeError for a body that the version cannot carry, ConnectionFailed, or TimeoutError, after
+        which the connection is closed.
+        """
+        if version is None:
+            version = self.version(type(body).__name__.removesuffix("Request"))
+        try:
+            async with asyncio.timeout(timeout_s), self._turns:
+                await self._protocol.writable.wait()
+                if self._protocol.ended is not None:
+                    raise self._protocol.ended
+                return await self._protocol.send(self._exchange.request(body, version))
+        except (TimeoutError, asyncio.CancelledError):
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Ends the connection; requests without an answer end with ConnectionFailed."""
+        self._protocol.end(ConnectionFailed("the connection was closed here"))
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    tls: ssl.SSLContext | None = None,
+    answer_max_bytes: int,
+    timeout_s: float,
+) -> NodeConnection:
+    """A connection whose versions are settled. Raises ConnectionFailed, in one line without the address, or
+    TimeoutError."""
+    exchange = PendingRequests(client_id)
+    async with asyncio.timeout(timeout_s):
+        protocol = await _open(host, port, tls, exchange, answer_max_bytes)
+        connection = NodeConnection(protocol, exchange)
+        try:
+            await _settle_versions(connection, exchange, timeout_s)
+        except ConnectionFailed as error:
+            connection.close()
+            # A node that expects TLS may close without a word.
+            if tls is None and not isinstance(error, TlsFailed) and await _speaks_tls(host, port):
+                raise TlsFailed(SPEAKS_TLS) from error
+            raise
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    """Whether a handshake gets as far as a certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(LOOK_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+async def _open(
+    host: str, port: int, tls: ssl.SSLContext | None, exchange: PendingRequests, answer_max_bytes: int
+) -> _Protocol:
+    loop = asyncio.get_running_loop()
+    try:
+        _, protocol = await loop.create_connection(
+            lambda: _Protocol(exchange, answer_max_bytes, is_tls=tls is not None), host, port, ssl=tls
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise TlsFailed(f"its certificate is not accepted: {error.verify_message}") from error
+    except socket.gaierror as error:
+        raise ConnectionFailed(f"its host cannot be resolved: {error.strerror}") from error
+    except ConnectionRefusedError as error:
+        raise ConnectionFailed("connection refused: no process listens there") from error
+    except (ssl.SSLError, ConnectionError) as error:
+        if tls is not None:
+            raise _tls_problem(error) from error
+        raise ConnectionFailed(str(error) or "the connection was reset") from error
+    except OSError as error:
+        raise ConnectionFailed(error.strerror or str(error)) from error
+    return protocol
+
+
+def _tls_problem(error: Exception) -> TlsFailed:
+    reason = getattr(error, "reason", None) or ""
+    if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
+        return TlsFailed(WANTS_CERTIFICATE)
+    if "ALERT" in reason:
+        return TlsFailed(f"it refuses our certificate or TLS version ({reason.lower().replace('_', ' ')})")
+    return TlsFailed(SPEAKS_NO_TLS)
+
+
+async def _settle_versions(connection: NodeConnection, exchange: PendingRequests, timeout_s: float) -> None:
+    """Asks for the node's versions. A node that lacks ours answers in version 0 with those that it has
+    (KIP-511)."""
+    version = exchange.version("ApiVersions")
+    while True:
+        asked = exchange.api_versions(version)
+        answer = (await connection.ask(asked, version=version, timeout_s=timeout_s)).body
+        if answer.error_code == UNSUPPORTED_VERSION and version > 0:
+            known = [each.max_version for each in answer.api_keys if each.api_key == API_VERSIONS]
+            version = min(version - 1, max(known, default=0))
+            continue
+        if answer.error_code:
+            raise ConnectionFailed(f"it refused ApiVersions with error {answer.error_code}")
+        exchange.settle_versions(answer)
+        return
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """The transport's side. `ended`: why nothing can be asked any more."""
+
+    def __init__(self, exchange: PendingRequests, answer_max_bytes: int, *, is_tls: bool) -> None:
+        self._exchange = exchange
+        self._buffer = FrameBuffer(answer_max_bytes)
+        self._is_tls = is_tls
+        self._waiting: deque[asyncio.Future[Response]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._begun = b""
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.ended: ConnectionFailed | None = None
+        self._transport: asyncio.Transport
+
+    async def send(self, chunks: list[Any]) -> Response:
+        future: asyncio.Future[Response] = self._loop.create_future()
+        self._waiting.append(future)
+        self._transport.writelines(chunks)
+        return await future
+
+    def end(self, error: ConnectionFailed) -> None:
+        if self.ended is None:
+            self.ended = error
+        self.writable.set()
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(self.ended)
+        self._waiting.clear()
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.ended is not None:
+            return
+        if len(self._begun) < 2:
+            self._begun += bytes(self._buffer.get_buffer()[: min(nbytes, 2)])
+        try:
+            for frame in self._buffer.received(nbytes):
+                answer = self._exchange.answer(frame)
+                future = self._waiting.popleft()
+                if not future.done():
+                    future.set_result(answer)
+        except FrameError as error:
+            if not self._is_tls and self._begun[:2] in _TLS_RECORDS:
+                self.end(TlsFailed(SPEAKS_TLS))
+            else:
+                self.end(ConnectionFailed(f"it does not speak Kafka's protocol: {error}"))
+        except ConnectionFailed as error:
+            self.end(error)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if isinstance(exc, ssl.SSLError):
+            self.end(_tls_problem(exc))
+        else:
+            self.end(ConnectionFailed("it closed the connection"))

@@ -1,0 +1,104 @@
+"""Requests and answers of one connection, without input or output: versions, correlation, order.
+
+Owns which version each API is asked in, and which request an answer belongs to. A node answers in the order
+of the requests; anything else is not a node of Kafka's protocol.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Any, NamedTuple
+
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed, UnsupportedVersion
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS, APIS
+from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from metaquorum.wire.primitives import Buffer
+
+UNSUPPORTED_VERSION = 35
+_LENGTH = struct.Struct(">i")
+_CORRELATION_ID = struct.Struct(">i")
+_LAST_CORRELATION_ID = 2**31 - 1
+_SOFTWARE = ("metaquorum", "1")
+
+
+class _Sent(NamedTuple):
+    correlation_id: int
+    api_key: int
+    version: int
+
+
+def api_of(body: Any) -> int:
+    """The key of the API that a request's body belongs to."""
+    return API_BY_NAME[type(body).__name__.removesuffix("Request")].key
+
+
+class PendingRequests:
+    """`client_id` names this program in the node's log. Before `settle_versions` only ApiVersions can be
+    sent."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._next_correlation_id = 0
+        self._sent: deque[_Sent] = deque()
+        self._offered: dict[int, range] = {API_VERSIONS: range(4)}
+
+    def __len__(self) -> int:
+        """Requests that are not answered."""
+        return len(self._sent)
+
+    def api_versions(self, version: int) -> ApiVersionsRequest:
+        """The request that begins a connection (KIP-35, KIP-511)."""
+        if version < 3:
+            return ApiVersionsRequest()
+        name, release = _SOFTWARE
+        return ApiVersionsRequest(client_software_name=name, client_software_version=release)
+
+    def settle_versions(self, answer: ApiVersionsResponse) -> None:
+        """From now on requests go in versions that the node and the table both have."""
+        self._offered = {
+            each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys
+        }
+
+    def version(self, api: str, lowest: int = 0, highest: int = 2**15 - 1) -> int:
+        """The highest version of an API between these two that both sides have. Raises UnsupportedVersion."""
+        ours = APIS[API_BY_NAME[api].key]
+        theirs = self._offered.get(ours.key)
+        if theirs is None:
+            raise UnsupportedVersion(f"the node does not offer {api}")
+        found = min(highest, ours.max_version, theirs[-1] if theirs else -1)
+        if found < max(lowest, ours.min_version, theirs.start):
+            raise UnsupportedVersion(
+                f"the node offers {api} {theirs.start} to {theirs.stop - 1}; "
+                f"{max(lowest, ours.min_version)} to {min(highest, ours.max_version)} is needed"
+            )
+        return found
+
+    def request(self, body: Any, version: int) -> list[Buffer]:
+        """The chunks of a request with its length, ready to be sent. Raises EncodeError."""
+        api_key = api_of(body)
+        correlation_id = self._next_correlation_id
+        header = codec.RequestHeader(api_key, version, correlation_id, self._client_id)
+        chunks = codec.encode_request(header, body)
+        self._next_correlation_id = 0 if correlation_id == _LAST_CORRELATION_ID else correlation_id + 1
+        self._sent.append(_Sent(correlation_id, api_key, version))
+        return [_LENGTH.pack(sum(map(len, chunks))), *chunks]
+
+    def answer(self, frame: Buffer) -> codec.Response:
+        """The answer in a frame, which is that to the oldest request. Raises ConnectionFailed: the stream
+        cannot be read on."""
+        if not self._sent:
+            raise ConnectionFailed("it sent something that no request asked for")
+        expected = self._sent.popleft()
+        name = APIS[expected.api_key].name
+        if (
+            len(frame) < _CORRELATION_ID.size
+            or _CORRELATION_ID.unpack_from(frame)[0] != expected.correlation_id
+        ):
+            raise ConnectionFailed(f"its answer to {name} does not belong to the request")
+        try:
+            return codec.decode_response(expected.api_key, expected.version, frame)
+        except DecodeError as error:
+            raise ConnectionFailed(f"its answer to {name} cannot be read: {error}") from error

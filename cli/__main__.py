@@ -8,17 +8,21 @@ import sys
 from metaquorum.cli.interrupts import end_while_starting, quiet_interrupts
 
 
-def main() -> None:
-    """Runs the command line; ends the process."""
-    is_node = sys.argv[1:3] in (["controller", "run"], ["broker", "run"])
-    if is_node:
-        end_while_starting(sys.argv[1])
-    if is_node and os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
+def prepare_node() -> None:
+    """What must be set before a node's modules are imported."""
+    if os.environ.get("GRPC_VERBOSITY", "NONE") == "NONE":
         # A node says in its log what gRPC writes of handshakes (`runtime.rpc.native_lines`). gRPC reads this
         # when it is imported, long before the command line is understood. NONE: our own commands leave it to
         # those that they start.
         os.environ["GRPC_VERBOSITY"] = "INFO"
         os.environ["GRPC_TRACE"] = ",".join(filter(None, (os.environ.get("GRPC_TRACE"), "handshaker")))
+
+
+def main() -> None:
+    """Runs the command line; ends the process."""
+    if sys.argv[1:3] in (["controller", "run"], ["broker", "run"]):
+        end_while_starting(sys.argv[1])
+        prepare_node()
     with quiet_interrupts():
         from metaquorum.cli.main import main as command
     command(prog_name="metaquorum")

@@ -30,6 +30,7 @@ class LocalCluster:
         self.processes = Processes(layout)
         self.client = ClusterClient(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
         self._started: list[LocalNode] = []
+        self._began_s = time.monotonic()
 
     def __enter__(self) -> LocalCluster:
         return self
@@ -38,6 +39,7 @@ class LocalCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.client.close()
+        self.processes.close()
 
     def start(self, node: LocalNode) -> int:
         pid = self.processes.start(node)
@@ -46,17 +48,17 @@ class LocalCluster:
 
     def start_all(self) -> None:
         """Starts every node that does not run."""
+        self._began_s = time.monotonic()
         for node in self.layout.nodes:
             if self.processes.pid(node) is None:
                 self.start(node)
 
     def wait_ready(self, timeout_s: float) -> float:
         """Waits until every process says of itself that it serves (a controller: in a quorum with a leader, a
-        broker: unfenced), and the quorum agrees; returns the seconds it took. Raises Failure.
+        broker: unfenced), and the quorum agrees; returns the seconds since `start_all`. Raises Failure.
 
         What the quorum says is not enough: a broker that was killed is alive to it until its session ends.
         """
-        began = time.monotonic()
         left = list(self.layout.nodes)
         wanted = {node.node_id for node in self.layout.brokers}
 
@@ -70,7 +72,7 @@ class LocalCluster:
             return wanted <= {broker.broker_id for broker in self.client.brokers() if not broker.fenced}
 
         self.wait_until(ready, timeout_s, "every process to serve")
-        return time.monotonic() - began
+        return time.monotonic() - self._began_s
 
     def _why_not_serving(self, node: LocalNode) -> str:
         if self.processes.pid(node) is None:

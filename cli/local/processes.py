@@ -7,9 +7,8 @@ someone else's process since.
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
-import sys
 import time
 
 import msgspec
@@ -17,6 +16,7 @@ import psutil
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.layout import Layout, LocalNode
+from metaquorum.cli.local.forks import Forked, ForkError, ForkServer
 from metaquorum.storage.disk.private import private_file
 
 STOP_WAIT_S = 40.0
@@ -38,7 +38,14 @@ class Processes:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._forks: ForkServer | None = None
+        self._children: dict[str, Forked] = {}
+
+    def close(self) -> None:
+        """Starts nothing more. What runs goes on."""
+        if self._forks is not None:
+            self._forks.close()
+            self._forks = None
 
     def pid(self, node: LocalNode) -> int | None:
         """The pid of the node's running process, or None."""
@@ -52,16 +59,18 @@ class Processes:
             raise Failure(
                 f"{node.name} is already running (pid {running}); stop it with: metaquorum local down"
             )
-        command = [sys.executable, "-m", "metaquorum.cli", node.role, "run", str(self._layout.config(node))]
+        if self._forks is None:
+            self._forks = ForkServer()
         with private_file(self._layout.log_file(node)).open("ab") as output:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=self._layout.home(node),
-            )
+            try:
+                child = self._forks.start(
+                    [node.role, "run", str(self._layout.config(node))],
+                    environment=os.environ,
+                    directory=self._layout.home(node),
+                    output=output.fileno(),
+                )
+            except ForkError as error:
+                raise Failure(f"{node.name} does not start: {error}") from error
         self._children[node.name] = child
         record = ProcessRecord(pid=child.pid, created_s=psutil.Process(child.pid).create_time())
         private_file(self._layout.pid_file(node)).write_bytes(msgspec.json.encode(record))
@@ -139,7 +148,7 @@ class Processes:
             ours = (
                 process.status() != psutil.STATUS_ZOMBIE
                 and abs(process.create_time() - record.created_s) < _START_TOLERANCE_S
-                and str(self._layout.config(node)) in process.cmdline()
+                and str(self._layout.config(node)) in " ".join(process.cmdline())
             )
         except (FileNotFoundError, msgspec.MsgspecError, psutil.Error):
             return None

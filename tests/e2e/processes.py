@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import resource
 import signal
@@ -17,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from metaquorum.cli.local.forks import Forked, ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "metaquorum.cli")
@@ -28,7 +31,13 @@ EXIT_WAIT_S = 40.0
 """How long a process may take to end: generous, for a machine that does much else."""
 
 T = TypeVar("T")
-_alive: dict[int, subprocess.Popen[bytes]] = {}
+_alive: dict[int, subprocess.Popen[bytes] | Forked] = {}
+
+
+@functools.cache
+def _forks() -> ForkServer:
+    """One for all nodes of this run of the tests: their imports would be a third of its processor time."""
+    return ForkServer()
 
 
 class Timeout(AssertionError):
@@ -96,8 +105,8 @@ class Process:
     def __init__(self, name: str, arguments: Sequence[object], log_file: Path) -> None:
         self.name = name
         self.log_file = log_file
-        self._arguments = [*COMMAND, *map(str, arguments)]
-        self._child: subprocess.Popen[bytes] | None = None
+        self._arguments = [str(each) for each in arguments]
+        self._child: subprocess.Popen[bytes] | Forked | None = None
         self._output_from = 0
 
     def start(self, prefix: Sequence[str] = ()) -> None:
@@ -106,14 +115,22 @@ class Process:
             raise AssertionError(f"{self.name} runs already")
         with self.log_file.open("ab") as output:
             self._output_from = output.tell()
-            self._child = subprocess.Popen(
-                [*prefix, *self._arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=ENVIRONMENT,
-                cwd=self.log_file.parent,
-            )
+            if prefix:
+                self._child = subprocess.Popen(
+                    [*prefix, *COMMAND, *self._arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=ENVIRONMENT,
+                    cwd=self.log_file.parent,
+                )
+            else:
+                self._child = _forks().start(
+                    self._arguments,
+                    environment=ENVIRONMENT,
+                    directory=self.log_file.parent,
+                    output=output.fileno(),
+                )
         _alive[self._child.pid] = self._child
 
     @property

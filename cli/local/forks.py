@@ -1,0 +1,207 @@
+"""Nodes that start as forks of one process, which has imported everything: six nodes cost one import.
+
+Owns that process and its protocol. Knows the entry point of the command, and no cluster.
+
+The process reads one message per node from a socket: how to start it (`_Order`), with the file that takes
+its output. It answers with the pid, and later, when the node has ended, with its exit status. When the
+socket is closed it ends; the nodes stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+_MESSAGE_MAX = 1 << 18
+_START_WAIT_S = 60.0
+_POLL_S = 0.02
+
+
+class _Order(msgspec.Struct, frozen=True, kw_only=True):
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    directory: str
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`exit_code` None: the process has just started."""
+
+    pid: int
+    exit_code: int | None = None
+
+
+class ForkError(Exception):
+    """No process could be started; the text says why."""
+
+
+class Forked:
+    """A process that a ForkServer started, with what subprocess.Popen has of that name."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._server.exit_code(self.pid)
+
+    def wait(self, timeout: float) -> int:
+        """The exit code, awaited for up to `timeout` seconds. Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(_POLL_S)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """Starts nodes. Safe to use from several threads. Begins to import when it is made."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self._ended: dict[int, int] = {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "metaquorum.cli.local.forks", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
+    ) -> Forked:
+        """`metaquorum ARGUMENTS` in a session of its own; `output` is the file descriptor for what it
+        prints. Raises ForkError."""
+        order = _Order(arguments=tuple(arguments), environment=dict(environment), directory=str(directory))
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [msgspec.msgpack.encode(order)], [output])
+                self._socket.settimeout(_START_WAIT_S)
+                while (report := self._read()).exit_code is not None:
+                    self._ended[report.pid] = report.exit_code
+            except (OSError, EOFError) as error:
+                raise ForkError(f"the process that starts nodes has ended: {error}") from error
+        return Forked(self, report.pid)
+
+    def exit_code(self, pid: int) -> int | None:
+        with self._lock:
+            self._socket.settimeout(0)
+            with contextlib.suppress(BlockingIOError, EOFError, ConnectionError):
+                while True:
+                    report = self._read()
+                    if report.exit_code is not None:
+                        self._ended[report.pid] = report.exit_code
+            return self._ended.get(pid)
+
+    def close(self) -> None:
+        """Ends the process that starts nodes; those that it started go on."""
+        self._socket.close()
+        self._process.wait()
+
+    def _read(self) -> _Report:
+        data = self._socket.recv(_MESSAGE_MAX)
+        if not data:
+            raise EOFError("it closed its end")
+        return msgspec.msgpack.decode(data, type=_Report)
+
+
+def _serve(orders: socket.socket) -> _Order:
+    """Runs until the other end is closed, which ends the process. Returns in each fork, with its order."""
+    awake, waking = os.pipe()
+    os.set_blocking(waking, False)
+    signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, _woken)
+    while True:
+        ready, _, _ = select.select([orders.fileno(), awake], [], [])
+        if awake in ready:
+            os.read(awake, 4096)
+            _report_ended(orders)
+        if orders.fileno() not in ready:
+            continue
+        data, files, _, _ = socket.recv_fds(orders, _MESSAGE_MAX, 1)
+        if not data:
+            os._exit(0)
+        order = msgspec.msgpack.decode(data, type=_Order)
+        pid = os.fork()
+        if not pid:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            orders.close()
+            os.close(awake)
+            os.close(waking)
+            os.setsid()
+            os.dup2(files[0], 1)
+            os.dup2(files[0], 2)
+            os.close(files[0])
+            return order
+        os.close(files[0])
+        _send(orders, _Report(pid=pid))
+
+
+def _woken(number: int, frame: FrameType | None) -> None:
+    """The wake-up is all."""
+
+
+def _report_ended(orders: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            _send(orders, _Report(pid=pid, exit_code=os.waitstatus_to_exitcode(status)))
+
+
+def _send(orders: socket.socket, report: _Report) -> None:
+    # The other end may have gone; then the next look at the socket ends this process.
+    with contextlib.suppress(ConnectionError):
+        orders.send(msgspec.msgpack.encode(report))
+
+
+def _main() -> None:
+    import gc
+    import importlib
+
+    # First: it looks for the place of the command line, and a changed environment hides that.
+    from setproctitle import getproctitle, setproctitle
+
+    from metaquorum.cli.__main__ import main, prepare_node
+
+    getproctitle()
+    orders = socket.socket(fileno=int(sys.argv[1]))
+    # A library of numpy's starts threads when it is imported, and a fork has none of them.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    prepare_node()
+    for name in ("metaquorum.cli.main", "metaquorum.controller.server.main", "metaquorum.broker.server.main"):
+        importlib.import_module(name)
+    gc.freeze()
+    order = _serve(orders)
+    os.environ.clear()
+    os.environ.update(order.environment)
+    os.chdir(order.directory)
+    sys.argv = ["metaquorum", *order.arguments]
+    setproctitle(" ".join(sys.argv))
+    main()
+
+
+if __name__ == "__main__":
+    _main()

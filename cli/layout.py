@@ -346,6 +346,12 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }
+    if node.role == "broker":
+        # As in the files that Kafka comes with: its default of 3 needs three brokers.
+        for topic in ("offsets.topic", "transaction.state.log"):
+            values[f"{topic}.replication.factor"] = str(min(3, len(layout.brokers)))
+        values["transaction.state.log.min.isr"] = str(min(2, len(layout.brokers)))
+        values["group.initial.rebalance.delay.ms"] = "0"
     if node.log_directory_ids:
         values["metadata.log.dir"] = str(layout.data(node))
     if node.metrics_port:

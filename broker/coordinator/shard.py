@@ -7,7 +7,7 @@ watermark has passed them. Knows no group and no transaction (`state` does) and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, CoordinatorState, Decision, Now, Reply
 from metaquorum.broker.replica.events import DataEffect, DataRespond
@@ -213,7 +213,7 @@ class Shard:
             error = ApiError(ErrorCode.NOT_COORDINATOR, text)
             self._out.append(DataRespond(key=key, response=error))
 
-    # ---- outcomes --------------------------------------------------------------------------------
+    # ---- decisions --------------------------------------------------------------------------------
 
     def completed(self, batch: _Batch, result: ProduceResult) -> None:
         """A batch is committed, or it is not known what becomes of it."""
@@ -229,37 +229,39 @@ class Shard:
         if error.code is not ErrorCode.NOT_COORDINATOR:
             self._out += batch.effects
 
-    def _carry_out(self, outcome: Decision, now: Now) -> None:
-        if outcome.records:
-            self._append(outcome, now)
-        elif outcome.at_once or self._newest is None or self._newest.is_done:
-            self._out += outcome.effects
-            for answer in outcome.answers:
+    def _carry_out(self, decision: Decision, now: Now) -> None:
+        if decision.records:
+            self._append(decision, now)
+        elif decision.at_once or self._newest is None or self._newest.is_done:
+            self._out += decision.effects
+            for answer in decision.replies:
                 self._answer(answer)
         else:
-            self._newest.answers += outcome.answers
-            self._newest.effects += outcome.effects
+            self._newest.answers += decision.replies
+            self._newest.effects += decision.effects
 
-    def _append(self, outcome: Decision, now: Now) -> None:
-        batch = _Batch(self, now.ms + self._commit_timeout_ms, list(outcome.answers), list(outcome.effects))
-        data = _encoded(outcome, now)
+    def _append(self, decision: Decision, now: Now) -> None:
+        batch = _Batch(self, now.ms + self._commit_timeout_ms, list(decision.replies), list(decision.effects))
+        data = _encoded(decision, now)
+        bounds = self._logs.bounds(self.key)
         result = self._logs.append(self.key, self.epoch, data, batch, wall_ms=now.wall_ms)
         if result is not None and result.error is not ErrorCode.NONE:
-            self._refused(outcome, result, now)
+            self._refused(decision, result, now)
             return
-        for record in outcome.records:
-            self.state.replay(record, outcome.origin)
+        base = -1 if bounds is None else bounds.end
+        for at, record in enumerate(decision.records):
+            self.state.replay(record, replace(decision.origin, offset=base + at))
         if result is None:
             self._newest = batch
         else:
             batch.complete(result)
 
-    def _refused(self, outcome: Decision, result: ProduceResult, now: Now) -> None:
-        if outcome.if_refused is not None:
-            self._carry_out(outcome.if_refused(result.error), now)
+    def _refused(self, decision: Decision, result: ProduceResult, now: Now) -> None:
+        if decision.if_refused is not None:
+            self._carry_out(decision.if_refused(result.error), now)
             return
         error = ApiError(coordinator_error(result.error), result.message or "the append was refused")
-        for answer in outcome.answers:
+        for answer in decision.replies:
             self._answer(Reply(answer.key, error))
 
     def _answer(self, answer: Reply) -> None:
@@ -277,9 +279,9 @@ class Shard:
         return ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, text)
 
 
-def _encoded(outcome: Decision, now: Now) -> bytes:
-    pairs = [encode_stored(record) for record in outcome.records]
-    origin = outcome.origin
+def _encoded(decision: Decision, now: Now) -> bytes:
+    pairs = [encode_stored(record) for record in decision.records]
+    origin = decision.origin
     return encode_batch(
         base_offset=0,
         leader_epoch=0,

@@ -60,14 +60,14 @@ class Decision:
     """What comes of a request, of time, or of metadata.
 
     `records` go into the log as one batch, or none of them does; they are replayed as soon as they are in the
-    leader's log. `answers` and `effects` leave when everything that was decided before is committed, with
+    leader's log. `replies` and `effects` leave when everything that was decided before is committed, with
     `at_once` before that: for an answer that depends on nothing stored. `origin` names the producer of a
     transactional batch. `if_refused`: what happens instead where the log does not take the records; without
-    it every answer is that error.
+    it every reply is that error.
     """
 
     records: tuple[StoredRecord, ...] = ()
-    answers: tuple[Reply, ...] = ()
+    replies: tuple[Reply, ...] = ()
     effects: tuple[DataEffect, ...] = ()
     at_once: bool = False
     origin: BatchOrigin = BatchOrigin()

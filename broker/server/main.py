@@ -11,10 +11,13 @@ import os
 import random
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
+from metaquorum.broker.coordinator.coordinators import Coordinators
+from metaquorum.broker.coordinator.kinds import coordinator_kinds
 from metaquorum.broker.events import PublishImage, SendToController, StateChanged
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.replica.manager import ReplicaManager
@@ -366,6 +369,7 @@ def _node(
             rng=rng,
             now_ms=now_ms,
             metadata_directory=own if config.metadata_log_dir in config.log_dirs else None,
+            new_user=partial(Coordinators, coordinator_kinds(config.coordinators(), rng)),
         ),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
+from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.metadata.image import GRPC_LISTENER
@@ -22,6 +23,7 @@ from metaquorum.runtime.config.access.listeners import ListenerAccess
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.keys_groups import coordinator_config
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
@@ -227,6 +229,10 @@ class NodeConfig:
         for problem in config.problems():
             raise ConfigError(f"{self.path}: {problem}")
         return config
+
+    def coordinators(self) -> CoordinatorConfig:
+        """What a broker's coordinators and their internal topics are configured with."""
+        return coordinator_config(self.number)
 
     def replicas(self) -> ReplicaConfig:
         """What a broker's replicas are configured with. Raises ConfigError if the values do not fit

@@ -65,8 +65,6 @@ CALLED_BY_A_LIBRARY = (
     "latestOffset",
 )
 FOR_TESTS_AND_USERS = {
-    # what groups and transactions are to be built from
-    "Coordinators",
     # laws that tests and the simulator check after every input
     "check_cluster",
     "check_input",

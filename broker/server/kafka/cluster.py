@@ -74,6 +74,14 @@ def _unavailable(asked: MetadataRequest.MetadataRequestTopic) -> MetadataRespons
     )
 
 
+def endpoint_of(image: MetadataImage, broker_id: int, listener: str) -> NodeEndpoint | None:
+    """Where a listener's clients reach a broker; None: not now."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.fenced:
+        return None
+    return next((each for each in broker.endpoints if each.name == listener), None)
+
+
 class ClusterSeen:
     """An image through one listener."""
 
@@ -85,10 +93,9 @@ class ClusterSeen:
     def alive(self) -> Iterator[tuple[BrokerRegistration, NodeEndpoint]]:
         """The unfenced brokers that have this listener."""
         for broker in self.image.brokers.values():
-            for at in broker.endpoints if not broker.fenced else ():
-                if at.name == self._listener:
-                    yield broker, at
-                    break
+            at = endpoint_of(self.image, broker.broker_id, self._listener)
+            if at is not None:
+                yield broker, at
 
     def is_reachable(self, broker_id: int) -> bool:
         return broker_id in self._endpoints

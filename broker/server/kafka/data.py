@@ -11,6 +11,7 @@ from typing import Any
 
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
@@ -27,10 +28,12 @@ from metaquorum.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from metaquorum.wire.primitives import Buffer
 
 _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
 """The versions from which clients know zstd (KIP-110)."""
+_ADMIN_CLIENT = "__admin_client"
 _NO_TRANSACTIONS = "transactions are not supported: produce without a transactional id"
 
 
@@ -60,16 +63,12 @@ class DataHandlers:
             topic_id = self._id_of(topic.name, topic.topic_id)
             places.append((topic, topic_id))
             for part in topic.partition_data if topic_id is not None and refusal is None else ():
-                if part.records is None:
-                    text = "there are no records: send one record batch per partition"
-                    results[topic_id or _ZERO, part.index] = ApiError(ErrorCode.INVALID_RECORD, text)
-                elif version < ZSTD_FROM_PRODUCE and holds_zstd(bytes(part.records)):
-                    text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
-                    error = ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
-                    results[topic_id or _ZERO, part.index] = error
+                key = (topic_id or _ZERO, part.index)
+                error = self._batch_refusal(key[0], part.records, request)
+                if error is not None:
+                    results[key] = error
                 else:
-                    key = (topic_id or _ZERO, part.index)
-                    asked.append(core.ProducePartition(key=key, records=bytes(part.records)))
+                    asked.append(core.ProducePartition(key=key, records=bytes(part.records or b"")))
         if asked:
             answer: Any = await self._requests.begin(
                 core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
@@ -89,6 +88,21 @@ class DataHandlers:
         code = next((part.error_code for part in parts if part.error_code), 0)
         if code:
             raise EndConnection(f"a Produce with acks=0 failed with error {code}")
+        return None
+
+    def _batch_refusal(self, topic_id: bytes, records: Buffer | None, request: Request) -> ApiError | None:
+        """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
+        Kafka's own administration tool may write there."""
+        topic = self._image().topics.topic(topic_id)
+        if topic is not None and topic.name in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
+            text = f"only brokers write to {topic.name}: use another topic"
+            return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+        if records is None:
+            text = "there are no records: send one record batch per partition"
+            return ApiError(ErrorCode.INVALID_RECORD, text)
+        if request.header.version < ZSTD_FROM_PRODUCE and holds_zstd(bytes(records)):
+            text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
+            return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
         return None
 
     # ---- Fetch

@@ -18,19 +18,14 @@ from metaquorum.broker.server.kafka.describe import (
     describe_user_scram_credentials,
 )
 from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
-
-_NO_COORDINATOR = (
-    "this broker has no coordinators: read partitions without a group and produce without transactions"
-)
 
 
 class ClusterHandlers:
@@ -47,20 +42,6 @@ class ClusterHandlers:
 
     def describe_topic_partitions(self, request: Request, client: Client) -> object:
         return answer_describe_topic_partitions(request.body, self._view(client.listener))
-
-    def find_coordinator(self, request: Request, client: Client) -> object:
-        """There is none: groups and transactions are not served."""
-        body: FindCoordinatorRequest = request.body
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        coordinators = tuple(
-            FindCoordinatorResponse.Coordinator(
-                key=key, node_id=-1, port=-1, error_code=code, error_message=_NO_COORDINATOR
-            )
-            for key in body.coordinator_keys
-        )
-        if request.header.version >= 4:
-            return FindCoordinatorResponse(coordinators=coordinators)
-        return FindCoordinatorResponse(error_code=code, error_message=_NO_COORDINATOR, node_id=-1, port=-1)
 
 
 class SettingsHandlers:
@@ -94,6 +75,7 @@ def offered_services(
     log_dirs: LogDirHandlers,
     settings: SettingsHandlers,
     forwarder: Forwarder,
+    groups: GroupServices,
     image: Callable[[], MetadataImage],
     rights: Rights,
 ) -> Services:
@@ -103,7 +85,7 @@ def offered_services(
         "Fetch": Offered(4, 18, data.fetch),
         "ListOffsets": Offered(1, 6, data.list_offsets),
         "Metadata": Offered(0, 13, cluster.metadata),
-        "FindCoordinator": Offered(0, 6, cluster.find_coordinator),
+        **groups.offered(),
         "InitProducerId": Offered(0, 5, data.init_producer_id),
         "WriteTxnMarkers": Offered(0, 1, producers.write_txn_markers),
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),

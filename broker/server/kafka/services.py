@@ -9,6 +9,7 @@ from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.configs import OwnConfig
 from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
 from metaquorum.broker.server.kafka.producers import ProducerHandlers
@@ -57,6 +58,14 @@ def broker_services(
         LogDirHandlers(data.requests, image),
         SettingsHandlers(image, OwnConfig.of(config)),
         Forwarder(controllers, node_id=config.node_id, published=published),
+        GroupServices(
+            config.coordinators(),
+            data.requests,
+            image,
+            view,
+            node_id=config.node_id,
+            controllers=controllers,
+        ),
         image,
         Rights(
             authorizer=authorizer_of(config.values),

@@ -71,15 +71,15 @@ class Counting:
             return NOTHING
         if word in ("get", "now"):
             answer = Reply(asked.key, self.counts.get(name, 0))
-            return Decision(answers=(answer,), at_once=word == "now")
+            return Decision(replies=(answer,), at_once=word == "now")
         count = self.counts.get(name, 0) + 1
         records = (tally(name if word == "add" else "x" * 30_000, count),) * (1 if word == "add" else 60)
-        return Decision(records=records, answers=(Reply(asked.key, count),))
+        return Decision(records=records, replies=(Reply(asked.key, count),))
 
     def tick(self, now: Now) -> Decision:
-        answers = tuple(Reply(key, "ticked") for key in self.parked)
+        replies = tuple(Reply(key, "ticked") for key in self.parked)
         self.parked, self.due_ms = [], None
-        return Decision(records=(tally("ticks", self.counts.get("ticks", 0) + 1),), answers=answers)
+        return Decision(records=(tally("ticks", self.counts.get("ticks", 0) + 1),), replies=replies)
 
     def next_deadline_ms(self) -> int | None:
         return self.due_ms

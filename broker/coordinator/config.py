@@ -1,0 +1,27 @@
+"""What a broker's coordinators are configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metaquorum.broker.coordinator.groups.config import GroupConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopic:
+    """An internal topic, as it is created on first use. `configs`: what is set on it, as (key, value)."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """`offsets_commit_timeout_ms`: how long an answer waits for the replicas in sync."""
+
+    offsets_topic: InternalTopic
+    transactions_topic: InternalTopic
+    offsets_commit_timeout_ms: int = 5_000
+    groups: GroupConfig = field(default_factory=GroupConfig)

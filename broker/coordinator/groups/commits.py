@@ -1,0 +1,127 @@
+"""OffsetCommit, TxnOffsetCommit and OffsetDelete: who may, what is stored, what each partition hears."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, Phase
+from metaquorum.broker.coordinator.groups.offsets import OffsetTable
+from metaquorum.broker.coordinator.groups.rebalance import Rebalances
+from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset_record, offset_tombstone
+from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+
+
+class Commits:
+    """Requests about offsets, of groups that are there (None: there is none of this id)."""
+
+    def __init__(self, config: GroupConfig, offsets: OffsetTable, rebalances: Rebalances) -> None:
+        self._config = config
+        self._offsets = offsets
+        self._rebalances = rebalances
+
+    def commit(self, work: Work, key: object, group: Group | None, request: OffsetCommitRequest) -> None:
+        """Stores what fits, and answers for each partition."""
+        error = self._commit_error(group, request)
+        if error is None and group is not None and group.members:
+            self._rebalances.alive(work, group, request.member_id)
+        work.reply(key, committed_response(request, lambda part: self._store(work, request, part, error)))
+
+    def _commit_error(self, group: Group | None, request: OffsetCommitRequest) -> ErrorCode | None:
+        generation, member_id = request.generation_id_or_member_epoch, request.member_id
+        if group is None:
+            return None if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.phase is Phase.EMPTY:
+            return None
+        if generation < 0 and not member_id and request.group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = self._rebalances.stranger(group, member_id, request.group_instance_id)
+        if error is not None:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.COMPLETING else None
+
+    def _store(
+        self, work: Work, request: OffsetCommitRequest, at: tuple[str, Any], error: ErrorCode | None
+    ) -> ErrorCode:
+        topic, part = at
+        if error is not None:
+            return error
+        metadata = part.committed_metadata or ""
+        if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        now_ms = work.now.wall_ms
+        committed = CommittedOffset(
+            offset=part.committed_offset,
+            leader_epoch=part.committed_leader_epoch,
+            metadata=metadata,
+            commit_ms=now_ms if part.commit_timestamp < 0 else part.commit_timestamp,
+            expire_ms=-1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms,
+        )
+        work.store(offset_record(request.group_id, (topic, part.partition_index), committed))
+        return ErrorCode.NONE
+
+    def delete(self, work: Work, key: object, group: Group | None, request: OffsetDeleteRequest) -> None:
+        """Deletes offsets of topics that the group does not consume (KIP-496)."""
+        if group is None:
+            work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        subscribed: frozenset[str] | None = frozenset()
+        if group.phase is not Phase.EMPTY:
+            if group.protocol_type != CONSUMER:
+                work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+                return
+            subscribed = group.subscribed()
+        known = self._offsets.of(group.group_id)
+
+        def delete(topic: str, index: int) -> ErrorCode:
+            if subscribed is None or topic in subscribed:
+                return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if (topic, index) in known:
+                work.store(offset_tombstone(group.group_id, (topic, index)))
+            return ErrorCode.NONE
+
+        topics = tuple(
+            OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=delete(topic.name, part.partition_index),
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        work.reply(key, OffsetDeleteResponse(topics=topics))
+
+
+def committed_response(
+    request: OffsetCommitRequest, code: Callable[[tuple[str, Any]], ErrorCode]
+) -> OffsetCommitResponse:
+    """An answer with a code for each (topic, partition of the request)."""
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponse.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    OffsetCommitResponse.OffsetCommitResponsePartition(
+                        partition_index=part.partition_index, error_code=code((topic.name, part))
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )

@@ -1,0 +1,19 @@
+"""What groups are configured with. Names are Kafka's keys in snake case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """Durations in ms, `offset_metadata_max_bytes` in bytes of UTF-8. `offsets_retention_ms`: how long the
+    offsets of a group without members, and of topics that a group has left, are kept."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 86_400_000
+    offsets_retention_check_interval_ms: int = 600_000

@@ -1,0 +1,313 @@
+"""The groups of one partition of `__consumer_offsets`: a coordinator's state machine.
+
+Owns which groups there are, and which part answers which request. Source: KIP-62, KIP-211, KIP-345, KIP-394,
+KIP-496.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from metaquorum.broker.coordinator.groups.commits import Commits
+from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
+from metaquorum.broker.coordinator.groups.offsets import OffsetTable
+from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
+from metaquorum.broker.coordinator.groups.records import group_of, group_tombstone, offset_tombstone
+from metaquorum.broker.coordinator.groups.replies import described, listed, not_joined, not_synced
+from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, FetchOffsets, ListGroups
+from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.wire.messages import (
+    GroupMetadataKey,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    OffsetCommitKey,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from metaquorum.wire.stored import StoredRecord
+
+CLEANED_MAX = 1_000
+"""Records of expired offsets and groups in one batch."""
+DUE_MAX = 100
+"""Timers that are handled at once."""
+
+_READS = (FetchOffsets, DescribeGroup, ListGroups, HeartbeatRequest)
+_CLEANING: Timer = ("cleaning", "", "")
+_DELETED_TOPICS: Timer = ("deleted topics", "", "")
+
+
+class GroupState:
+    """See the module and `CoordinatorState`."""
+
+    def __init__(self, config: GroupConfig, rng: random.Random) -> None:
+        self._config = config
+        self._timers: Deadlines[Timer] = Deadlines()
+        self.groups: dict[str, Group] = {}
+        self.offsets = OffsetTable()
+        self._rebalances = Rebalances(config, self._timers, rng)
+        self._commits = Commits(config, self.offsets, self._rebalances)
+        self._is_loaded = False
+        self._deleted_topics: set[str] = set()
+
+    # ---- records ---------------------------------------------------------------------------------
+
+    def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
+        key = record.key
+        if isinstance(key, OffsetCommitKey):
+            self.offsets.replay(key, record.value, origin)
+            if self._is_loaded and record.value is not None:
+                self._group_or_new(key.group)
+        elif isinstance(key, GroupMetadataKey):
+            known = self.groups.get(key.group)
+            if record.value is None:
+                if known is not None:
+                    self._remove(known)
+            elif self._is_loaded and known is not None:
+                self._rebalances.stored(known, record.value)
+            else:
+                self.groups[key.group] = group_of(key.group, record.value)
+
+    def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
+        for group_id in self.offsets.marker(origin.producer_id, committed=committed):
+            self._group_or_new(group_id)
+
+    def loaded(self, image: MetadataImage, now: Now) -> Decision:
+        self._is_loaded = True
+        work = Work(now)
+        for group_id in self.offsets.groups:
+            self._group_or_new(group_id)
+        for group in self.groups.values():
+            self._rebalances.begin(work, group)
+        self._timers.arm(_CLEANING, now.ms + self._config.offsets_retention_check_interval_ms)
+        return work.decision()
+
+    def _group_or_new(self, group_id: str) -> Group:
+        return self.groups.setdefault(group_id, Group(group_id=group_id))
+
+    def _remove(self, group: Group) -> None:
+        self._rebalances.end(group)
+        self.groups.pop(group.group_id, None)
+
+    # ---- requests --------------------------------------------------------------------------------
+
+    def only_reads(self, body: Any) -> bool:
+        return isinstance(body, _READS)
+
+    def decide(self, ask: Ask, now: Now) -> Decision:
+        work = Work(now)
+        match ask.body:
+            case HeartbeatRequest() as body:
+                work.reply(ask.key, HeartbeatResponse(error_code=self._heartbeat(work, body)))
+                return work.decision(at_once=True)
+            case JoinGroupRequest():
+                self._join(work, ask)
+            case SyncGroupRequest():
+                self._sync(work, ask)
+            case LeaveGroupRequest() as body:
+                self._leave(work, ask.key, body)
+            case OffsetCommitRequest() as body:
+                self._commits.commit(work, ask.key, self.groups.get(body.group_id), body)
+            case OffsetDeleteRequest() as body:
+                self._commits.delete(work, ask.key, self.groups.get(body.group_id), body)
+            case FetchOffsets() as body:
+                work.reply(ask.key, self.offsets.fetch(body))
+            case DescribeGroup(group_id=group_id):
+                work.reply(ask.key, described(group_id, self.groups.get(group_id)))
+            case ListGroups() as body:
+                found = (group for group in self.groups.values() if _is_asked(group, body))
+                work.reply(ask.key, tuple(listed(group) for group in found))
+            case DeleteGroup(group_id=group_id):
+                work.reply(ask.key, self._delete(work, group_id))
+            case _:
+                raise TypeError(f"a group coordinator has no answer to {type(ask.body).__name__}")
+        return work.decision()
+
+    def _join(self, work: Work, ask: Ask) -> None:
+        body: JoinGroupRequest = ask.body
+        low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
+        if not low <= body.session_timeout_ms <= high:
+            work.reply(ask.key, not_joined(body.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+            return
+        group = self.groups.get(body.group_id)
+        if group is None and body.member_id:
+            work.reply(ask.key, not_joined(body.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        group = self._group_or_new(body.group_id) if group is None else group
+        if not group.accepts(body.member_id, self._config.group_max_size):
+            self._rebalances.drop(group, body.member_id)
+            work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
+        elif not group.supports(body.protocol_type, (each.name for each in body.protocols)):
+            work.reply(ask.key, not_joined(body.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        elif body.member_id:
+            self._rebalances.join_known(work, group, _member_of(ask), ask)
+        else:
+            self._rebalances.join_new(work, group, _member_of(ask), ask)
+
+    def _sync(self, work: Work, ask: Ask) -> None:
+        body: SyncGroupRequest = ask.body
+        group = self.groups.get(body.group_id)
+        if group is None:
+            work.reply(ask.key, not_synced(ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
+        if error is None and body.generation_id != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if error is None:
+            said = ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol))
+            if any(theirs is not None and theirs != ours for theirs, ours in said):
+                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if error is not None:
+            work.reply(ask.key, not_synced(error))
+            return
+        given = {each.member_id: each.assignment for each in body.assignments}
+        self._rebalances.sync(work, group, ask.key, body.member_id, given)
+
+    def _heartbeat(self, work: Work, body: HeartbeatRequest) -> ErrorCode:
+        group = self.groups.get(body.group_id)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
+        if error is not None:
+            return error
+        if body.generation_id != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.phase is Phase.EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        self._rebalances.alive(work, group, body.member_id)
+        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.PREPARING else ErrorCode.NONE
+
+    def _leave(self, work: Work, key: object, body: LeaveGroupRequest) -> None:
+        group = self.groups.get(body.group_id)
+        results = tuple(
+            LeaveGroupResponse.MemberResponse(
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=self._leave_one(work, group, each),
+            )
+            for each in body.members
+        )
+        work.reply(key, LeaveGroupResponse(members=results))
+
+    def _leave_one(self, work: Work, group: Group | None, who: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+        """An operator may name a static member by its instance id alone."""
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member_id = who.member_id
+        if not member_id:
+            member_id = group.static_id(who.group_instance_id) or ""
+        error = None
+        if member_id not in group.pending:
+            error = self._rebalances.stranger(group, member_id, who.group_instance_id)
+        if error is not None:
+            return error
+        self._rebalances.leave(work, group, member_id)
+        return ErrorCode.NONE
+
+    def _delete(self, work: Work, group_id: str) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.phase is not Phase.EMPTY:
+            return ErrorCode.NON_EMPTY_GROUP
+        for at in self.offsets.of(group_id):
+            work.store(offset_tombstone(group_id, at))
+        self._bury(work, group)
+        return ErrorCode.NONE
+
+    def _bury(self, work: Work, group: Group) -> None:
+        """Of a group that only stored offsets there is no record."""
+        if group.generation > 0:
+            work.store(group_tombstone(group.group_id))
+        else:
+            self._remove(group)
+
+    # ---- time ------------------------------------------------------------------------------------
+
+    def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
+        if image.topics is not previous.topics:
+            for name in self.offsets.topics:
+                before, after = previous.topics.topic_named(name), image.topics.topic_named(name)
+                if before is not None and (after is None or after.topic_id != before.topic_id):
+                    self._deleted_topics.add(name)
+                    self._timers.arm(_DELETED_TOPICS, now.ms)
+        return NOTHING
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timers.next_ms()
+
+    def tick(self, now: Now) -> Decision:
+        work = Work(now)
+        for timer in self._timers.take_due(now.ms, DUE_MAX):
+            name, group_id, member_id = timer
+            group = self.groups.get(group_id)
+            if timer == _CLEANING:
+                self._clean(work)
+            elif timer == _DELETED_TOPICS:
+                self._forget_topics(work)
+            elif group is None:
+                continue
+            elif name == "join":
+                self._rebalances.join_is_due(work, group)
+            elif name == "sync":
+                self._rebalances.sync_is_due(work, group)
+            elif name == "pending":
+                self._rebalances.pending_is_due(work, group, member_id)
+            else:
+                self._rebalances.session_is_due(work, group, member_id)
+        return work.decision()
+
+    def _clean(self, work: Work) -> None:
+        """Offsets that expired, and groups without members that have none any more."""
+        next_ms = work.now.ms + self._config.offsets_retention_check_interval_ms
+        for group in list(self.groups.values()):
+            if len(work.records) >= CLEANED_MAX:
+                next_ms = work.now.ms
+                break
+            expired = self.offsets.expired(group, work.now.wall_ms, self._config.offsets_retention_ms)
+            for at in expired:
+                work.store(offset_tombstone(group.group_id, at))
+            is_left = group.phase is Phase.EMPTY and not group.pending
+            all_expired = len(expired) == len(self.offsets.of(group.group_id))
+            if is_left and all_expired and not self.offsets.is_held(group.group_id):
+                self._bury(work, group)
+        self._timers.arm(_CLEANING, next_ms)
+
+    def _forget_topics(self, work: Work) -> None:
+        """Offsets of deleted topics go, so that a topic of the same name begins without them."""
+        for group_id in self.offsets.groups:
+            for at in self.offsets.of(group_id):
+                if at[0] in self._deleted_topics:
+                    work.store(offset_tombstone(group_id, at))
+        self._deleted_topics.clear()
+
+
+def _member_of(ask: Ask) -> GroupMember:
+    """The member that a JoinGroup describes. Version 0 has no time to join: the session's stands for it."""
+    body: JoinGroupRequest = ask.body
+    rebalance_ms = body.rebalance_timeout_ms
+    return GroupMember(
+        member_id=body.member_id,
+        instance_id=body.group_instance_id,
+        client_id=ask.request.client_id,
+        client_host=ask.request.client_host,
+        rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        session_timeout_ms=body.session_timeout_ms,
+        protocols=tuple((each.name, each.metadata) for each in body.protocols),
+        join_key=ask.key,
+    )
+
+
+def _is_asked(group: Group, asked: ListGroups) -> bool:
+    return (not asked.states or group.phase.value.lower() in asked.states) and (
+        not asked.types or "classic" in asked.types
+    )

@@ -1,0 +1,45 @@
+"""What comes of one input, gathered while it is handled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from metaquorum.broker.coordinator.state import Decision, Now, Reply
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.wire.stored import StoredRecord
+
+
+class Work:
+    """Records and replies in their order. `refused` is called for each part that must be taken back where the
+    log does not take the records; it gets new work and the error."""
+
+    def __init__(self, now: Now) -> None:
+        self.now = now
+        self.records: list[StoredRecord] = []
+        self._replies: list[Reply] = []
+        self._refused: list[Callable[[Work, ErrorCode], None]] = []
+
+    def reply(self, key: object | None, body: Any) -> None:
+        """Answers a caller; None: there is none."""
+        if key is not None:
+            self._replies.append(Reply(key, body))
+
+    def store(self, record: StoredRecord, refused: Callable[[Work, ErrorCode], None] | None = None) -> None:
+        self.records.append(record)
+        if refused is not None:
+            self._refused.append(refused)
+
+    def decision(self, *, at_once: bool = False) -> Decision:
+        return Decision(
+            records=tuple(self.records),
+            replies=tuple(self._replies),
+            at_once=at_once,
+            if_refused=self._taken_back if self._refused else None,
+        )
+
+    def _taken_back(self, error: ErrorCode) -> Decision:
+        work = Work(self.now)
+        for refused in self._refused:
+            refused(work, error)
+        return work.decision()

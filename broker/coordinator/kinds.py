@@ -1,0 +1,18 @@
+"""Which internal topics have coordinators, and of what kind."""
+
+from __future__ import annotations
+
+import random
+
+from metaquorum.broker.coordinator.config import CoordinatorConfig
+from metaquorum.broker.coordinator.coordinators import CoordinatorKind
+from metaquorum.broker.coordinator.groups.state import GroupState
+
+
+def coordinator_kinds(config: CoordinatorConfig, rng: random.Random) -> dict[str, CoordinatorKind]:
+    """By the name of their topic."""
+    return {
+        config.offsets_topic.name: CoordinatorKind(
+            lambda _: GroupState(config.groups, rng), commit_timeout_ms=config.offsets_commit_timeout_ms
+        )
+    }

@@ -1,0 +1,1 @@
+"""Coordinators of groups and transactional ids behind the Kafka listeners."""

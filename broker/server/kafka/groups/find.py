@@ -1,0 +1,141 @@
+"""Where groups and transactional ids have their coordinators; creates the internal topics on first use.
+
+Owns FindCoordinator. What a coordinator does is `broker.coordinator`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from metaquorum.broker.coordinator.config import InternalTopic
+from metaquorum.broker.server.kafka.cluster import Viewpoint, endpoint_of
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP, TRANSACTION = 0, 1
+"""Types of keys."""
+CREATE_TIMEOUT_S = 10.0
+RETRY_S = 1.0
+"""How long after an attempt a topic is not created again: clients ask often."""
+
+_MANY = 4
+"""From this version on a request has several keys."""
+_log = logging.getLogger(__name__)
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """The partition of an internal topic in which a group or a transactional id lives: by Java's hash of
+    strings, of whose absolute value the smallest int has none."""
+    value = 0
+    data = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(data), 2):
+        value = (31 * value + int.from_bytes(data[at : at + 2], "big")) & 0xFFFFFFFF
+    if value >= 0x80000000:
+        value = 0x100000000 - value
+    return 0 if value == 0x80000000 else value % partitions
+
+
+class InternalTopics:
+    """Creates them through the active controller, each by one request at a time."""
+
+    def __init__(self, controllers: AdminClient, topics: Mapping[int, InternalTopic]) -> None:
+        self._controllers = controllers
+        self.by_type = topics
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        self._retry_s: dict[str, float] = {}
+        self._told: dict[str, str] = {}
+
+    def need(self, topic: InternalTopic) -> None:
+        """A client asked for a topic that does not exist."""
+        now_s = asyncio.get_running_loop().time()
+        if topic.name not in self._creating and now_s >= self._retry_s.get(topic.name, 0):
+            self._creating[topic.name] = asyncio.ensure_future(self._create(topic))
+
+    async def _create(self, topic: InternalTopic) -> None:
+        new = NewTopic(
+            name=topic.name,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=topic.configs,
+        )
+        try:
+            async with asyncio.timeout(CREATE_TIMEOUT_S):
+                response = await self._controllers.create_topics([new])
+            result = response.results[0]
+            known = result.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+            problem = None if known else result.message or result.error.name
+        except (ApiError, ClientError, TimeoutError, OSError) as error:
+            problem = str(error) or "the controllers did not answer"
+        if problem is None:
+            _log.info("created the internal topic %s", topic.name)
+        elif self._told.get(topic.name) != problem:
+            self._told[topic.name] = problem
+            _log.warning("the internal topic %s cannot be created: %s", topic.name, problem)
+        self._retry_s[topic.name] = asyncio.get_running_loop().time() + RETRY_S
+        del self._creating[topic.name]
+
+
+class CoordinatorHandlers:
+    """FindCoordinator. `view` gives the image for a listener's name."""
+
+    def __init__(self, view: Callable[[str], Viewpoint], topics: InternalTopics) -> None:
+        self._view = view
+        self._topics = topics
+
+    def find_coordinator(self, request: Request, client: Client) -> FindCoordinatorResponse:
+        body: FindCoordinatorRequest = request.body
+        view = self._view(client.listener)
+        several = request.header.version >= _MANY
+        found = [
+            self._find(body.key_type, key, view)
+            for key in (body.coordinator_keys if several else (body.key,))
+        ]
+        if several:
+            return FindCoordinatorResponse(coordinators=tuple(found))
+        one = found[0]
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    def _find(self, key_type: int, key: str, view: Viewpoint) -> FindCoordinatorResponse.Coordinator:
+        topic = self._topics.by_type.get(key_type)
+        if topic is None:
+            return _nowhere(key, ErrorCode.INVALID_REQUEST, f"{key_type} is not a type of coordinator")
+        if view.image is None:
+            text = f"broker {view.node_id} is fenced: ask another broker, or try again later"
+            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        leader = self._leader(view.image, topic, key)
+        if leader is None:
+            text = f"{topic.name} does not exist yet: try again"
+            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        at = endpoint_of(view.image, leader, view.listener)
+        if at is None:
+            text = f"the partition of {topic.name} for {key!r} has no leader now: try again"
+            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        return FindCoordinatorResponse.Coordinator(key=key, node_id=leader, host=at.host, port=at.port)
+
+    def _leader(self, image: MetadataImage, topic: InternalTopic, key: str) -> int | None:
+        known = image.topics.topic_named(topic.name)
+        count = 0 if known is None else image.topics.partition_count_of(known.topic_id)
+        if known is None or not count:
+            self._topics.need(topic)
+            return None
+        partition = image.topics.partition(known.topic_id, partition_of(key, count))
+        return None if partition is None else partition.leader
+
+
+def _nowhere(key: str, error: ErrorCode, text: str) -> FindCoordinatorResponse.Coordinator:
+    return FindCoordinatorResponse.Coordinator(
+        key=key, node_id=-1, port=-1, error_code=error, error_message=text
+    )

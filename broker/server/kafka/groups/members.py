@@ -1,0 +1,207 @@
+"""The group APIs of Kafka's protocol in front of the coordinators: members, and who looks after groups.
+
+Owns which partition a request goes to, and what depends on the version of the request. Decides nothing about
+groups. Offsets are `offsets`'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, ListGroups
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.data import CoordinatorRequest
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+GROUP_OPERATIONS = 328
+"""Read, delete, describe: there is no authorizer."""
+
+_NOT_ASKED = -(2**31)
+_MANY_LEAVE, _NULL_PROTOCOL, _NOT_FOUND = 3, 7, 6
+"""Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, DescribeGroups with an error
+for a group that does not exist (KIP-1043)."""
+
+_CODES = {
+    ErrorCode.BROKER_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""What every client understands: look the coordinator up again, or ask again later."""
+
+
+class GroupCoordinators:
+    """Asks the coordinator of a group on this broker. `image` is that of now."""
+
+    def __init__(
+        self, requests: DataRequests, image: Callable[[], MetadataImage], node_id: int, topic: str
+    ) -> None:
+        self._requests = requests
+        self._image = image
+        self._node_id = node_id
+        self._topic = topic
+
+    async def ask(self, group_id: str, body: Any, request: Request, client: Client) -> Any | ErrorCode:
+        """The answer of the group's coordinator, or why there is none."""
+        image = self._image()
+        topic = image.topics.topic_named(self._topic)
+        count = 0 if topic is None else image.topics.partition_count_of(topic.topic_id)
+        if not count:
+            return ErrorCode.NOT_COORDINATOR
+        return await self.ask_partition(partition_of(group_id, count), body, request, client)
+
+    async def ask_partition(
+        self, partition: int, body: Any, request: Request, client: Client
+    ) -> Any | ErrorCode:
+        answer: Any = await self._requests.begin(
+            CoordinatorRequest(
+                topic=self._topic,
+                partition=partition,
+                body=body,
+                version=request.header.version,
+                client_id=request.header.client_id or "",
+                client_host=f"/{client.address}",
+            )
+        )
+        if isinstance(answer, ApiError):
+            return _CODES.get(answer.code, answer.code)
+        return answer.body
+
+    def led(self) -> list[int]:
+        """The partitions that this broker coordinates."""
+        image = self._image()
+        topic = image.topics.topic_named(self._topic)
+        if topic is None:
+            return []
+        partitions = image.topics.partitions_of(topic.topic_id)
+        return [each.index for each in partitions if each.leader == self._node_id]
+
+
+class GroupHandlers:
+    """Each method is the handler of one API (`runtime.kafka.services`)."""
+
+    def __init__(self, coordinators: GroupCoordinators) -> None:
+        self._coordinators = coordinators
+
+    # ---- members
+
+    async def join_group(self, request: Request, client: Client) -> JoinGroupResponse:
+        body: JoinGroupRequest = request.body
+        answer = await self._ask_member(body.group_id, request, client)
+        if isinstance(answer, ErrorCode):
+            answer = JoinGroupResponse(error_code=answer, member_id=body.member_id, protocol_name=None)
+        found: JoinGroupResponse = answer
+        if request.header.version < _NULL_PROTOCOL and found.protocol_name is None:
+            found = _with(found, protocol_name="")
+        return found
+
+    async def sync_group(self, request: Request, client: Client) -> SyncGroupResponse:
+        body: SyncGroupRequest = request.body
+        answer = await self._ask_member(body.group_id, request, client)
+        if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # The rebalance is lost with the coordinator: the member joins again, here.
+            answer = ErrorCode.REBALANCE_IN_PROGRESS
+        return SyncGroupResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
+
+    async def heartbeat(self, request: Request, client: Client) -> HeartbeatResponse:
+        answer = await self._ask_member(request.body.group_id, request, client)
+        if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            # Sessions begin when the coordinator has loaded: until then no member is late.
+            answer = ErrorCode.NONE
+        return HeartbeatResponse(error_code=answer) if isinstance(answer, ErrorCode) else answer
+
+    async def leave_group(self, request: Request, client: Client) -> LeaveGroupResponse:
+        body: LeaveGroupRequest = request.body
+        one = request.header.version < _MANY_LEAVE
+        if one:
+            member = LeaveGroupRequest.MemberIdentity(member_id=body.member_id)
+            body = LeaveGroupRequest(group_id=body.group_id, members=(member,))
+        answer = await self._ask_member(body.group_id, request, client, body)
+        if isinstance(answer, ErrorCode):
+            return LeaveGroupResponse(error_code=answer)
+        return LeaveGroupResponse(error_code=answer.members[0].error_code) if one else answer
+
+    async def _ask_member(self, group_id: str, request: Request, client: Client, body: Any = None) -> Any:
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        return await self._coordinators.ask(group_id, body or request.body, request, client)
+
+    # ---- those who look after groups
+
+    async def describe_groups(self, request: Request, client: Client) -> DescribeGroupsResponse:
+        body: DescribeGroupsRequest = request.body
+        found = await asyncio.gather(
+            *(
+                self._coordinators.ask(group_id, DescribeGroup(group_id=group_id), request, client)
+                for group_id in body.groups
+            )
+        )
+        operations = GROUP_OPERATIONS if body.include_authorized_operations else _NOT_ASKED
+        groups = []
+        for group_id, each in zip(body.groups, found, strict=True):
+            if isinstance(each, ErrorCode):
+                groups.append(DescribeGroupsResponse.DescribedGroup(group_id=group_id, error_code=each))
+                continue
+            more: dict[str, Any] = {}
+            if each.group_state == "Dead" and request.header.version >= _NOT_FOUND:
+                more = {
+                    "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
+                    "error_message": f"Group {group_id} not found.",
+                }
+            groups.append(_with(each, authorized_operations=operations, **more))
+        return DescribeGroupsResponse(groups=tuple(groups))
+
+    async def list_groups(self, request: Request, client: Client) -> ListGroupsResponse:
+        body: ListGroupsRequest = request.body
+        asked = ListGroups(
+            states=frozenset(each.lower() for each in body.states_filter),
+            types=frozenset(each.lower() for each in body.types_filter),
+        )
+        parts = await asyncio.gather(
+            *(
+                self._coordinators.ask_partition(index, asked, request, client)
+                for index in self._coordinators.led()
+            )
+        )
+        codes = {each for each in parts if isinstance(each, ErrorCode)} - {ErrorCode.NOT_COORDINATOR}
+        groups = [group for part in parts if not isinstance(part, ErrorCode) for group in part]
+        return ListGroupsResponse(error_code=min(codes, default=ErrorCode.NONE), groups=tuple(groups))
+
+    async def delete_groups(self, request: Request, client: Client) -> DeleteGroupsResponse:
+        body: DeleteGroupsRequest = request.body
+        names = tuple(dict.fromkeys(body.groups_names))
+        codes = await asyncio.gather(
+            *(self._coordinators.ask(name, DeleteGroup(group_id=name), request, client) for name in names)
+        )
+        return DeleteGroupsResponse(
+            results=tuple(
+                DeleteGroupsResponse.DeletableGroupResult(group_id=name, error_code=code)
+                for name, code in zip(names, codes, strict=True)
+            )
+        )
+
+
+def _with(message: Any, **fields: Any) -> Any:
+    """A copy of a message with other fields."""
+    values = {name: getattr(message, name) for name in message.__struct_fields__}
+    return type(message)(**(values | fields))

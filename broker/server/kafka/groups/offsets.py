@@ -1,0 +1,263 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete of Kafka's protocol in front of the groups' coordinators.
+
+Owns which partitions exist, names for the ids of newer versions, and what depends on the version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets
+from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+_IN_KAFKA, _TOP_LEVEL, _SEVERAL, _IDS = 1, 2, 8, 10
+"""Versions: that keep offsets in Kafka; of OffsetFetch, with an error of the whole request, and with several
+groups; with topic ids instead of names."""
+
+Part = tuple[str, int]
+
+
+class OffsetHandlers:
+    """Each method is the handler of one API (`runtime.kafka.services`)."""
+
+    def __init__(self, coordinators: GroupCoordinators, image: Callable[[], MetadataImage]) -> None:
+        self._coordinators = coordinators
+        self._image = image
+
+    def _name(self, topic_id: bytes) -> str | None:
+        topic = self._image().topics.topic(topic_id)
+        return None if topic is None else topic.name
+
+    def _exists(self, topic: str, partition: int) -> bool:
+        topics = self._image().topics
+        known = topics.topic_named(topic)
+        return known is not None and topics.partition(known.topic_id, partition) is not None
+
+    # ---- OffsetCommit
+
+    async def offset_commit(self, request: Request, client: Client) -> OffsetCommitResponse:
+        body: OffsetCommitRequest = request.body
+        by_id = request.header.version >= _IDS
+        codes: dict[tuple[str, bytes, int], ErrorCode] = {}
+        asked = []
+        for topic in body.topics:
+            name = self._name(topic.topic_id) if by_id else topic.name
+            missing = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if request.header.version < _IN_KAFKA:
+                missing = ErrorCode.UNSUPPORTED_VERSION
+            parts = []
+            for part in topic.partitions:
+                codes[topic.name, topic.topic_id, part.partition_index] = missing
+                if name is not None and self._exists(name, part.partition_index):
+                    parts.append(part)
+            if parts and name is not None and request.header.version >= _IN_KAFKA:
+                asked.append(
+                    OffsetCommitRequest.OffsetCommitRequestTopic(
+                        name=name, topic_id=topic.topic_id, partitions=tuple(parts)
+                    )
+                )
+        if asked:
+            codes |= await self._committed(body, tuple(asked), request, client)
+        return OffsetCommitResponse(
+            topics=tuple(
+                OffsetCommitResponse.OffsetCommitResponseTopic(
+                    name=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=tuple(
+                        OffsetCommitResponse.OffsetCommitResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=codes[topic.name, topic.topic_id, part.partition_index],
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+        )
+
+    async def _committed(
+        self, body: OffsetCommitRequest, topics: tuple[Any, ...], request: Request, client: Client
+    ) -> dict[tuple[str, bytes, int], ErrorCode]:
+        """What each partition heard, under the name or id that the request has for it."""
+        by_id = request.header.version >= _IDS
+        fixed = OffsetCommitRequest(
+            group_id=body.group_id,
+            generation_id_or_member_epoch=body.generation_id_or_member_epoch,
+            member_id=body.member_id,
+            group_instance_id=body.group_instance_id,
+            retention_time_ms=body.retention_time_ms,
+            topics=topics,
+        )
+        answer = await self._coordinators.ask(body.group_id, fixed, request, client)
+        answered = topics if isinstance(answer, ErrorCode) else answer.topics
+        return {
+            ("" if by_id else topic.name, topic.topic_id, part.partition_index): (
+                answer if isinstance(answer, ErrorCode) else ErrorCode(part.error_code)
+            )
+            for topic in answered
+            for part in topic.partitions
+        }
+
+    # ---- OffsetFetch
+
+    async def offset_fetch(self, request: Request, client: Client) -> OffsetFetchResponse:
+        body: OffsetFetchRequest = request.body
+        version = request.header.version
+        if version >= _SEVERAL:
+            groups = await asyncio.gather(
+                *(self._fetch_group(group, body.require_stable, request, client) for group in body.groups)
+            )
+            return OffsetFetchResponse(groups=tuple(groups))
+        wanted = None
+        if body.topics is not None:
+            wanted = tuple((topic.name, index) for topic in body.topics for index in topic.partition_indexes)
+        if version < _IN_KAFKA:
+            found: Any = ErrorCode.UNSUPPORTED_VERSION
+        else:
+            found = await self._fetched(body.group_id, wanted, body.require_stable, request, client)
+        code = ErrorCode.NONE
+        if isinstance(found, ErrorCode):
+            code, found = found, _failed(wanted or (), found)
+            if version >= _TOP_LEVEL:
+                return OffsetFetchResponse(error_code=code)
+        kinds = OffsetFetchResponse
+        return OffsetFetchResponse(
+            topics=tuple(
+                kinds.OffsetFetchResponseTopic(
+                    name=name,
+                    partitions=tuple(kinds.OffsetFetchResponsePartition(**_fields(each)) for each in parts),
+                )
+                for name, parts in _by_topic(found).items()
+            )
+        )
+
+    async def _fetch_group(
+        self,
+        group: OffsetFetchRequest.OffsetFetchRequestGroup,
+        require_stable: bool,
+        request: Request,
+        client: Client,
+    ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+        kinds = OffsetFetchResponse
+        by_id = request.header.version >= _IDS
+        wanted: tuple[Part, ...] | None = None
+        unknown = []
+        if group.topics is not None:
+            names = [(self._name(each.topic_id) if by_id else each.name, each) for each in group.topics]
+            wanted = tuple(
+                (name, index) for name, each in names if name is not None for index in each.partition_indexes
+            )
+            unknown = [each for name, each in names if name is None]
+        found = await self._fetched(group.group_id, wanted, require_stable, request, client)
+        if isinstance(found, ErrorCode):
+            return kinds.OffsetFetchResponseGroup(group_id=group.group_id, error_code=found)
+        topics = []
+        for name, parts in _by_topic(found).items():
+            topic = self._image().topics.topic_named(name)
+            if by_id and topic is None:
+                continue
+            topics.append(
+                kinds.OffsetFetchResponseTopics(
+                    name=name,
+                    topic_id=bytes(16) if topic is None else topic.topic_id,
+                    partitions=tuple(kinds.OffsetFetchResponsePartitions(**_fields(each)) for each in parts),
+                )
+            )
+        for each in unknown:
+            missing = _failed([("", index) for index in each.partition_indexes], ErrorCode.UNKNOWN_TOPIC_ID)
+            topics.append(
+                kinds.OffsetFetchResponseTopics(
+                    topic_id=each.topic_id,
+                    partitions=tuple(kinds.OffsetFetchResponsePartitions(**_fields(one)) for one in missing),
+                )
+            )
+        return kinds.OffsetFetchResponseGroup(group_id=group.group_id, topics=tuple(topics))
+
+    async def _fetched(
+        self,
+        group_id: str,
+        wanted: tuple[Part, ...] | None,
+        require_stable: bool,
+        request: Request,
+        client: Client,
+    ) -> Any:
+        asked = FetchOffsets(group_id=group_id, partitions=wanted, require_stable=require_stable)
+        return await self._coordinators.ask(group_id, asked, request, client)
+
+    # ---- OffsetDelete
+
+    async def offset_delete(self, request: Request, client: Client) -> OffsetDeleteResponse:
+        body: OffsetDeleteRequest = request.body
+        if not body.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+        kinds = OffsetDeleteRequest
+        known = tuple(
+            kinds.OffsetDeleteRequestTopic(
+                name=topic.name,
+                partitions=tuple(
+                    part for part in topic.partitions if self._exists(topic.name, part.partition_index)
+                ),
+            )
+            for topic in body.topics
+        )
+        asked = OffsetDeleteRequest(group_id=body.group_id, topics=known)
+        answer = await self._coordinators.ask(body.group_id, asked, request, client)
+        if isinstance(answer, ErrorCode) or answer.error_code:
+            code = answer if isinstance(answer, ErrorCode) else answer.error_code
+            return OffsetDeleteResponse(error_code=code)
+        codes = {
+            (topic.name, part.partition_index): part.error_code
+            for topic in answer.topics
+            for part in topic.partitions
+        }
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return OffsetDeleteResponse(
+            topics=tuple(
+                OffsetDeleteResponse.OffsetDeleteResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        OffsetDeleteResponse.OffsetDeleteResponsePartition(
+                            partition_index=part.partition_index,
+                            error_code=codes.get((topic.name, part.partition_index), unknown),
+                        )
+                        for part in topic.partitions
+                    ),
+                )
+                for topic in body.topics
+            )
+        )
+
+
+def _failed(parts: Iterable[Part], error: ErrorCode) -> tuple[FetchedOffset, ...]:
+    return tuple(FetchedOffset(topic=topic, partition=partition, error=error) for topic, partition in parts)
+
+
+def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
+    topics: dict[str, list[FetchedOffset]] = {}
+    for each in found:
+        topics.setdefault(each.topic, []).append(each)
+    return topics
+
+
+def _fields(found: FetchedOffset) -> dict[str, Any]:
+    return {
+        "partition_index": found.partition,
+        "committed_offset": found.offset,
+        "committed_leader_epoch": found.leader_epoch,
+        "metadata": found.metadata,
+        "error_code": found.error,
+    }

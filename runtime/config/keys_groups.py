@@ -1,0 +1,134 @@
+"""The part of the table of keys that is about consumer groups and the internal topics.
+
+Owns these rows, and what is read from them. Defaults are Kafka's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
+from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.runtime.config.key import BROKER, MAX_INT, Key, bytes_key, ms_key
+
+_GROUPS = GroupConfig()
+_SEGMENT_BYTES = 100 * 1024 * 1024
+_ms = partial(ms_key, roles=(BROKER,))
+_count = partial(Key, minimum=1, roles=(BROKER,))
+
+
+def _topic_rows(prefix: str, name: str) -> tuple[Key, ...]:
+    return (
+        _count(f"{prefix}.num.partitions", "int", 50, f"Number of partitions of `{name}`."),
+        _count(
+            f"{prefix}.replication.factor",
+            "int",
+            3,
+            f"Replication factor of `{name}`. Without that many brokers it is not created, and there is no "
+            "coordinator.",
+            maximum=32767,
+        ),
+        bytes_key(
+            f"{prefix}.segment.bytes",
+            _SEGMENT_BYTES,
+            f"Maximum size of a segment of `{name}`.",
+            minimum=1,
+            roles=(BROKER,),
+        ),
+    )
+
+
+COORDINATORS = (
+    *_topic_rows("offsets.topic", "__consumer_offsets"),
+    _ms(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a commit waits until every replica in sync has it.",
+    ),
+    _count(
+        "offsets.retention.minutes",
+        "int",
+        10_080,
+        "How long the offsets of a group without members, or of topics that it has left, are kept.",
+        unit="minutes",
+    ),
+    _ms(
+        "offsets.retention.check.interval.ms",
+        _GROUPS.offsets_retention_check_interval_ms,
+        "How often expired offsets and empty groups are removed.",
+    ),
+    bytes_key(
+        "offset.metadata.max.bytes",
+        _GROUPS.offset_metadata_max_bytes,
+        "Maximum size of the text that a consumer commits with an offset.",
+        minimum=0,
+        roles=(BROKER,),
+    ),
+    _ms(
+        "group.initial.rebalance.delay.ms",
+        _GROUPS.group_initial_rebalance_delay_ms,
+        "How long an empty group waits for more members before its first rebalance.",
+        minimum=0,
+    ),
+    _ms(
+        "group.min.session.timeout.ms",
+        _GROUPS.group_min_session_timeout_ms,
+        "Minimum `session.timeout.ms` of a consumer.",
+    ),
+    _ms(
+        "group.max.session.timeout.ms",
+        _GROUPS.group_max_session_timeout_ms,
+        "Maximum `session.timeout.ms` of a consumer.",
+    ),
+    _count("group.max.size", "int", MAX_INT, "Maximum number of members of a group."),
+    *_topic_rows("transaction.state.log", "__transaction_state"),
+    _count(
+        "transaction.state.log.min.isr",
+        "int",
+        2,
+        "`min.insync.replicas` of `__transaction_state`.",
+    ),
+)
+
+
+def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
+    """What the rows say; `number` gives the value of a key."""
+    return CoordinatorConfig(
+        offsets_topic=_topic(number, "offsets.topic", "__consumer_offsets", compression="producer"),
+        transactions_topic=_topic(
+            number,
+            "transaction.state.log",
+            "__transaction_state",
+            compression="uncompressed",
+            min_isr=number("transaction.state.log.min.isr"),
+        ),
+        offsets_commit_timeout_ms=number("offsets.commit.timeout.ms"),
+        groups=GroupConfig(
+            group_initial_rebalance_delay_ms=number("group.initial.rebalance.delay.ms"),
+            group_min_session_timeout_ms=number("group.min.session.timeout.ms"),
+            group_max_session_timeout_ms=number("group.max.session.timeout.ms"),
+            group_max_size=number("group.max.size"),
+            offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
+            offsets_retention_ms=number("offsets.retention.minutes") * 60_000,
+            offsets_retention_check_interval_ms=number("offsets.retention.check.interval.ms"),
+        ),
+    )
+
+
+def _topic(
+    number: Callable[[str], int], prefix: str, name: str, *, compression: str, min_isr: int | None = None
+) -> InternalTopic:
+    configs = [
+        ("cleanup.policy", "compact"),
+        ("segment.bytes", str(number(f"{prefix}.segment.bytes"))),
+        ("compression.type", compression),
+    ]
+    if min_isr is not None:
+        configs += [("min.insync.replicas", str(min_isr)), ("unclean.leader.election.enable", "false")]
+    return InternalTopic(
+        name=name,
+        partitions=number(f"{prefix}.num.partitions"),
+        replication_factor=number(f"{prefix}.replication.factor"),
+        configs=tuple(configs),
+    )

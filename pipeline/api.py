@@ -7,7 +7,6 @@ function runs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +59,9 @@ def read_fleet(session: SparkSession, paths: str | Iterable[str], *, cluster: st
 def make_table(fleet: DataFrame, name: str) -> DataFrame:
     """A table of the clusters in `fleet` (see `read_fleet`), made from their logs and written nowhere. Raises
     KeyError for a table that does not exist (`metaquorum.pipeline.TABLES`)."""
-    from metaquorum.pipeline.ingest.frames import table_batches
+    from metaquorum.pipeline.ingest.spark import table_of
 
-    columns = spark_schema(TABLES[name])
-    return fleet.select("history").mapInArrow(functools.partial(table_batches, name=name), columns)
+    return table_of(fleet, name)
 
 
 def write_tables(

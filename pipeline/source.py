@@ -41,11 +41,14 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from metaquorum.pipeline.logs.follow import LogEnd, StreamOffset, ends_of, log_ends, pieces_between
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.source_options import ALL, DAMAGE, OptionError, Options
 from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.tables import DAMAGE as DAMAGE_TABLE
+from metaquorum.pipeline.tables import RECORDS
 from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -112,10 +115,20 @@ class MetadataLogSource(DataSource):
     @_in_one_line
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructField, StructType
 
         from metaquorum.pipeline.arrow.schemas import arrow_schema_of
 
-        return from_arrow_schema(arrow_schema_of(Options(self.options).type))
+        kind = Options(self.options).type
+        told = {
+            column.name: column.meaning for column in (DAMAGE_TABLE if kind == DAMAGE else RECORDS).columns
+        }
+        fields = []
+        for at in from_arrow_schema(arrow_schema_of(kind)):
+            meaning = told.get(at.name, "").removesuffix(" (partition column)")
+            more = {"comment": meaning} if meaning else {}
+            fields.append(StructField(at.name, at.dataType, at.nullable, {**at.metadata, **more}))
+        return StructType(fields)
 
     @_in_one_line
     def reader(self, schema: StructType) -> MetadataLogReader:
@@ -138,14 +151,32 @@ class MetadataLogReader(DataSourceReader):
         self._options = options
         self._selection = options.selection
         self._nothing = False
+        self._only: list[tuple[str, frozenset[Any]]] = []
+        """Names and values of columns that are the same in all records of a log."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """Takes bounds of offset and timestamp, and of the wide view the type, into the reader. Spark must
-        check them again where the bound is coarser than the filter.
+        """Takes into the reader cluster and node, which leave out whole logs, bounds of offset and timestamp,
+        and of the wide view the type. Spark checks again where the bound is coarser than the filter.
         """
         for one in filters:
-            if self._options.type == DAMAGE or not self._take(one):
+            if not self._take_logs(one) and (self._options.type == DAMAGE or not self._take(one)):
                 yield one
+
+    def _take_logs(self, one: Filter) -> bool:
+        if self._options.one_history and one.attribute == ("node_id",):  # type: ignore[attr-defined]
+            return False  # which node's log is read follows from all of them
+        match one:
+            case EqualTo(attribute=("cluster" | "node_id",), value=value):
+                self._only.append((one.attribute[0], frozenset([value])))
+            case In(attribute=("cluster" | "node_id",), value=values):
+                self._only.append((one.attribute[0], frozenset(values)))
+            case _:
+                return False
+        return True
+
+    def _is_wanted(self, place: LogPlace) -> bool:
+        given = {"cluster": place.cluster, "node_id": place.node_id}
+        return all(given[name] is not None and given[name] in values for name, values in self._only)
 
     def _take(self, one: Filter) -> bool:  # noqa: PLR0911
         """Whether the reader does all that the filter asks for."""
@@ -203,9 +234,9 @@ class MetadataLogReader(DataSourceReader):
         if self._nothing:
             return [PiecePartition(None)]
         options = self._options
-        places = options.places()
+        places = [place for place in options.places() if self._is_wanted(place)]
         if options.type == DAMAGE:
-            return [PiecePartition(None, place) for place in damage_places(places)]
+            return [PiecePartition(None, place) for place in damage_places(places)] or [PiecePartition(None)]
         pieces = record_pieces(
             places,
             self._selection,
@@ -259,34 +290,30 @@ def _require_offset(log: str, offset: int, pieces: list[Piece]) -> None:
 
 
 class MetadataLogStreamReader(DataSourceStreamReader):
-    """Follows logs that grow. Its offset is, for each log, the next offset to read, by path."""
+    """Follows logs that grow. Its offset says, by path, where each log is to be read on."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> StreamOffset:
         return {}
 
     @_in_one_line
-    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+    def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
         """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
-        from metaquorum.pipeline.logs.cut import log_ends
-
-        return {**start, **log_ends(self._options.places(), start)}
+        ends = log_ends(self._options.places(), ends_of(start))
+        return {**start, **{path: list(end) for path, end in ends.items()}}
 
     @_in_one_line
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        from metaquorum.pipeline.logs.cut import pieces_between
-
-        options = self._options
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
+        options, starts, ends = self._options, ends_of(start), ends_of(end)
         found: list[PiecePartition] = []
         for place in options.places():
-            pieces = pieces_between(
-                place, start.get(place.path, 0), end.get(place.path, 0), options.split_bytes
-            )
-            whole_to = None if options.skips_damage else end.get(place.path)
-            if place.path in start and pieces and whole_to is not None:
-                _require_offset(place.path, start[place.path], pieces)
+            begins, stops = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
+            pieces = pieces_between(place, begins, stops, options.split_bytes)
+            whole_to = None if options.skips_damage else stops.offset
+            if place.path in starts and pieces and whole_to is not None:
+                _require_offset(place.path, begins.offset, pieces)
             found += [PiecePartition(piece, whole_to=whole_to) for piece in pieces]
         return found
 
@@ -303,7 +330,7 @@ class MetadataLogStreamReader(DataSourceStreamReader):
         except DamagedError as error:
             raise SourceError(f"{error}; {_GO_ON}") from None
 
-    def commit(self, end: dict[str, int]) -> None:
+    def commit(self, end: StreamOffset) -> None:
         """Nothing is kept here."""
 
     def stop(self) -> None:

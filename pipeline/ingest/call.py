@@ -1,13 +1,40 @@
 """What goes to the executors as code, not as a name: an executor without this package can still answer.
 
-Spark sends `call` by value (`pipeline.ingest.spark` asks for that), so it may use nothing of this module but
-its arguments, and imports what it needs when it runs.
+Spark sends this module's functions by value (`pipeline.ingest.spark` asks for that), so they use nothing but
+their arguments and each other, and import what they need when they run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+
+def problem(release: str | None) -> str | None:
+    """Why this executor cannot do what the driver, of `release`, asks for; None: it can."""
+    try:
+        from metaquorum.pipeline.ingest.frames import table_batches
+        from metaquorum.pipeline.ingest.tasks import installed
+    except ImportError as error:
+        return f"an executor cannot import {error.name or error}"
+    del table_batches
+    here = installed()
+    if None not in (here, release) and here != release:
+        return f"an executor has metaquorum {here} and the driver {release}"
+    return None
+
+
+def rows(batches: Iterator[Any], name: str, release: str | None, advice: str) -> Iterator[Any]:
+    """Rows of the table `name` for histories. Raises RuntimeError, in one line, where it cannot."""
+    import os
+
+    said = problem(release)
+    if said is not None:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise RuntimeError(f"{said}: {advice}")
+    from metaquorum.pipeline.ingest.frames import table_batches
+
+    yield from table_batches(batches, name)
 
 
 def call(batches: Iterator[Any], release: str | None) -> Iterator[Any]:
@@ -19,15 +46,12 @@ def call(batches: Iterator[Any], release: str | None) -> Iterator[Any]:
         values = [pa.array([number], pa.int32()), pa.array([data], pa.binary())]
         return pa.RecordBatch.from_arrays(values, names=["number", "result"])
 
-    try:
-        from metaquorum.pipeline.ingest.tasks import installed, run_encoded
-    except ImportError as error:
-        yield row(-1, f"an executor cannot import {error.name or error}".encode())
+    said = problem(release)
+    if said is not None:
+        yield row(-1, said.encode())
         return
-    here = installed()
-    if None not in (here, release) and here != release:
-        yield row(-1, f"an executor has metaquorum {here} and the driver {release}".encode())
-        return
+    from metaquorum.pipeline.ingest.tasks import run_encoded
+
     for batch in batches:
         tasks = zip(batch.column("number").to_pylist(), batch.column("task").to_pylist(), strict=True)
         for number, task in tasks:

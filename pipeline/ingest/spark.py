@@ -16,9 +16,10 @@ import msgspec
 from metaquorum.pipeline.ingest import call
 from metaquorum.pipeline.ingest.tasks import installed
 from metaquorum.pipeline.ingest.work import ExecutorError, Task, TaskResult
+from metaquorum.pipeline.tables import TABLES, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MAX_SLICES = 4_096
 INSTALL = (
@@ -34,6 +35,19 @@ def unwatched(session: SparkSession, told: Callable[[int], None]) -> AbstractCon
     return nullcontext()
 
 
+def _send_by_value() -> None:
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(call)  # type: ignore[no-untyped-call]
+
+
+def table_of(fleet: DataFrame, name: str) -> DataFrame:
+    """Rows of a table for the histories (column `history`) of a DataFrame."""
+    _send_by_value()
+    rows = functools.partial(call.rows, name=name, release=installed(), advice=INSTALL)
+    return fleet.select("history").mapInArrow(rows, spark_schema(TABLES[name]))
+
+
 def run_tasks(
     session: SparkSession,
     tasks: list[Task],
@@ -44,10 +58,9 @@ def run_tasks(
     executor lacks this package or a module that it needs, or has another release, and where Spark fails."""
     if not tasks:
         return []
-    from pyspark import cloudpickle
     from pyspark.errors import PySparkException
 
-    cloudpickle.register_pickle_by_value(call)  # type: ignore[no-untyped-call]
+    _send_by_value()
     encode = msgspec.msgpack.Encoder().encode
     slices = min(len(tasks), MAX_SLICES)
     rows = [(number, number % slices, encode(task)) for number, task in enumerate(tasks)]

@@ -6,19 +6,18 @@ into; a larger one is hopped over once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from metaquorum.pipeline.logs.clusters import histories
 from metaquorum.pipeline.logs.identity import read_facts
-from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
 from metaquorum.pipeline.stores.disk import StoreDisk
-from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
 from metaquorum.storage.log.segment import list_segments, segment_name
@@ -166,45 +165,3 @@ def damage_places(places: list[LogPlace]) -> list[LogPlace]:
                 path = snapshot_path(place.path, snapshot)
                 found.append(LogPlace(path=path, cluster=place.cluster, node_id=place.node_id))
     return found
-
-
-def log_ends(places: Iterable[LogPlace], known: Mapping[str, int]) -> dict[str, int]:
-    """Where each log ends: one more than the last offset of whole batches. Only what may be new is read, and
-    what is damaged is read past."""
-    ends: dict[str, int] = {}
-    for place in places:
-        end = known.get(place.path, 0)
-        for file, base in _last_segment(place):
-            end = max(end, _end_of(file, base))
-        ends[place.path] = end
-    return ends
-
-
-def _end_of(file: str, base: int) -> int:
-    """Offset after the last whole batch of a segment."""
-    disk = StoreDisk()
-    end, position = base, 0
-    for header in hop(file, None):
-        end, position = header.next_offset, header.position + header.size_bytes
-    if position < disk.file_size(file):
-        for item in read_piece(disk, Piece(cluster="", node_id=None, file=file)):
-            if isinstance(item, RecordBatch):
-                end = max(end, item.header.next_offset)
-    return end
-
-
-def _last_segment(place: LogPlace) -> list[tuple[str, int]]:
-    """The last segment (file, base offset) of a log."""
-    disk = StoreDisk()
-    if not disk.is_directory(place.path):
-        return [] if ".checkpoint" in place.path else [(place.path, 0)]
-    bases = list_segments(disk, place.path)
-    return [(join(place.path, segment_name(base)), base) for base in bases[-1:]]
-
-
-def pieces_between(place: LogPlace, start: int, end: int, split_bytes: int) -> list[Piece]:
-    """Pieces that hold what a log got between two places."""
-    if start >= end:
-        return []
-    surveys = survey(StoreDisk(), place, split_bytes)
-    return [piece for one in surveys for piece in stretch_pieces(one, start, end)]

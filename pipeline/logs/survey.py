@@ -129,32 +129,35 @@ class Header(msgspec.Struct, frozen=True):
     max_ms: int
 
 
-def hop(file: str, expected_offset: int | None) -> Iterator[Header]:
-    """Every batch header of a segment, until one is not what must come there."""
+def hop(file: str, expected_offset: int | None, position: int = 0) -> Iterator[Header]:
+    """Every batch header of a segment from a byte on, until one is not what must come there."""
     if is_remote(file):
-        yield from _remote_headers(file, expected_offset)
+        yield from _remote_headers(file, expected_offset, position)
         return
     with open(file, "rb") as handle:
         if not handle.seek(0, 2):
             return
         with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as buf:
-            yield from _headers(functools.partial(_HEADER.unpack_from, buf), len(buf), expected_offset)
+            unpack = functools.partial(_HEADER.unpack_from, buf)
+            yield from _headers(unpack, len(buf), expected_offset, position)
 
 
-def _remote_headers(file: str, expected: int | None) -> Iterator[Header]:
+def _remote_headers(file: str, expected: int | None, position: int) -> Iterator[Header]:
     """The same of an object, of which a part is held at a time."""
     handle = StoreDisk().open_read(file)
     try:
         yield from _headers(
-            lambda at: _HEADER.unpack(handle.read_at(at, _HEADER.size)), handle.size(), expected
+            lambda at: _HEADER.unpack(handle.read_at(at, _HEADER.size)), handle.size(), expected, position
         )
     finally:
         handle.close()
 
 
-def _headers(unpack: Callable[[int], tuple[int, ...]], size: int, expected: int | None) -> Iterator[Header]:
+def _headers(
+    unpack: Callable[[int], tuple[int, ...]], size: int, expected: int | None, position: int
+) -> Iterator[Header]:
     """`unpack`: the fields of the header at a byte."""
-    position, last_epoch = 0, -1
+    last_epoch = -1
     while position + _HEADER_BYTES <= size:
         base, length, epoch, magic, crc, _, delta, _, max_ms = unpack(position)
         after = position + length + _LENGTH_OVERHEAD_BYTES

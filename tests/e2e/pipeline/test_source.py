@@ -26,6 +26,7 @@ def load(spark: SparkSession, *paths: Path, **options: str) -> DataFrame:
 def test_the_wide_view_and_what_is_pushed_into_the_reader(spark: SparkSession, shared_data: Path) -> None:
     wide = load(spark, shared_data / GOLDEN, splitBytes="40000")
     assert wide.rdd.getNumPartitions() > 5
+    assert wide.schema["epoch"].metadata == {"comment": "leader epoch of its batch"}
     found = {row.offset: row for row in wide.collect()}
     assert sorted(found) == list(range(4758))
     from metaquorum.metadata.records.batches import decode_batch
@@ -47,6 +48,9 @@ def test_typed_tables_and_a_single_history(spark: SparkSession, shared_data: Pat
     )
     every, one = (load(spark, shared_data / WILD, nodes=nodes).count() for nodes in ("all", "one"))
     assert (every, one) == (2989 + 2986 + 2982, 2989)
+    lagging = load(spark, shared_data / WILD).filter("node_id = 3")
+    (piece,) = {row.file for row in lagging.select("file").distinct().collect()}
+    assert lagging.rdd.getNumPartitions() == 1 and "kafka3" in piece
     snapshot = load(
         spark, shared_data / "kraft-wild/kafka-4.0-with-snapshot", checkpoints="only", nodes="one"
     )

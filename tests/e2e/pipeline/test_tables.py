@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
+from metaquorum import pipeline
 from metaquorum.cli.main import main
 from metaquorum.metadata.inspect.entities.history import history
 from metaquorum.metadata.inspect.log.log import open_log
@@ -152,6 +153,7 @@ def test_an_executor_without_the_package_is_one_line(
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}/bare:$PYTHONPATH" exec {sys.executable} "$@"\n')
     python.chmod(0o755)
+    fleet = pipeline.read_fleet(spark, str(shared_data / GOLDEN))
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
     monkeypatch.setattr(type(spark), "stop", lambda self: None)  # the command's own session is this one
     words = ["pipeline", "ingest", str(shared_data / GOLDEN), "--out", str(tmp_path / "out")]
@@ -162,6 +164,12 @@ def test_an_executor_without_the_package_is_one_line(
     )
     assert "Traceback" not in done.output
     assert not list((tmp_path / "out").rglob("*.parquet"))
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as raised:
+        pipeline.make_table(fleet, "topics").collect()
+    said = [line for line in str(raised.value).splitlines() if "an executor cannot import metaquorum" in line]
+    assert said and "Traceback" not in str(raised.value)
 
 
 SCRIPT = """

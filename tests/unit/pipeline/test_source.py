@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from metaquorum.pipeline.logs.follow import StreamOffset, ends_of
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.source import MetadataLogReader, MetadataLogStreamReader, PiecePartition, SourceError
 from metaquorum.pipeline.source_options import OptionError, Options
@@ -17,7 +18,7 @@ from tests.unit.pipeline.intervals.telling import batches
 from tests.unit.pipeline.logs.test_logs import STORY, node
 
 
-def streamed(reader: MetadataLogStreamReader, start: dict[str, int], end: dict[str, int]) -> list[int]:
+def streamed(reader: MetadataLogStreamReader, start: StreamOffset, end: StreamOffset) -> list[int]:
     return [
         offset
         for partition in reader.partitions(start, end)
@@ -40,7 +41,7 @@ def test_a_stream_fails_at_damage_and_names_the_place(tmp_path: Path) -> None:
     log, batch = spoilt(tmp_path)
     reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
     end = reader.latestOffset({}, None)
-    assert end == {str(log): 196}
+    assert ends_of(end)[str(log)].offset == 196
     with pytest.raises(SourceError, match=rf"\.log at byte {batch.position} .*onDamage to skip"):
         streamed(reader, {}, end)
     assert streamed(reader, {str(log): 100}, end) == list(range(100, 196))
@@ -94,3 +95,25 @@ def test_relative_paths_are_those_of_the_driver(tmp_path: Path, monkeypatch: pyt
     assert all(os.path.isabs(place.path) for place in options.places())
     with pytest.raises(OptionError, match="ondamage"):
         Options({"path": "n1", "onDamage": "ignore"})
+
+
+def test_filters_on_cluster_and_node_leave_out_whole_logs(tmp_path: Path) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In
+
+    for name in ("n1", "n2"):
+        node(tmp_path / name)
+    (tmp_path / "n2" / "meta.properties").write_text("version=1\nnode.id=2\ncluster.id=other\n")
+    options = Options({"path": str(tmp_path)})
+
+    def left(*filters: Any) -> tuple[set[str], list[Any]]:
+        reader = MetadataLogReader(options)
+        again = list(reader.pushFilters(list(filters)))
+        pieces = [one.piece for one in reader.partitions() if isinstance(one, PiecePartition)]
+        return {Path(piece.file).parts[-3] for piece in pieces if piece is not None}, again
+
+    assert left() == ({"n1", "n2"}, [])
+    assert left(EqualTo(("cluster",), "other")) == ({"n2"}, [])
+    assert left(In(("node_id",), (1, 7))) == ({"n1"}, [])
+    assert left(EqualTo(("cluster",), "other"), EqualTo(("node_id",), 1)) == (set(), [])
+    unknown = GreaterThan(("node_id",), 1)
+    assert left(unknown) == ({"n1", "n2"}, [unknown])

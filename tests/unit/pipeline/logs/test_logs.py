@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,13 +11,15 @@ import pytest
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.arrow.schemas import record_batches
-from metaquorum.pipeline.logs.cut import log_ends, pieces_between, record_pieces
+from metaquorum.pipeline.logs import follow
+from metaquorum.pipeline.logs.cut import record_pieces
 from metaquorum.pipeline.logs.damage import Dialect, log_damage, parse_dialect
+from metaquorum.pipeline.logs.follow import LogEnd, log_ends, pieces_between
 from metaquorum.pipeline.logs.pieces import DamagedError, Piece, read_piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError, find_logs
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import choose_spine
-from metaquorum.pipeline.logs.survey import LogSurvey, survey
+from metaquorum.pipeline.logs.survey import LogSurvey, hop, survey
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.unit.pipeline.intervals.telling import Line, batches, leads, read_log
@@ -118,14 +121,57 @@ def test_pieces_of_recorded_segments(shared_data: Path) -> None:
 
 
 def test_a_stream_reads_what_came_since(tmp_path: Path) -> None:
-    log = node(tmp_path / "n1", STORY[:10])
+    log, made = node(tmp_path / "n1", STORY[:10]), batches(STORY)
     first = log_ends([place(log)], {})
-    assert first == {str(log): 46}
-    (log / f"{0:020d}.log").write_bytes(b"".join(batch.data for batch in batches(STORY)))
+    assert first == {str(log): LogEnd(46, 0, made[10].position)}
+    (log / f"{0:020d}.log").write_bytes(b"".join(batch.data for batch in made))
     second = log_ends([place(log)], first)
-    assert (first, second) == ({str(log): 46}, {str(log): 196})
-    assert offsets(pieces_between(place(log), 46, 196, 1 << 20)) == list(range(46, 196))
-    assert pieces_between(place(log), 196, 196, 1 << 20) == []
+    assert second == {str(log): LogEnd(196, 0, sum(len(batch.data) for batch in made))}
+    start, end = first[str(log)], second[str(log)]
+    for given in (start, LogEnd(46)):  # a checkpoint of an earlier build has no byte
+        assert offsets(pieces_between(place(log), given, end, 1 << 20)) == list(range(46, 196))
+        assert offsets(pieces_between(place(log), given, end, 200)) == list(range(46, 196))
+    assert len(pieces_between(place(log), start, end, 200)) > 1
+    assert pieces_between(place(log), end, end, 1 << 20) == []
+
+
+def test_a_trigger_looks_at_what_is_new_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, made = node(tmp_path / "n1", STORY[:10]), batches(STORY)
+    known = log_ends([place(log)], {})
+    looked: list[tuple[str, int]] = []
+
+    def noted(file: str, expected: int | None, position: int = 0) -> Any:
+        for header in hop(file, expected, position):
+            looked.append((Path(file).name, header.base_offset))
+            yield header
+
+    monkeypatch.setattr(follow, "hop", noted)
+    with (log / f"{0:020d}.log").open("ab") as segment:
+        segment.write(made[10].data + made[11].data)
+    rest = [batch for batch in made if batch.header.base_offset >= made[12].header.base_offset]
+    (log / f"{made[12].header.base_offset:020d}.log").write_bytes(b"".join(batch.data for batch in rest))
+    ends = log_ends([place(log)], known)
+    pieces = pieces_between(place(log), known[str(log)], ends[str(log)], 100)
+    assert offsets(pieces) == list(range(46, 196))
+    assert min(offset for _, offset in looked) == 46
+    looked.clear()
+    assert log_ends([place(log)], ends) == ends
+    assert looked == []
+
+
+def test_a_log_that_was_cut_back_and_grew_again_is_read_from_a_batch_on(tmp_path: Path) -> None:
+    """The byte that a stream kept is inside another batch now."""
+    log, made = node(tmp_path / "n1", STORY[:10]), batches(STORY)
+    known = log_ends([place(log)], {})[str(log)]
+    (log / f"{0:020d}.log").write_bytes(b"".join(batch.data for batch in made))
+    inside = known._replace(position=known.position - 7)
+    ends = log_ends([place(log)], {str(log): inside})
+    assert ends[str(log)].offset == 196
+    assert offsets(pieces_between(place(log), inside, ends[str(log)], 1 << 20)) == list(range(46, 196))
+    shorter = tmp_path / "n2"
+    node(shorter, STORY[:4])
+    cut = place(shorter / "__cluster_metadata-0")
+    assert log_ends([cut], {cut.path: known}) == {cut.path: known}
 
 
 @pytest.mark.parametrize("wrong", [b"\x00\x00\x00\x01", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"])
@@ -138,8 +184,9 @@ def test_a_stream_sees_past_a_bad_batch_length(tmp_path: Path, wrong: bytes) -> 
     data = bytearray(file.read_bytes())
     data[at + 8 : at + 12] = wrong
     file.write_bytes(bytes(data) + b"torn")
-    assert log_ends([place(log)], {str(log): 30}) == {str(log): 196}
-    pieces = pieces_between(place(log), 30, 196, 1 << 20)
+    end = log_ends([place(log)], {str(log): LogEnd(30)})[str(log)]
+    assert end.offset == 196
+    pieces = pieces_between(place(log), LogEnd(30), end, 1 << 20)
     lost = range(made[12].header.base_offset, made[12].header.next_offset)
     found = [
         offset
@@ -151,7 +198,7 @@ def test_a_stream_sees_past_a_bad_batch_length(tmp_path: Path, wrong: bytes) -> 
     with pytest.raises(DamagedError, match=rf"{file} at byte {at} \(offset {lost[0]}\)"):
         for piece in pieces:
             list(record_batches("all", piece, Selection(), whole_to=196))
-    for piece in pieces_between(place(log), 100, 196, 1 << 20):
+    for piece in pieces_between(place(log), LogEnd(100), end, 1 << 20):
         assert list(record_batches("all", piece, Selection(), whole_to=196)), "what was passed is passed"
 
 

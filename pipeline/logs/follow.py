@@ -1,0 +1,124 @@
+"""What a stream reads of logs that grow: where they end, and the pieces between two ends.
+
+Owns the byte at which a stream goes on: a trigger looks at what came after it, and at nothing before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.survey import hop
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.disk.interface import join
+from metaquorum.storage.log.segment import list_segments, segment_name
+
+StreamOffset = dict[str, int | list[int]]
+"""A stream's offset as Spark keeps it, by the path of each log: the fields of LogEnd, or only the first (a
+checkpoint of an earlier build)."""
+
+
+class LogEnd(NamedTuple):
+    """The next offset to read, the base offset of its segment (-1: unknown), and its byte there."""
+
+    offset: int = 0
+    base: int = -1
+    position: int = 0
+
+
+def ends_of(given: StreamOffset) -> dict[str, LogEnd]:
+    """What a stream's offset says."""
+    return {path: LogEnd(at) if isinstance(at, int) else LogEnd(*at) for path, at in given.items()}
+
+
+def log_ends(places: Iterable[LogPlace], known: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
+    """Where each log ends: after its last whole batch, damage before that is read past. A log that became
+    shorter stays where it was."""
+    ends: dict[str, LogEnd] = {}
+    for place in places:
+        end = known.get(place.path, LogEnd())
+        for file, base in _segments(place)[-1:]:
+            found = _end_of(file, base, _begin(file, base, end))
+            end = found if found.offset > end.offset else end
+        ends[place.path] = end
+    return ends
+
+
+def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int) -> list[Piece]:
+    """Pieces that hold what a log got between two places."""
+    found: list[Piece] = []
+    if start.offset >= end.offset:
+        return found
+    segments = _segments(place)
+    for at, (file, base) in enumerate(segments):
+        following = segments[at + 1][1] if at + 1 < len(segments) else None
+        if (following is None or following > start.offset) and base < end.offset:
+            found += _pieces_of(place, file, base, start, end, split_bytes)
+    return found
+
+
+def _segments(place: LogPlace) -> list[tuple[str, int]]:
+    """(file, base offset) of each segment. One that was renamed begins where its first batch does."""
+    disk = StoreDisk()
+    if disk.is_directory(place.path):
+        bases = list_segments(disk, place.path)
+        return [(join(place.path, segment_name(base)), base) for base in bases]
+    if ".checkpoint" in place.path:
+        return []
+    return [(place.path, next((header.base_offset for header in hop(place.path, None)), 0))]
+
+
+def _begin(file: str, base: int, known: LogEnd) -> tuple[int, int]:
+    """(byte, offset) of the batch from which on a segment is looked at: where `known` is, if a batch still
+    begins there, else the first."""
+    if known.base == base and known.position:
+        header = next(hop(file, None, known.position), None)
+        is_end = header is None and known.position == StoreDisk().file_size(file)
+        if is_end or (header is not None and header.base_offset >= known.offset):
+            return known.position, known.offset
+    return 0, base
+
+
+def _end_of(file: str, base: int, begin: tuple[int, int]) -> LogEnd:
+    """The end of a segment, from the batch at `begin` on."""
+    disk, (position, offset) = StoreDisk(), begin
+    for header in hop(file, None, position):
+        offset, position = header.next_offset, header.position + header.size_bytes
+    if position < disk.file_size(file):
+        for item in read_piece(disk, Piece(cluster="", node_id=None, file=file, position=position)):
+            if isinstance(item, RecordBatch):
+                offset, position = item.header.next_offset, item.position + len(item.data)
+    return LogEnd(offset, base, position)
+
+
+def _pieces_of(
+    place: LogPlace, file: str, base: int, start: LogEnd, end: LogEnd, split_bytes: int
+) -> Iterator[Piece]:
+    """One segment's part, cut at batch boundaries. What comes after damage belongs to the last piece."""
+    position, offset = _begin(file, base, start)
+    last = end.position if end.base == base else None
+
+    def piece(low: int, at: int, high: int | None) -> Piece:
+        return Piece(
+            cluster=place.cluster,
+            node_id=place.node_id,
+            file=file,
+            position=low,
+            offset=at,
+            end=high,
+            from_offset=start.offset if start.offset > at else None,
+            to_offset=end.offset,
+        )
+
+    size = StoreDisk().file_size(file) if last is None else last
+    if size - position >= 2 * split_bytes:
+        for header in hop(file, None, position):
+            if header.position >= size:
+                break
+            if header.position - position >= split_bytes and size - header.position >= split_bytes // 2:
+                yield piece(position, offset, header.position)
+                position, offset = header.position, header.base_offset
+    yield piece(position, offset, last)

@@ -20,6 +20,7 @@ from metaquorum.metadata.image import BROKER_RESOURCE
 from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.config.access.closed import check_closed
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.runtime.driver.driver import Driver, Ending
@@ -47,6 +48,7 @@ def run_process(
     `node_id`: what the command line says of it."""
     try:
         config = load_config(Path(config_path), role, node_id).with_host_name(socket.getfqdn)
+        check_closed(config, _addresses)
         refused = RefusedCallers()
         take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
@@ -74,6 +76,13 @@ def run_process(
         return EXIT_FAILED
     _log.info("%s: %s", who, _one_line(ending.reason))
     return EXIT_OK
+
+
+def _addresses(host: str) -> list[str]:
+    try:
+        return [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
 
 
 def leave_at_once(last_line: str) -> None:

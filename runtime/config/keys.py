@@ -284,6 +284,15 @@ _BROKER = (
 
 _PROCESS = (
     Key(
+        "allow.insecure.listeners",
+        "choice",
+        "false",
+        "Whether a listener on another address than loopback may take clients without authentication: "
+        "neither SASL nor `ssl.client.auth=required`. Otherwise the node refuses to start.",
+        choices=("false", "true"),
+        own=True,
+    ),
+    Key(
         "metrics.listener",
         "text",
         None,

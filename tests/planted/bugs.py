@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.planted.bug import Bug
+from tests.planted.table_access import ACCESS_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
@@ -33,6 +34,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
     *DATA_SECTIONS,
+    ("Access", ACCESS_BUGS),
 )
 
 BUGS: tuple[Bug, ...] = tuple(bug for _, bugs in SECTIONS for bug in bugs)

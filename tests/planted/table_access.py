@@ -1,0 +1,178 @@
+"""Mistakes about who is there, and who may do what."""
+
+from __future__ import annotations
+
+from tests.planted.bug import Bug
+
+AUTHORIZER = "tests/unit/metadata/test_authorizer.py"
+SAME = "tests/properties/test_authorizer.py"
+LOGIN = "tests/unit/kafka/auth/test_login.py"
+TOKENS = "tests/unit/kafka/auth/test_tokens.py"
+CERTIFICATES = "tests/unit/kafka/auth/test_certificates.py"
+CHECKS = "tests/unit/kafka/auth/test_checks.py"
+CLOSED = "tests/unit/runtime/test_closed.py"
+
+ACCESS_BUGS = (
+    Bug(
+        name="denials-are-forgotten",
+        breaks="an entry that denies wins over every one that allows",
+        source="KIP-11",
+        file="metadata/access/authorizer.py",
+        old="if deny & (_ALL | bit(operation)):",
+        new="if deny & _ALL:",
+        caught_by=(AUTHORIZER, SAME),
+    ),
+    Bug(
+        name="a-prefix-is-taken-for-a-name",
+        breaks="a prefixed entry applies to every name that begins with it",
+        source="KIP-290",
+        file="metadata/access/acl_index.py",
+        old="found = self.prefixed.get(name[:length])",
+        new="found = self.prefixed.get(name) if length else None",
+        caught_by=(AUTHORIZER, SAME),
+    ),
+    Bug(
+        name="hosts-are-ignored",
+        breaks="an entry is for its host",
+        source="KIP-11",
+        file="metadata/access/acl_index.py",
+        old="for where in (host, WILDCARD):",
+        new="for where in hosts:",
+        caught_by=(AUTHORIZER, SAME),
+    ),
+    Bug(
+        name="denying-read-denies-describe",
+        breaks="a denial denies what it names and no more",
+        source="KIP-11",
+        file="metadata/access/authorizer.py",
+        old="if deny & (_ALL | bit(operation)):",
+        new="if deny & _ALLOWING[operation]:",
+        caught_by=(AUTHORIZER, SAME),
+    ),
+    Bug(
+        name="removed-entries-stay-in-the-index",
+        breaks="a decision is that of the image's entries",
+        source="KIP-801",
+        file="metadata/access/acl_index.py",
+        old="                self._count(before, -1)",
+        new="                continue",
+        caught_by=(SAME,),
+    ),
+    Bug(
+        name="unknown-permissions-allow",
+        breaks="what a newer release means is never granted",
+        source="KIP-801",
+        file="metadata/access/acl_index.py",
+        old="if acl.permission_type == Permission.ALLOW:",
+        new="if acl.permission_type >= Permission.ALLOW:",
+        caught_by=(AUTHORIZER, SAME),
+    ),
+    Bug(
+        name="any-proof-of-scram-will-do",
+        breaks="only who knows the password can make the proof",
+        source="RFC 5802",
+        file="runtime/kafka/auth/scram.py",
+        old="if not hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key):",
+        new="if not client_key:",
+        caught_by=(LOGIN,),
+    ),
+    Bug(
+        name="a-replayed-nonce-is-taken",
+        breaks="the final message carries this exchange's nonce",
+        source="RFC 5802",
+        file="runtime/kafka/auth/scram.py",
+        old='if not hmac.compare_digest(match["nonce"], begun.nonce):',
+        new='if not begun.nonce.startswith(match["nonce"]):',
+        caught_by=(LOGIN,),
+    ),
+    Bug(
+        name="another-user-takes-over-a-session",
+        breaks="a session is renewed by the same user",
+        source="KIP-368",
+        file="runtime/kafka/auth/login.py",
+        old="if before is not None and before.user != granted.user:",
+        new="if before is not None and not before.user:",
+        caught_by=(LOGIN,),
+    ),
+    Bug(
+        name="sessions-never-end",
+        breaks="a session ends with its credential",
+        source="KIP-368",
+        file="runtime/kafka/auth/login.py",
+        old="return self._ends_ms is not None and now_ms > self._ends_ms",
+        new="return False",
+        caught_by=(LOGIN,),
+    ),
+    Bug(
+        name="requests-are-served-before-the-login",
+        breaks="before a login only the login's own requests are taken",
+        source="KIP-43",
+        file="runtime/kafka/auth/login.py",
+        old="if self._stage is not _Stage.DONE:\n            return True",
+        new="if self._stage is not _Stage.DONE:\n            return len(frame) < 8",
+        caught_by=(LOGIN,),
+    ),
+    Bug(
+        name="expired-tokens-let-in",
+        breaks="a token is good until it expires",
+        source="RFC 7519",
+        file="runtime/kafka/auth/oauth.py",
+        old="if wall_ms > expires * 1000 + skew_ms:",
+        new="if wall_ms > expires * 1000 + 1000 * skew_ms:",
+        caught_by=(TOKENS,),
+    ),
+    Bug(
+        name="the-token-chooses-its-algorithm",
+        breaks="a key signs with its own algorithm alone",
+        source="RFC 8725",
+        file="runtime/kafka/auth/oauth.py",
+        old="if algorithm in algorithms and (not key_id or not known_id or key_id == known_id)",
+        new="if not key_id or not known_id or key_id == known_id or algorithm in algorithms",
+        caught_by=(TOKENS,),
+    ),
+    Bug(
+        name="half-a-name-fits-a-rule",
+        breaks="a mapping rule fits the whole distinguished name",
+        source="KIP-371",
+        file="runtime/kafka/auth/certificates.py",
+        old="match = self.pattern.fullmatch(name)",
+        new="match = self.pattern.match(name)",
+        caught_by=(CERTIFICATES,),
+    ),
+    Bug(
+        name="metadata-lists-every-topic",
+        breaks="a topic that a client may not describe is left out of a list of all",
+        source="KIP-11",
+        file="broker/server/kafka/access/special.py",
+        old="        if note == ():\n",
+        new="        if note is None:\n",
+        caught_by=(CHECKS,),
+    ),
+    Bug(
+        name="a-refused-list-asks-for-all",
+        breaks="what is left of a refused request asks for nothing more",
+        source="KIP-11",
+        file="broker/server/kafka/access/special.py",
+        old="return StepResult(replace(body, topics=()), (None, *refused))",
+        new="return StepResult(replace(body, topics=()), tuple(refused))",
+        caught_by=(CHECKS,),
+    ),
+    Bug(
+        name="the-first-check-is-the-only-one",
+        breaks="every right that an API needs is asked for",
+        source="KIP-98",
+        file="broker/server/kafka/access/steps.py",
+        old="for check in self.checks if self.when(body) else ():",
+        new="for check in self.checks[1:] if self.when(body) else ():",
+        caught_by=(CHECKS,),
+    ),
+    Bug(
+        name="tls-alone-is-authentication",
+        breaks="a listener that other machines reach takes known clients alone",
+        source="docs/security.md",
+        file="runtime/config/access/closed.py",
+        old='(listener.is_tls and access.client_auth == "required")',
+        new="listener.is_tls",
+        caught_by=(CLOSED,),
+    ),
+)

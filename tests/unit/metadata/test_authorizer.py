@@ -95,6 +95,19 @@ def test_written_cases(case: Case) -> None:
         assert allowed == (answer == "yes"), f"{CASES.name}:{number}: {line}"
 
 
+def test_an_entry_that_is_gone_counts_no_more() -> None:
+    """One of two equal ones still does."""
+    allowed = _acl("allow User:a * READ topic t".split())
+    authorizer = Authorizer()
+    question = (Caller("User:a", "h"), Operation.READ, ResourceType.TOPIC, "t")
+    image = _image([allowed, allowed])
+    for left in (2, 1, 0):
+        assert authorizer.allows(image, *question) == (left > 0)
+        builder = image.acls.builder()
+        builder.remove((2 - left).to_bytes(16, "big"))
+        image = replace(image, acls=builder.freeze())
+
+
 def test_there_are_enough_cases() -> None:
     assert sum(len(case.questions) for case in _cases()) >= 200
 

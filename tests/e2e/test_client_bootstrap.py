@@ -64,7 +64,8 @@ def test_one_address_of_any_node_is_enough_to_write_and_read(
 def test_the_example_of_the_documentation_runs_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create_topic("orders")
     text = (REPOSITORY / "docs" / "clients.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (example,) = [each for each in examples if "METAQUORUM_BOOTSTRAP" in each]
     for kind in KINDS[:-1]:
         done = subprocess.run(
             [sys.executable, "-c", example],

@@ -162,12 +162,22 @@ def encode_response(
     api_key: int, version: int, correlation_id: int, body: Any, unknown_tags: Tags = ()
 ) -> list[Buffer]:
     """The chunks of a response's frame. Raises EncodeError when a value does not fit its field."""
-    kind = response_type(api_key)
     out = Chunks()
-    out += _CORRELATION_ID.pack(correlation_id)
-    if kind.api.is_flexible(version) and api_key != API_VERSIONS:
-        out += write_tags([], unknown_tags, frozenset())
-    return _write_body(kind, version, body, out)
+    out += response_header(api_key, version, correlation_id, unknown_tags)
+    return _write_body(response_type(api_key), version, body, out)
+
+
+def response_header(api_key: int, version: int, correlation_id: int, unknown_tags: Tags = ()) -> bytes:
+    """What is before the body in a response's frame."""
+    head = _CORRELATION_ID.pack(correlation_id)
+    if response_type(api_key).api.is_flexible(version) and api_key != API_VERSIONS:
+        head += write_tags([], unknown_tags, frozenset())
+    return head
+
+
+def encode_body(api_key: int, version: int, body: Any) -> bytes:
+    """A response's body alone, for frames with several headers. Raises EncodeError as `encode_response`."""
+    return b"".join(_write_body(response_type(api_key), version, body, Chunks()))
 
 
 def _write_body(kind: MessageType, version: int, body: Any, out: Chunks) -> list[Buffer]:

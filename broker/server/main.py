@@ -28,6 +28,7 @@ from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.data.service import DataService
 from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.images import BrokerImages
+from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.services import broker_services
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.published import Published
@@ -181,8 +182,9 @@ class BrokerProcess:
         self._calls = ControllerCalls(self._controllers, self.driver.post, controllers_tls)
         addresses = self._controllers.addresses
         self._data = DataPlane(config, data, self.driver, replica.image, tls, stats, controllers=addresses)
-        self._admin = AdminClient(addresses, tls=controllers_tls, rng=rng)
         self._published = Published(replica.image)
+        asks = AdminClient(addresses, tls=controllers_tls, rng=rng)
+        self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         self._add_services()
@@ -220,7 +222,7 @@ class BrokerProcess:
             self._data,
             self._published,
             clock=self._clock,
-            controllers=self._admin,
+            forwarder=self._forwarder,
         )
 
     async def run(self) -> Ending:
@@ -248,7 +250,7 @@ class BrokerProcess:
                 await self._say_farewell()
             await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
             await self._calls.close()
-            await self._admin.close()
+            await self._forwarder.close()
             closed = await self._data.close()
             if self._data.metadata_hangs:
                 leave_at_once(f"broker {self._config.node_id}: {ending.reason}")

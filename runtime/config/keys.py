@@ -241,6 +241,15 @@ _BROKER = (
         roles=(BROKER,),
         own=True,
     ),
+    Key(
+        "auto.create.topics.enable",
+        "choice",
+        "true",
+        "Whether a topic that a client asks for and that does not exist is created, with the controllers' "
+        "`num.partitions` and `default.replication.factor`. Clients can forbid it for their requests.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+    ),
     ms_key(
         "initial.broker.registration.timeout.ms",
         60_000,

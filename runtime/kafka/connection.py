@@ -304,7 +304,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._send(place, [])
             return
         try:
-            chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+            chunks = self._services.prepared.encode(header, body)
         except EncodeError as error:
             self._failed(request, error)
             return

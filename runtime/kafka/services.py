@@ -11,6 +11,7 @@ from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
+from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
@@ -68,8 +69,14 @@ def _no_login(request: Request, client: Client) -> object:
 class Services:
     """The APIs of a listener by key, ApiVersions among them."""
 
-    def __init__(self, offered: Mapping[str, Offered], features: Callable[[], Features]) -> None:
+    def __init__(
+        self,
+        offered: Mapping[str, Offered],
+        features: Callable[[], Features],
+        prepared: Prepared | None = None,
+    ) -> None:
         self._features = features
+        self.prepared = Prepared() if prepared is None else prepared
         self._by_key = {API_BY_NAME[name].key: each for name, each in offered.items()}
         self._by_key[API_VERSIONS] = Offered(0, 4, self._api_versions)
         # On every listener, as in Kafka: where no login is under way the answer says so.

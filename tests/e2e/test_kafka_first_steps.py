@@ -78,6 +78,14 @@ def test_kafkajs(bootstrap: str) -> None:
     assert "baseOffset" in done.stdout, done.stdout + done.stderr
 
 
+def test_a_topic_appears_when_a_producer_names_it(bootstrap: str) -> None:
+    failed: list[Any] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    producer.produce("by-itself", b"x", on_delivery=lambda error, _: error and failed.append(error))
+    assert producer.flush(30) == 0
+    assert failed == []
+
+
 # ---- administration
 
 

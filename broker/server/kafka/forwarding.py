@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from metaquorum.broker.server.calls import Calls
 from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import ControllerRequest
@@ -26,9 +27,18 @@ class Forwarder:
     """`controllers` finds the active controller."""
 
     def __init__(self, controllers: AdminClient, *, node_id: int, published: Published) -> None:
-        self._controllers = controllers
+        self.controllers = controllers
         self._node_id = node_id
         self._published = published
+        self._calls = Calls()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that asks and is not waited for; it ends with this."""
+        self._calls.spawn(work)
+
+    async def close(self) -> None:
+        await self._calls.end()
+        await self.controllers.close()
 
     def offered(self) -> Mapping[str, Offered]:
         return {
@@ -40,7 +50,7 @@ class Forwarder:
         header = request.header
         try:
             answer = await forward(
-                self._controllers,
+                self.controllers,
                 b"".join(codec.encode_request(header, request.body)),
                 broker_id=self._node_id,
                 principal=client.principal,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from metaquorum.broker.server.kafka.access.guard import Rights, guarded
-from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
+from metaquorum.broker.server.kafka.auto_topics import AutoTopics
+from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.describe import (
@@ -20,22 +21,34 @@ from metaquorum.broker.server.kafka.describe import (
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
 from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
 from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import MetadataRequest
 
 
 class ClusterHandlers:
     """What is answered from the image. `view` gives the image for a listener's name."""
 
-    def __init__(self, view: Callable[[str], Viewpoint]) -> None:
+    def __init__(self, view: Callable[[str], Viewpoint], prepared: Prepared, auto_topics: AutoTopics) -> None:
         self._view = view
+        self.prepared = prepared
+        self._metadata = MetadataCache(prepared)
+        self._auto_topics = auto_topics
 
     def metadata(self, request: Request, client: Client) -> object:
-        return answer_metadata(request.body, request.header.version, self._view(client.listener))
+        """Topics that are missing are created where the client and this broker allow it; the answer says that
+        they are not there yet."""
+        body: MetadataRequest = request.body
+        known = self._metadata.answer(body, request.header.version, self._view(client.listener))
+        if known.missing and body.allow_auto_topic_creation:
+            self._auto_topics.want(known.missing, client)
+        return known.body
 
     def describe_cluster(self, request: Request, client: Client) -> object:
         return answer_describe_cluster(request.body, self._view(client.listener))
@@ -95,7 +108,7 @@ def offered_services(
         **forwarder.offered(),
         "DescribeProducers": Offered(0, 0, producers.describe_producers),
     }
-    return Services(guarded(offered, rights), lambda: features_of(image()))
+    return Services(guarded(offered, rights), lambda: features_of(image()), cluster.prepared)
 
 
 def features_of(image: MetadataImage) -> Features:

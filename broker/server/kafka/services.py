@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.kafka.access.guard import Rights, authorizer_of
+from metaquorum.broker.server.kafka.auto_topics import AutoTopics
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.configs import OwnConfig
 from metaquorum.broker.server.kafka.data import DataHandlers
@@ -16,9 +17,9 @@ from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Services
 
 
@@ -30,9 +31,12 @@ def broker_services(
     published: Published,
     *,
     clock: Clock,
-    controllers: AdminClient,
+    forwarder: Forwarder,
 ) -> Services:
-    """What the listeners of this broker serve. `controllers` finds the active one."""
+    """What the listeners of this broker serve."""
+    prepared = Prepared()
+    creates_topics = config.text("auto.create.topics.enable") == "true"
+    auto_topics = AutoTopics(forwarder, enabled=creates_topics)
 
     def image() -> MetadataImage:
         return published.image
@@ -47,7 +51,7 @@ def broker_services(
         )
 
     return offered_services(
-        ClusterHandlers(view),
+        ClusterHandlers(view, prepared, auto_topics),
         DataHandlers(data.requests, image),
         ProducerHandlers(
             data.requests,
@@ -57,19 +61,19 @@ def broker_services(
         ),
         LogDirHandlers(data.requests, image),
         SettingsHandlers(image, OwnConfig.of(config)),
-        Forwarder(controllers, node_id=config.node_id, published=published),
+        forwarder,
         GroupServices(
             config.coordinators(),
             data.requests,
             image,
             view,
             node_id=config.node_id,
-            controllers=controllers,
+            controllers=forwarder.controllers,
         ),
         image,
         Rights(
             authorizer=authorizer_of(config.values),
             image=image,
-            creates_topics=config.values.get("auto.create.topics.enable") == "true",
+            creates_topics=creates_topics,
         ),
     )

@@ -1,0 +1,62 @@
+"""Topics that appear because a client asked for them (auto.create.topics.enable).
+
+Owns which of them are being created: many clients ask for a new topic at once, and one request is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
+from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.codec import Request, RequestHeader
+from metaquorum.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+
+CREATING_MAX = 1000
+"""Topics that are being created at once; clients ask again for more."""
+
+TIMEOUT_MS = 30_000
+_CREATE_TOPICS = API_BY_NAME["CreateTopics"]
+_BY_DEFAULT = -1
+_log = logging.getLogger(__name__)
+
+
+class AutoTopics:
+    """`want` for what clients asked for in vain. The controllers' defaults say how large a topic is."""
+
+    def __init__(self, forwarder: Forwarder, *, enabled: bool) -> None:
+        self._forwarder = forwarder
+        self._enabled = enabled
+        self._creating: set[str] = set()
+
+    def want(self, names: Iterable[str], client: Client) -> None:
+        """Begins to create the topics; the client asks again until they are there, as with Kafka. Internal
+        topics are their coordinators' to create."""
+        if not self._enabled:
+            return
+        new = [name for name in names if name not in self._creating and name not in INTERNAL_TOPICS]
+        new = new[: CREATING_MAX - len(self._creating)]
+        if new:
+            self._creating.update(new)
+            self._forwarder.spawn(self._create(new, client))
+
+    async def _create(self, names: list[str], client: Client) -> None:
+        topic = CreateTopicsRequest.CreatableTopic
+        body = CreateTopicsRequest(
+            topics=tuple(
+                topic(name=name, num_partitions=_BY_DEFAULT, replication_factor=_BY_DEFAULT) for name in names
+            ),
+            timeout_ms=TIMEOUT_MS,
+        )
+        header = RequestHeader(_CREATE_TOPICS.key, _CREATE_TOPICS.max_version, 0)
+        try:
+            answer: CreateTopicsResponse = await self._forwarder.handle(Request(header, body, 0), client)
+            for each in answer.topics:
+                if each.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+                    _log.warning("topic %s was not created by itself: %s", each.name, each.error_message)
+        finally:
+            self._creating.difference_update(names)

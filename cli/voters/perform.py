@@ -74,6 +74,7 @@ class VoterChanger:
         self._deadline = time.monotonic() + ordered.wait_s
         self._said_s = 0.0
         self._new_endpoint: VoterEndpoint | None = None
+        self._fetched_ms: int | None = None
 
     def plan(self) -> VoterPlan:
         """The steps, once a refusal that only says that a node is silent has lasted. Raises ApiError."""
@@ -83,8 +84,10 @@ class VoterChanger:
         patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
         while True:
             try:
-                found = make_plan(self._quorum(), self._ordered.wish)
-                if self._is_registered(found) or time.monotonic() >= patience:
+                quorum = self._quorum()
+                found = make_plan(quorum, self._ordered.wish)
+                settled = self._is_registered(found) and self._is_certain(quorum, found)
+                if settled or time.monotonic() >= patience:
                     return found
             except ApiError as error:
                 if error.code not in _WHEN_HEARD or time.monotonic() >= patience:
@@ -94,6 +97,19 @@ class VoterChanger:
     def _is_registered(self, plan: VoterPlan) -> bool:
         """False for a new voter of which no one knows where it listens: it may have started just now."""
         return plan.newcomer is None or bool(plan.endpoints) or self._new_endpoint is not None
+
+    def _is_certain(self, quorum: DescribeQuorumResponse, plan: VoterPlan) -> bool:
+        """False for a voter that lives, as far as the leader knows, and has not fetched since the first look:
+        the leader notices a death only after a while."""
+        wish = self._ordered.wish
+        if plan.steps or wish.add_id is None or wish.add_id != wish.remove_id:
+            return True
+        fetched_ms = next((one.last_fetch_ms for one in quorum.voters if one.node_id == wish.add_id), None)
+        if fetched_ms is None:  # the leader itself
+            return True
+        if self._fetched_ms is None:
+            self._fetched_ms = fetched_ms
+        return fetched_ms != self._fetched_ms
 
     def perform(self, plan: VoterPlan) -> None:
         """Every step. Raises ApiError when one is refused, Failure when time is up."""

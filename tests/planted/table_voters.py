@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 SCRIPTS = "tests/raft"
 UNIT = "tests/unit/raft/test_voters.py"
+SEEDS, LATER_SEEDS = "sim 4000..4020", "sim 4050..4060"
 HISTORIES = "tests/properties/test_voter_histories.py::test_long_history"
 
 VOTER_BUGS = (
@@ -16,7 +17,7 @@ VOTER_BUGS = (
         file="raft/protocol/voter_changes.py",
         old="if role.view.change is not None or (newest is not None and newest >= state.log.high_watermark):",
         new="if False:",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, SEEDS),
     ),
     Bug(
         name="change-before-the-own-epoch-commits",
@@ -43,7 +44,7 @@ VOTER_BUGS = (
         file="raft/protocol/voter_changes.py",
         old="return state.is_observer and newest is not None and newest < state.log.high_watermark",
         new="return state.is_observer and newest is not None",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, SEEDS),
     ),
     Bug(
         name="removed-leader-stays",
@@ -52,7 +53,7 @@ VOTER_BUGS = (
         file="raft/protocol/voter_changes.py",
         old="return 0 if answered or _is_removed(state) else None",
         new="return 0 if answered and not state.is_observer else None",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, SEEDS),
     ),
     Bug(
         name="truncation-keeps-the-voters",
@@ -61,7 +62,7 @@ VOTER_BUGS = (
         file="raft/protocol/membership.py",
         old="    state.voter_history.truncate(end_offset)",
         new="    pass",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, LATER_SEEDS),
     ),
     Bug(
         name="voters-count-when-committed",
@@ -70,7 +71,7 @@ VOTER_BUGS = (
         file="raft/voters/history.py",
         old="return self._sets[-1][1] if self._sets else self._configured",
         new="return self._sets[-2][1] if len(self._sets) > 1 else self._configured",
-        caught_by=(SCRIPTS, UNIT),
+        caught_by=(SCRIPTS, UNIT, SEEDS),
     ),
     Bug(
         name="new-voter-is-not-woken",
@@ -97,7 +98,7 @@ VOTER_BUGS = (
         file="raft/protocol/election.py",
         old="    by_log = state.kraft_version >= 1 or request.kraft_version >= 1",
         new="    by_log = False",
-        caught_by=(HISTORIES,),
+        caught_by=(HISTORIES, SEEDS),
     ),
     Bug(
         name="lagging-observer-is-added",
@@ -124,7 +125,7 @@ VOTER_BUGS = (
         file="raft/protocol/transitions.py",
         old="    if state.voter_history.newest_offset == CONFIGURED:",
         new="    if False:",
-        caught_by=(SCRIPTS,),
+        caught_by=(SCRIPTS, SEEDS),
     ),
     Bug(
         name="snapshot-forgets-the-voters",

@@ -178,6 +178,35 @@ def test_an_emptied_directory_is_replaced_old_first(leader: Leader) -> None:
     assert len(leader.asked) == 3
 
 
+def test_a_voter_that_has_just_died_still_looks_alive(leader: Leader) -> None:
+    """The leader notices it a while later; then the command goes on instead of having nothing to do."""
+    looks_alive = replace(replica(3), last_fetch_ms=1_000)
+    leader.quorum = quorum_of(replica(1), replica(2), looks_alive)
+
+    def notice() -> None:
+        if leader.described == 3:
+            gone = replace(looks_alive, is_alive=False)
+            leader.quorum = quorum_of(replica(1), replica(2), gone, observers=(replica(3, 33),))
+
+    leader.on_describe = notice
+    run("replace-voter", 3)
+    assert leader.asked == ["validate 3", "remove 3", "add 3"]
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_voter_that_fetches_again_lives(leader: Leader, fetches: bool) -> None:
+    """That is certain at its next fetch; one that never fetches again is looked at for the patience only."""
+
+    def fetch() -> None:
+        at_ms = 1_000 + leader.described * fetches
+        leader.quorum = quorum_of(replica(1), replica(2), replace(replica(3), last_fetch_ms=at_ms))
+
+    leader.on_describe = fetch
+    result = run("replace-voter", 3)
+    assert "nothing to do" in result.stdout and result.exit_code == 0
+    assert (leader.described <= 3) == fetches
+
+
 def test_another_id_comes_before_the_old_one_goes(leader: Leader) -> None:
     leader.quorum = quorum_of(replica(1), replica(2), replica(3, alive=False), observers=(replica(4),))
     run("replace-voter", 3, "--with", 4)

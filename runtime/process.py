@@ -16,9 +16,6 @@ from typing import Any
 import uvloop
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
-from metaquorum.metadata.image import BROKER_RESOURCE
-from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
-from metaquorum.metadata.settings.effects import notes_on
 from metaquorum.raft.events import ShutdownRequested
 from metaquorum.runtime.config.access.closed import check_closed
 from metaquorum.runtime.config.load import load_config
@@ -56,9 +53,6 @@ def run_process(
         if config.passed_over:
             names = ", ".join(config.passed_over)
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)
-        note = notes_on(BROKER_RESOURCE, config.set_in_file(BROKER_SYNONYMS).items())
-        if note is not None:
-            _log.warning("%s: %s", config.path, note)
         # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
         # Collections of the oldest generation walk the whole image: let them be rare.

@@ -26,6 +26,7 @@ class ReplicaConfig:
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     replica_request_timeout_ms: int = 30_000
     log_retention_check_interval_ms: int = 300_000
+    log_cleaner_backoff_ms: int = 15_000
     log_dir_assignment_timeout_ms: int = 30_000
     controller_request_timeout_ms: int = 1_000
     fetch_max_bytes: int = 55 * 1024 * 1024

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
@@ -83,7 +84,7 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLogTrimmed:
-    """Retention or an operator moved the log's start up."""
+    """Retention, a cleaner or an operator made the log smaller; its start may have moved up."""
 
     directory_id: bytes
     key: PartitionKey
@@ -170,6 +171,7 @@ class LogSettings:
     """False: `cleanup.policy` is compact alone, and retention removes nothing."""
     compacts: bool = False
     """`cleanup.policy` has compact."""
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +240,18 @@ class EnforceRetention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompactPartition:
+    """Compact the log, if it is dirty enough and when its turn comes, below `below_offset` (the last stable
+    offset). A pass over it may bring a `ReplicaLogTrimmed`, with another size and the same start."""
+
+    directory_id: bytes
+    key: PartitionKey
+    incarnation: int
+    below_offset: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrimTo:
     """A follower's log starts where its leader's starts; segments wholly below go: `ReplicaLogTrimmed`."""
 
@@ -296,6 +310,7 @@ DiskWork = (
     | RemoveReplica
     | ChangeLogSettings
     | EnforceRetention
+    | CompactPartition
     | TrimTo
     | ReadPartition
     | FindOffset

@@ -50,7 +50,7 @@ from metaquorum.broker.replica.requests.describe import replica_status
 from metaquorum.broker.replica.requests.handler import RequestHandler
 from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.status import LocalReplicaStatus
-from metaquorum.broker.replica.upkeep import Checkpoints, Round, retention_of
+from metaquorum.broker.replica.upkeep import Checkpoints, compact, retain, rounds
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.raft.effects import Warn
@@ -124,10 +124,7 @@ class ReplicaManager:
             config.broker_id, assignments, self._isr, self._producer_ids, next_correlation_id, out
         )
         self._checkpoints = Checkpoints(config, now_ms, out)
-        self._rounds = (
-            Round(max(1, config.replica_lag_time_max_ms // 2), now_ms, self._look_at_isr),
-            Round(config.log_retention_check_interval_ms, now_ms, self._clean),
-        )
+        self._rounds = rounds(config, now_ms, self._look_at_isr, self._clean, self._compact)
 
     # ---- directories -----------------------------------------------------------------------------
 
@@ -372,8 +369,10 @@ class ReplicaManager:
             self._isr.note(partition.key)
 
     def _clean(self, partition: Partition) -> None:
-        partition.expire_producers(self._wall_ms)
-        self._out.append(retention_of(partition, self._wall_ms))
+        retain(partition, self._wall_ms, self._out)
+
+    def _compact(self, partition: Partition) -> None:
+        compact(partition, self._wall_ms, self._out)
 
     def _stirred(self, key: PartitionKey) -> None:
         self._fetches.stir(key)

@@ -18,6 +18,7 @@ from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT, NOTHING, top
 from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 from metaquorum.storage.batches.format import Compression
+from metaquorum.storage.cleaner.plan import CleanerSettings
 
 MAX_LONG = 2**63 - 1
 LOG_APPEND_TIME = "LogAppendTime"
@@ -64,6 +65,8 @@ def topic_settings(
     difference = number("message.timestamp.difference.max.ms")
     policy = read("cleanup.policy")
     policies = policy if isinstance(policy, tuple) else ()
+    compacts = "compact" in policies
+    max_lag_ms = number("max.compaction.lag.ms")
     return TopicSettings(
         min_insync_replicas=number("min.insync.replicas"),
         max_message_bytes=number("max.message.bytes"),
@@ -74,12 +77,19 @@ def topic_settings(
         holds_back_high_watermark=image.features.level(ELR_VERSION) >= 1,
         log=LogSettings(
             segment_bytes=number("segment.bytes"),
-            segment_ms=number("segment.ms"),
+            # A segment that is written to is not compacted, so it must not get too old (KIP-354).
+            segment_ms=min(number("segment.ms"), max_lag_ms if compacts else MAX_LONG),
             retention_bytes=number("retention.bytes"),
             retention_ms=number("retention.ms"),
             file_delete_delay_ms=number("file.delete.delay.ms"),
             deletes="delete" in policies,
-            compacts="compact" in policies,
+            compacts=compacts,
+            cleaner=CleanerSettings(
+                min_dirty_ratio=_float(read("min.cleanable.dirty.ratio")),
+                min_lag_ms=number("min.compaction.lag.ms"),
+                max_lag_ms=max_lag_ms,
+                delete_retention_ms=number("delete.retention.ms"),
+            ),
         ),
     )
 
@@ -121,6 +131,12 @@ class SettingsOfTopics:
             if topic is not None
             for index in range(image.topics.partition_count_of(topic.topic_id))
         ]
+
+
+def _float(value: object) -> float:
+    if not isinstance(value, float | int):
+        raise TypeError(f"{value!r} is not a number: the table of topic keys and this module differ")
+    return float(value)
 
 
 def _int(value: object) -> int:

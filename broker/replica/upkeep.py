@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, EnforceRetention
+from metaquorum.broker.replica.disk_work import CheckpointHighWatermarks, CompactPartition, EnforceRetention
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copy
@@ -42,6 +42,20 @@ class Round:
             if partition is not None:
                 self._work(partition)
         self.due_ms = now_ms + (SLICE_PAUSE_MS if self._left else self._interval_ms)
+
+
+Work = Callable[[Partition], None]
+
+
+def rounds(
+    config: ReplicaConfig, now_ms: int, look_at_isr: Work, clean: Work, compact: Work
+) -> tuple[Round, ...]:
+    """What is done to every partition, each as often as the broker's configuration says."""
+    return (
+        Round(max(1, config.replica_lag_time_max_ms // 2), now_ms, look_at_isr),
+        Round(config.log_retention_check_interval_ms, now_ms, clean),
+        Round(config.log_cleaner_backoff_ms, now_ms, compact),
+    )
 
 
 class Checkpoints:
@@ -81,11 +95,30 @@ def _high_watermark(copy: Copy) -> int:
     return 0 if copy.log is None else copy.log.high_watermark
 
 
-def retention_of(partition: Partition, wall_ms: int) -> EnforceRetention:
-    return EnforceRetention(
-        directory_id=partition.directory_id,
-        key=partition.key,
-        incarnation=partition.incarnation,
-        below_offset=partition.high_watermark,
-        wall_ms=wall_ms,
+def retain(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
+    """Producers are forgotten, and its directory removes old segments."""
+    partition.expire_producers(wall_ms)
+    out.append(
+        EnforceRetention(
+            directory_id=partition.directory_id,
+            key=partition.key,
+            incarnation=partition.incarnation,
+            below_offset=partition.high_watermark,
+            wall_ms=wall_ms,
+        )
+    )
+
+
+def compact(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
+    """Where the topic is compacted, its directory may do so now."""
+    if not partition.settings.log.compacts:
+        return
+    out.append(
+        CompactPartition(
+            directory_id=partition.directory_id,
+            key=partition.key,
+            incarnation=partition.incarnation,
+            below_offset=partition.last_stable_offset,
+            wall_ms=wall_ms,
+        )
     )

@@ -18,11 +18,15 @@ CARRIED_OUT = frozenset(
         *("max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "cleanup.policy"),
         *("message.timestamp.type", "message.timestamp.difference.max.ms"),
         *("message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "compression.type"),
+        *(
+            "min.cleanable.dirty.ratio",
+            "min.compaction.lag.ms",
+            "max.compaction.lag.ms",
+            "delete.retention.ms",
+        ),
     }
 )
 _NOTHING = "this is stored but has no effect yet"
-_KEPT = "compaction is not supported yet, and nothing is deleted: the log grows"
-_REMOVED = "compaction is not supported yet: old segments are deleted"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:
@@ -54,7 +58,4 @@ def _note(key: ConfigKey, value: str) -> str | None:
         return None
     if wanted == usual:
         return None
-    if key.name == "cleanup.policy":
-        parts = wanted if isinstance(wanted, tuple) else ()
-        return None if "compact" not in parts else _REMOVED if "delete" in parts else _KEPT
     return None if key.name in CARRIED_OUT else _NOTHING

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from metaquorum.runtime.config.foreign import ALIASES
-from metaquorum.runtime.config.key import MAX_INT, MAX_LONG, Key
+from metaquorum.runtime.config.key import MAX_DOUBLE, MAX_INT, MAX_LONG, Key
 from metaquorum.runtime.config.keys import GROUPS
 
 _HEAD = """# Configuration
@@ -76,6 +76,8 @@ def _allowed(key: Key) -> str:
             return (
                 "" if set(key.choices) == {"true", "false"} else ", ".join(f"`{one}`" for one in key.choices)
             )
+        case "double":
+            return "" if key.most == MAX_DOUBLE else f"from {key.minimum} to {key.most:g}"
         case "list" | "text":
             return ""
 

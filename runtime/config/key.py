@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
 from metaquorum.runtime.errors import ConfigError
 
-Kind = Literal["int", "text", "list", "choice"]
-Value = int | str | tuple[str, ...] | None
+Kind = Literal["int", "double", "text", "list", "choice"]
+Value = int | float | str | tuple[str, ...] | None
 
 CONTROLLER = "controller"
 BROKER = "broker"
 BOTH = (CONTROLLER, BROKER)
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
+MAX_DOUBLE = sys.float_info.max
 MIB = 1024 * 1024
 
 
@@ -22,7 +25,8 @@ MIB = 1024 * 1024
 class Key:
     """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
 
-    `own`: Kafka has no such key. `also`: numbers outside the range that are taken, too.
+    `own`: Kafka has no such key. `also`: numbers outside the range that are taken, too. `most`: of a
+    fraction.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Key:
     required: bool = False
     own: bool = False
     also: tuple[int, ...] = ()
+    most: float = MAX_DOUBLE
 
     def parse(self, raw: str) -> Value:
         """The value of `raw`; raises ConfigError saying what is allowed."""
@@ -44,6 +49,8 @@ class Key:
         match self.kind:
             case "int":
                 return self._parse_int(raw)
+            case "double":
+                return self._parse_double(raw)
             case "list":
                 return tuple(part.strip() for part in raw.split(",") if part.strip())
             case "choice":
@@ -53,6 +60,19 @@ class Key:
                 raise ConfigError(f"{self.name}={raw} is not valid: choose one of {', '.join(self.choices)}")
             case "text":
                 return raw
+
+    def _parse_double(self, raw: str) -> float:
+        """A fraction, or a number as Kafka writes large ones (1.0E7)."""
+        try:
+            number = float(raw)
+        except ValueError:
+            number = math.nan
+        if not self.minimum <= number <= self.most:
+            most = "" if self.most == MAX_DOUBLE else f" and at most {self.most:g}"
+            raise ConfigError(
+                f"{self.name}={raw} is not valid: give a number of at least {self.minimum}{most}"
+            )
+        return number
 
     def _parse_int(self, raw: str) -> int:
         unit = f" {self.unit}" if self.unit else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.runtime.config.key import BROKER, MAX_INT, MAX_LONG, MIB, Key, bytes_key, ms_key
+from metaquorum.runtime.config.key import BROKER, MAX_DOUBLE, MAX_INT, MAX_LONG, MIB, Key, bytes_key, ms_key
 
 _REPLICA = ReplicaConfig(broker_id=0)
 _ms = partial(ms_key, roles=(BROKER,))
@@ -85,6 +85,45 @@ DATA = (
         "log.retention.check.interval.ms",
         _REPLICA.log_retention_check_interval_ms,
         "How often old segments are searched for.",
+    ),
+    Key(
+        "log.cleaner.enable",
+        "choice",
+        "true",
+        "Whether logs with `cleanup.policy=compact` are compacted.",
+        roles=(BROKER,),
+        choices=("false", "true"),
+    ),
+    Key(
+        "log.cleaner.threads",
+        "int",
+        1,
+        "Threads that compact logs, for all log directories together.",
+        minimum=0,
+        maximum=64,
+        roles=(BROKER,),
+    ),
+    _bytes(
+        "log.cleaner.dedupe.buffer.size",
+        128 * MIB,
+        "Memory for the keys of dirty segments, for all cleaner threads together. When a thread's share is "
+        "full, it cleans up to there.",
+        minimum=MIB,
+        maximum=MAX_LONG,
+    ),
+    Key(
+        "log.cleaner.io.max.bytes.per.second",
+        "double",
+        MAX_DOUBLE,
+        "The most that all cleaner threads together read and write.",
+        minimum=1,
+        roles=(BROKER,),
+    ),
+    _ms(
+        "log.cleaner.backoff.ms",
+        _REPLICA.log_cleaner_backoff_ms,
+        "How often logs that are dirty enough are searched for.",
+        minimum=0,
     ),
     _ms(
         "log.dir.failure.timeout.ms",

@@ -32,6 +32,11 @@ def _bound(name: str, topic_key: str, direction: str) -> Key:
     return _number(name, topic_key, text, unit="ms", default=MAX_LONG, minimum=0)
 
 
+def _time(name: str, topic_key: str, text: str) -> Key:
+    default = int(TOPIC_KEYS[topic_key].default or 0)
+    return _number(name, topic_key, text, unit="ms", default=default, minimum=0)
+
+
 TOPICS = (
     _number(
         "message.max.bytes",
@@ -100,10 +105,36 @@ TOPICS = (
         "log.cleanup.policy",
         "choice",
         "delete",
-        "`delete`: old segments are deleted. Compaction is not supported: with `compact` alone nothing is "
-        "deleted.",
+        "`delete`: old segments are deleted; `compact`: of each key the last record stays.",
         roles=(BROKER,),
         choices=("delete", "compact", "compact,delete", "delete,compact"),
+    ),
+    Key(
+        "compression.type",
+        "choice",
+        "producer",
+        "The codec in which batches are stored; `producer`: as they were sent.",
+        roles=(BROKER,),
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    Key(
+        "log.cleaner.min.cleanable.ratio",
+        "double",
+        0.5,
+        "A log is compacted when more than this share of its bytes has never been.",
+        most=1.0,
+        roles=(BROKER,),
+    ),
+    _time("log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms", "Records younger than this stay."),
+    _time(
+        "log.cleaner.max.compaction.lag.ms",
+        "max.compaction.lag.ms",
+        "A log with dirty records older than this is compacted, whatever its share; 1 or more.",
+    ),
+    _time(
+        "log.cleaner.delete.retention.ms",
+        "delete.retention.ms",
+        "How long tombstones and transaction markers stay after a log is compacted.",
     ),
     _number(
         "log.segment.delete.delay.ms",

@@ -71,6 +71,10 @@ class NodeConfig:
         """The value of an integer key."""
         return cast(int, self.values[name])
 
+    def real(self, name: str) -> float:
+        """The value of a key that may have a fraction."""
+        return cast(float, self.values[name])
+
     def bound(self, name: str) -> int | None:
         """The value of an integer key of which -1 says that there is no bound: None."""
         return unbounded(self.values[name])
@@ -253,6 +257,7 @@ class NodeConfig:
             ),
             replica_request_timeout_ms=self.number("replica.socket.timeout.ms"),
             log_retention_check_interval_ms=self.number("log.retention.check.interval.ms"),
+            log_cleaner_backoff_ms=max(1, self.number("log.cleaner.backoff.ms")),
             log_dir_assignment_timeout_ms=self.number("log.dir.failure.timeout.ms"),
             controller_request_timeout_ms=self.number("controller.request.timeout.ms"),
             fetch_max_bytes=self.number("fetch.max.bytes"),

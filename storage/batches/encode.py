@@ -104,14 +104,15 @@ def plain_header(base_offset: int, leader_epoch: int, timestamp_ms: int, records
     )
 
 
-def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
+def seal_batch(header: BatchHeader, payload: bytes, *, limit: int = MAX_BATCH_BYTES) -> bytes:
     """`header` and `payload` as one batch, its length and CRC computed again.
 
-    Also how a compressed batch is copied with another base offset or epoch. Raises BatchError over 8 MiB.
+    Also how a compressed batch is copied with another base offset or epoch. Raises BatchError over `limit`
+    bytes.
     """
     size = HEADER_BYTES + len(payload)
-    if size > MAX_BATCH_BYTES:
-        raise BatchError(f"a batch of {size} bytes exceeds the limit of {MAX_BATCH_BYTES}; split the request")
+    if size > limit:
+        raise BatchError(f"a batch of {size} bytes exceeds the limit of {limit}; split the request")
     covered = _AFTER_CRC.pack(*header[5:])
     crc = crc32c(payload, crc32c(covered))
     prefix = _PREFIX.pack(

@@ -30,6 +30,8 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+# The base timestamp is the time from which on a cleaner drops the batch's tombstones or marker (KIP-534).
+DELETE_HORIZON = 0x40
 
 
 class Compression(IntEnum):

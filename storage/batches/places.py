@@ -6,6 +6,7 @@ many records the fields are found in numpy, with few one by one. Knows no header
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,6 +139,25 @@ def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
         _, after = _varint(payload, before)
         record = payload[body:before] + encode_varint(index) + payload[after : starts[index + 1]]
         parts += (encode_varint(len(record)), record)
+    return b"".join(parts)
+
+
+def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_deltas: Sequence[int]) -> bytes:
+    """These records alone, with these time deltas."""
+    parts: list[bytes] = []
+    starts, old = places.starts, places.time_deltas
+    for at, time in zip(chosen, time_deltas, strict=True):
+        start = starts[at]
+        _, body = _varint(payload, start)
+        after = body + 1 + len(encode_varint(old[at]))
+        new = encode_varint(time)
+        end = starts[at + 1]
+        parts += (
+            encode_varint(1 + len(new) + end - after),
+            payload[body : body + 1],
+            new,
+            payload[after:end],
+        )
     return b"".join(parts)
 
 

@@ -14,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from metaquorum.storage.batches.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, hop_headers, parse_header
+from metaquorum.storage.batches.format import DELETE_HORIZON
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.walk import Hop, walk_batches
 from metaquorum.storage.disk.interface import Disk, DiskFile, join
@@ -82,9 +83,12 @@ class Segment:
 
     @property
     def first_timestamp_ms(self) -> int | None:
-        """Base timestamp of the first batch, None for an empty segment."""
+        """Base timestamp of the first batch (its newest one where a cleaner wrote a delete horizon there),
+        None for an empty segment."""
         if self._first_timestamp_ms is None and self.size >= HEADER_BYTES:
-            self._first_timestamp_ms = parse_header(self.file.read_at(0, HEADER_BYTES)).base_timestamp_ms
+            first = parse_header(self.file.read_at(0, HEADER_BYTES))
+            has_horizon = first.attributes & DELETE_HORIZON
+            self._first_timestamp_ms = first.max_timestamp_ms if has_horizon else first.base_timestamp_ms
         return self._first_timestamp_ms
 
     def append(self, data: bytes, hops: list[Hop]) -> None:

@@ -58,9 +58,11 @@ class TimedSegment(Segment):
         *,
         index_interval_bytes: int,
         new: bool = False,
+        suffix: str = "",
     ) -> None:
-        """`new`: the file is made; else FileMissingError is raised where there is none."""
-        path = join(directory, segment_name(base_offset))
+        """`new`: the file is made; else FileMissingError is raised where there is none. `suffix`: behind its
+        name, while it is none of the log's."""
+        path = join(directory, segment_name(base_offset)) + suffix
         self.pooled: PooledFile = pool.file(path, size=0 if new else None)
         if new:
             pool.enter(self.pooled)
@@ -268,6 +270,12 @@ class TimedSegment(Segment):
             return False
         newest = self.newest_timestamp_ms()
         return newest >= 0 and wall_ms - newest > retention_ms
+
+    def first_batch_ms(self) -> int:
+        """The newest timestamp of its first batch; -1: there is none."""
+        if self.size < HEADER_BYTES:
+            return NO_TIMESTAMP
+        return parse_header(self.file.read_at(0, HEADER_BYTES)).max_timestamp_ms
 
     def offset_before(self, timestamp_ms: int) -> int:
         """An offset of this segment that is a batch's first: every batch before it is older than

@@ -46,6 +46,7 @@ from metaquorum.storage.partition.log_producers import LogProducers
 from metaquorum.storage.partition.pooled_log import PooledLog
 from metaquorum.storage.partition.producer_snapshot import parse_snapshot_name
 from metaquorum.storage.partition.producers import ProducerTable
+from metaquorum.storage.partition.swap import finish_swaps
 from metaquorum.storage.types import LogPosition
 
 INDEX_INTERVAL_BYTES = 64 * 1024
@@ -88,7 +89,8 @@ class PartitionLog(PooledLog):
         """
         log = PartitionLog(disk, directory, config, pool, file_system)
         try:
-            log._load(disk.list_directory(directory) if names is None else names, on_warning, verify)
+            names = disk.list_directory(directory) if names is None else names
+            log._load(finish_swaps(disk, directory, names), on_warning, verify)
         except BaseException:
             log.close()
             raise

@@ -74,6 +74,11 @@ class PooledLog(SegmentedLog):
         )
 
     @property
+    def last_segment(self) -> int:
+        """Where the segment begins that is appended to."""
+        return self._segments[-1].base_offset
+
+    @property
     def log_start_offset(self) -> int:
         """Where the log starts for its readers: records below were deleted, if not yet their segment."""
         return max(self.start_offset, self._visible_from)

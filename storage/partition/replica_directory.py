@@ -18,6 +18,7 @@ from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
 
 HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 """Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
 it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
@@ -96,6 +97,17 @@ def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
     """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
     advice = "records that were deleted but still in their segments are visible again: delete them again"
     return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
+
+
+def store_cleaned_offsets(disk: Disk, directory: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    """By (topic, partition): up to where logs were compacted. Durable on return; raises DiskError."""
+    write_atomically(disk, join(directory, CLEANER_OFFSET_FILE), encode_offsets(offsets))
+
+
+def load_cleaned_offsets(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
+    """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
+    advice = "no action is needed: compacted logs are compacted from their start on"
+    return _load_offsets(disk, join(directory, CLEANER_OFFSET_FILE), advice)
 
 
 def _load_offsets(disk: Disk, path: str, advice: str) -> dict[tuple[str, int], int]:

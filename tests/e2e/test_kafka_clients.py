@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import kafka
 import kafka.admin
 import pytest
 
+from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-clients")]
@@ -30,6 +32,8 @@ class KafkaCluster:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.ports = {node.node_id: node.kafka_port for node in cluster.brokers}
+        for node in cluster.brokers:
+            node.set_properties({"log.cleaner.backoff.ms": "200"})
 
     @property
     def bootstrap(self) -> str:
@@ -151,6 +155,44 @@ def test_offsets_are_found_by_place_and_time(site: KafkaCluster) -> None:
     (found,) = consumer.offsets_for_times([part], timeout=20)
     assert found.offset == 5
     consumer.close()
+
+
+def test_every_replica_of_a_compacted_topic_keeps_the_last_value_of_each_key(site: KafkaCluster) -> None:
+    rules = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    topic = NewTopic(name="compacted", partitions=1, replication_factor=3, configs=tuple(rules.items()))
+    site.cluster.call(lambda client: client.create_topics([topic]))
+    wait_for_leaders(site, "compacted", 1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap, "compression.type": "lz4"})
+    for number in range(400):
+        producer.produce("compacted", random.Random(number).randbytes(500), key=b"key %d" % (number % 7))
+        producer.flush(30) if number % 5 == 4 else None
+    assert producer.flush(30) == 0
+    refused: list[Any] = []
+    producer.produce("compacted", b"no key", on_delivery=lambda error, _: refused.append(error.code()))
+    producer.flush(30)
+    assert refused == [confluent_kafka.KafkaError.INVALID_RECORD]
+    # 200 kB were produced; what is written to last, and the last value of each key, stay.
+    for node in site.cluster.brokers:
+        place = Path(node.log_dirs[0]) / "compacted-0"
+
+        def compacted(place: Path = place) -> bool:
+            return sum(path.stat().st_size for path in place.glob("*.log")) < 50_000
+
+        site.cluster.wait(lambda check=compacted: check() or None, f"{place} is compacted")
+    found = confluent_read_keys(site, "compacted")
+    assert found == {b"key %d" % key: random.Random(393 + (key - 393) % 7).randbytes(500) for key in range(7)}
+
+
+def confluent_read_keys(site: KafkaCluster, topic: str) -> dict[bytes, bytes]:
+    """The last value of every key in partition 0, of a log in which offsets are missing."""
+    config = {"bootstrap.servers": site.bootstrap, "group.id": "none", "enable.partition.eof": True}
+    consumer = confluent_kafka.Consumer(config)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+    found: dict[bytes, bytes] = {}
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found[message.key()] = message.value()
+    consumer.close()
+    return found
 
 
 # ---- kafka-python

@@ -81,7 +81,6 @@ FOR_TESTS_AND_USERS = {
     # what a test has to see of a state that no answer shows
     "buffered_bytes",
     "good_directories",
-    "recovery_point",
     "synced_end",
     "tail_problem",
     # the plain way that the fast one is compared with

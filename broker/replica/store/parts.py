@@ -37,13 +37,14 @@ class StoreOptions:
     """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
     pass. `checkpoint_bytes`: appended since the last checkpoint, from where on one is due.
     `index_bytes_at_stop`: how much an orderly stop reads at most for the index files of segments that have
-    none."""
+    none. `cleaner_key_bytes`: memory for the keys of one pass of the cleaner."""
 
     max_open_files: int = 512
     checkpoint_bytes: int = 256 * 1024 * 1024
     producer_id_expiration_ms: int = 86_400_000
     index_interval_bytes: int = INDEX_INTERVAL_BYTES
     index_bytes_at_stop: int = 1024 * 1024 * 1024
+    cleaner_key_bytes: int = 115 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)

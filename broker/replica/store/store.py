@@ -21,6 +21,7 @@ from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
+    CompactPartition,
     CreateReplica,
     CutPartition,
     DirectoryMeasured,
@@ -46,6 +47,7 @@ from metaquorum.broker.replica.store.changes import (
     rename_away,
     rename_damaged_away,
 )
+from metaquorum.broker.replica.store.cleaner import DirectoryCleaner
 from metaquorum.broker.replica.store.open import open_directory
 from metaquorum.broker.replica.store.parts import (
     ExpectedIdentity,
@@ -80,8 +82,8 @@ class DirectoryStore:
         # Appended to since the last sync was prepared, and changed since the last checkpoint was.
         self._dirty: dict[PartitionKey, StoredReplica] = {}
         self._changed: dict[PartitionKey, StoredReplica] = opened.unpointed
-        self._appended_bytes = 0
-        self._abandoned = False
+        self._appended_bytes, self._abandoned = 0, False
+        self.cleaner = DirectoryCleaner(opened, self._trimmed)
 
     @staticmethod
     def open(  # noqa: PLR0913
@@ -151,6 +153,9 @@ class DirectoryStore:
                 return []
             case EnforceRetention():
                 return self._enforce_retention(work)
+            case CompactPartition():
+                self.cleaner.ask(work)
+                return []
             case TrimTo():
                 return self._trim([work])
             case CheckpointHighWatermarks():
@@ -211,6 +216,7 @@ class DirectoryStore:
         self._dirty.pop(work.key, None)
         self._changed[work.key] = replica
         log = replica.log
+        self.cleaner.lower(replica, work.end_offset)
         if work.start_over:
             log.start_over(work.end_offset)
         else:
@@ -278,9 +284,8 @@ class DirectoryStore:
             size_bytes=replica.size_bytes,
         )
 
-    # --- replicas that come and go
-
     def _create(self, works: list[CreateReplica]) -> list[DataEvent]:
+        self.cleaner.forget((work.topic, work.key[1]) for work in works)
         return [
             ReplicaCreated(directory_id=self.directory_id, key=one.key, incarnation=one.incarnation)
             for one in create_replicas(self._opened, works)
@@ -318,8 +323,8 @@ class DirectoryStore:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Much was appended since the last checkpoint: what is appended has to be verified after a crash."""
-        return self._appended_bytes >= self._options.checkpoint_bytes
+        """Much was appended since the last one (a crash has it verified), or a segment is to be compacted."""
+        return self._appended_bytes >= self._options.checkpoint_bytes or self.cleaner.wants_checkpoint
 
     def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:
         """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
@@ -331,6 +336,7 @@ class DirectoryStore:
         if checkpoint:
             replicas = {**self._changed, **self._dirty, **unindexed}
             self._changed, self._appended_bytes = {}, 0
+            self.cleaner.wants_checkpoint = False
         if not replicas:
             return None
         self._dirty = {}

@@ -29,7 +29,9 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.bunches import Bunches
+from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
 
 WORK_MAX = 200_000
@@ -74,7 +76,15 @@ class _Close:
     done: Callable[[bool], None]
 
 
-_IoItem = DiskWork | _Synced | _Close
+@dataclass(frozen=True, slots=True)
+class _Cleaned:
+    """`error`: what ended the pass."""
+
+    cleaning: Cleaning
+    error: Exception | None
+
+
+_IoItem = DiskWork | _Synced | _Cleaned | _Close
 
 
 class DirectoryThreads:
@@ -88,6 +98,7 @@ class DirectoryThreads:
         report: Callable[[DataEvent], None],
         crash: Callable[[str], None],
         loop: asyncio.AbstractEventLoop,
+        cleaners: CleanerThreads,
     ) -> None:
         self.directory_id = store.directory_id
         self.path = store.path
@@ -97,6 +108,7 @@ class DirectoryThreads:
         self._report = report
         self._crash = crash
         self._loop = loop
+        self._cleaners = cleaners
         self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
         self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
@@ -211,6 +223,9 @@ class DirectoryThreads:
                     self._broken = self._broken or failed
                     if not self._broken:
                         events.append(self._store.sync_completed(sync))
+                case _Cleaned(cleaning=cleaning, error=error):
+                    if not self._broken:
+                        events += self._take_up(cleaning, error)
                 case AbandonDirectory():
                     self._abandon()
                 case _ if not self._broken:
@@ -241,12 +256,25 @@ class DirectoryThreads:
         sync.run()
         self._sync_s += (time.monotonic() - begun_s - self._sync_s) / SYNCS_REMEMBERED
 
+    def _take_up(self, cleaning: Cleaning, error: Exception | None) -> list[DataEvent]:
+        found = self._store.cleaner.take_up(cleaning, error)
+        if self._store.cleaner.is_under_way(cleaning):
+            self._cleaners.submit(cleaning, self._cleaned)
+        return found
+
+    def _cleaned(self, cleaning: Cleaning, error: Exception | None) -> None:
+        """On a cleaner's thread."""
+        self._work.put(_Cleaned(cleaning, error))
+
     def _tick(self) -> None:
         now_s = time.monotonic()
         self._store.tick(int(now_s * 1000))
         if self._ticks % MEASURE_TICKS == 0:
             self._bunches.put([self._store.measure()])
         self._ticks += 1
+        cleaning = self._store.cleaner.next() if self._cleaners.enabled else None
+        if cleaning is not None:
+            self._cleaners.submit(cleaning, self._cleaned)
         due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
         if due and not self._sync_running:
             self._checkpointed_s = now_s

@@ -32,6 +32,8 @@ from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, 
 from metaquorum.storage.uuids import uuid_to_text
 
 LOOK_S = 0.1
+KEY_SHARE = 0.9
+"""Of the cleaner's memory: Kafka's log.cleaner.io.buffer.load.factor."""
 PROGRESS_S = 2.0
 NOT_MOUNTED = "it has no meta.properties: mount its disk, or format it with metaquorum storage format"
 
@@ -166,7 +168,11 @@ async def open_directories(
 
     Raises StartError for a directory that another process has."""
     expected = ExpectedIdentity(cluster_id=own.cluster_id or "", node_id=config.node_id)
-    options = StoreOptions(producer_id_expiration_ms=config.number("producer.id.expiration.ms"))
+    threads = max(1, config.number("log.cleaner.threads"))
+    options = StoreOptions(
+        producer_id_expiration_ms=config.number("producer.id.expiration.ms"),
+        cleaner_key_bytes=int(KEY_SHARE * config.number("log.cleaner.dedupe.buffer.size")) // threads,
+    )
     opened = await asyncio.gather(*(_open(config, expected, options, place) for place in places))
     for directory in opened:
         if directory.found.problem is not None:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from metaquorum.broker.replica import events
 from metaquorum.broker.replica.disk_work import DiskWork
 from metaquorum.broker.replica.events import DataRespond, SendFetch
+from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
 from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches
@@ -64,10 +65,15 @@ class DataPlane:
         self._metadata_watch: DiskWatch | None = None
         hang_s = config.number("log.dir.hang.timeout.ms") / 1000
         self._look_s = min(LOOK_MAX_S, hang_s / LOOKS_PER_TIMEOUT)
+        enabled = config.text("log.cleaner.enable") == "true"
+        self._cleaners = CleanerThreads(
+            config.number("log.cleaner.threads") if enabled else 0,
+            config.real("log.cleaner.io.max.bytes.per.second"),
+        )
         for directory in data.directories:
             if directory.store is not None:
                 threads = DirectoryThreads(
-                    directory.store, directory.watch, driver.post, self._crash, self._loop
+                    directory.store, directory.watch, driver.post, self._crash, self._loop, self._cleaners
                 )
                 self.threads[directory.store.directory_id] = threads
                 self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
@@ -107,6 +113,7 @@ class DataPlane:
     # ---- from start to end
 
     def start(self) -> None:
+        self._cleaners.start()
         for threads in self.threads.values():
             threads.start()
         for probe in self._probes:
@@ -134,6 +141,7 @@ class DataPlane:
             probe.end()
         await self._peers.close()
         await self._questions.close()
+        self._cleaners.stop()
         threads = list(self.threads.values())
         closed = await asyncio.gather(*(thread.close(clean=True) for thread in threads))
         return [each.path for each, good in zip(threads, closed, strict=True) if good]

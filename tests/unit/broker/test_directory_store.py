@@ -540,15 +540,15 @@ def test_within_a_batch_and_where_times_run_backwards(bench: Bench) -> None:
     assert found(bench, key, 41) == (None, -1, -1)
 
 
-def test_of_a_batch_in_a_codec_that_is_not_opened_the_first_offset_is_told(bench: Bench) -> None:
+def test_of_a_batch_in_an_unknown_codec_the_first_offset_is_told(bench: Bench) -> None:
     key = bench.create()
     plain = next(iter_batches(batch(0, time_ms=70, records=3)))
     packed = reencode_batch(plain)
     assert packed == plain.data
-    snappy = encode_batch(
-        base_offset=0, leader_epoch=1, timestamp_ms=70, values=[b"opaque"] * 3, attributes=2
+    unknown = encode_batch(
+        base_offset=0, leader_epoch=1, timestamp_ms=70, values=[b"opaque"] * 3, attributes=7
     )
-    bench.do(AppendPartition, key, batches=walked(snappy), sync=True)
+    bench.do(AppendPartition, key, batches=walked(unknown), sync=True)
     assert found(bench, key, 60) == (0, 70, 1)
 
 

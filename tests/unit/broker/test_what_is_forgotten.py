@@ -116,6 +116,7 @@ def test_waits_grow_with_the_failures_in_a_row(failures: int, longest: int, shor
 
 CONFIG = {
     "log_flush_before_ack": True,
+    "log_cleaner_backoff_ms": 15_000,
     "replica_lag_time_max_ms": 30_000,
     "replica_fetch_max_bytes": 1_048_576,
     "replica_fetch_response_max_bytes": 10_485_760,

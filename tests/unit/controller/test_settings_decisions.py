@@ -117,16 +117,16 @@ def test_what_is_accepted_and_changes_nothing_yet_is_told() -> None:
         (result,) = alter(image or image_of(TOPIC), resource, *ops, **more).response.results
         return result.note
 
-    compacted = "compaction is not supported yet, and nothing is deleted: the log grows"
-    both = "compaction is not supported yet: old segments are deleted"
-    assert note((SET, "cleanup.policy", "compact")) == f"cleanup.policy=compact: {compacted}"
-    assert note((SET, "cleanup.policy", "compact"), validate_only=True) is not None
-    assert note((APPEND, "cleanup.policy", "compact")) == f"cleanup.policy=delete,compact: {both}"
-    image = image_of(TOPIC, config("cleanup.policy", "compact,delete"))
-    assert note((SUBTRACT, "cleanup.policy", "delete"), image=image) == f"cleanup.policy=compact: {compacted}"
-    assert note((DELETE, "cleanup.policy", None), image=image) is None
+    nothing = "this is stored but has no effect yet"
+    throttled = "leader.replication.throttled.replicas"
+    assert note((SET, "flush.ms", "4")) == f"flush.ms=4: {nothing}"
+    assert note((SET, "flush.ms", "4"), validate_only=True) is not None
+    assert note((APPEND, throttled, "0:1")) == f"{throttled}=0:1: {nothing}"
+    image = image_of(TOPIC, config(throttled, "0:1,0:2"))
+    assert note((SUBTRACT, throttled, "0:2"), image=image) == f"{throttled}=0:1: {nothing}"
+    assert note((DELETE, throttled, None), image=image) is None
     assert note((SET, "retention.ms", "5")) is None
-    assert note((SET, "cleanup.policy", "compact"), (SET, "no.such.key", "1")) is None
+    assert note((SET, "flush.ms", "4"), (SET, "no.such.key", "1")) is None
     everybody = ConfigResource(4, "")
     assert note((SET, "log.preallocate", "true"), resource=everybody) == (
         "log.preallocate=true: this is stored but has no effect yet"

@@ -91,7 +91,7 @@ def test_explicit_replica_lists_become_one_atomic_batch() -> None:
 
 def test_configurations_are_in_the_same_batch_between_a_topic_and_its_partitions() -> None:
     """As Kafka orders them; a topic that is given a wrong one is refused and the others are created."""
-    configs = (("retention.ms", "5"), ("cleanup.policy", "compact"))
+    configs = (("retention.ms", "5"), ("flush.ms", "4"))
     wanted = (
         NewTopic(name="a", partitions=1, configs=configs),
         NewTopic(name="b", partitions=1, configs=(("retention.ms", "soon"),)),
@@ -101,7 +101,7 @@ def test_configurations_are_in_the_same_batch_between_a_topic_and_its_partitions
     )
     result, answers = create(cluster(), *wanted)
     assert [answer.note for answer in answers] == [
-        "cleanup.policy=compact: compaction is not supported yet, and nothing is deleted: the log grows",
+        "flush.ms=4: this is stored but has no effect yet",
         *[None] * 4,
     ]
     kinds = [type(record).__name__ for record in result.records]
@@ -120,7 +120,7 @@ def test_configurations_are_in_the_same_batch_between_a_topic_and_its_partitions
         ErrorCode.INVALID_REQUEST,
         ErrorCode.NONE,
     ]
-    assert answers[0].configs == (("cleanup.policy", "compact"), ("retention.ms", "5"))
+    assert answers[0].configs == (("flush.ms", "4"), ("retention.ms", "5"))
     assert answers[4].configs == ()
     checked, (dry,) = create(cluster(), wanted[0], validate_only=True)
     assert checked.records == () and dry.configs == answers[0].configs and dry.topic_id == ZERO_UUID

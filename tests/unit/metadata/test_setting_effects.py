@@ -16,12 +16,8 @@ from tests.unit.metadata.test_snapshot_files import image_of
 @pytest.mark.parametrize(
     ("name", "value", "note"),
     [
-        (
-            "cleanup.policy",
-            "compact",
-            "compaction is not supported yet, and nothing is deleted: the log grows",
-        ),
-        ("cleanup.policy", "compact,delete", "compaction is not supported yet: old segments are deleted"),
+        ("cleanup.policy", "compact", None),
+        ("min.cleanable.dirty.ratio", "0.1", None),
         ("cleanup.policy", "delete", None),
         ("cleanup.policy", "", None),
         ("compression.type", "zstd", None),
@@ -71,10 +67,10 @@ def test_what_is_carried_out_is_what_brokers_read(monkeypatch: pytest.MonkeyPatc
 
 def test_a_description_says_so_whatever_the_source() -> None:
     """Also of a topic that has it from the default of all brokers."""
-    record = ConfigRecord(resource_type=4, resource_name="", name="log.cleanup.policy", value="compact")
+    record = ConfigRecord(resource_type=4, resource_name="", name="log.preallocate", value="true")
     image = image_of(record)
     topic = describe_resource(image, ConfigResource(TOPIC_RESOURCE, "t"), all_keys=True)
     noted = {entry.name: entry.note for entry in topic if entry.note}
-    assert list(noted) == ["cleanup.policy"] and "compaction is not supported yet" in noted["cleanup.policy"]
+    assert list(noted) == ["preallocate"] and "no effect" in noted["preallocate"]
     (shared,) = describe_resource(image, ConfigResource(BROKER_RESOURCE, ""))
-    assert shared.note == noted["cleanup.policy"]
+    assert shared.note == noted["preallocate"]

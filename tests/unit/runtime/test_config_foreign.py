@@ -216,20 +216,6 @@ def test_a_process_names_them_once_at_its_start(tmp_path: Path, capfd: pytest.Ca
     assert len(said) == 1 and said[0].endswith("have no effect: auto.create.topics.enable, num.io.threads")
 
 
-def test_a_default_of_topics_that_does_nothing_is_told_at_the_start(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    async def serve(config: NodeConfig) -> Ending:
-        return Ending(reason="served", failed=False)
-
-    path = with_key(tmp_path, BROKER, "log.cleanup.policy", "compact")
-    assert run_process(str(path), "broker", serve) == 0
-    assert "log.cleanup.policy=compact: compaction is not supported yet" in capfd.readouterr().err
-    path = with_key(tmp_path, BROKER, "log.cleanup.policy", "delete")
-    assert run_process(str(path), "broker", serve) == 0
-    assert "log.cleanup.policy" not in capfd.readouterr().err
-
-
 def test_a_controller_is_not_asked_which_listener_brokers_use(tmp_path: Path) -> None:
     path = with_key(tmp_path, CONTROLLER, "inter.broker.listener.name", "PLAINTEXT")
     assert load_config(path).passed_over == ("inter.broker.listener.name",)

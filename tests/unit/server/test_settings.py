@@ -234,16 +234,17 @@ async def run(site: Site, *arguments: str, typed: str | None = None, code: int =
 
 
 async def test_configs_and_features_on_the_command_line(site: Site) -> None:
-    ops = ("--set", "retention.ms=5", "--append", "cleanup.policy=compact")
+    ops = ("--set", "retention.ms=5", "--append", "leader.replication.throttled.replicas=0:1")
     changed = await run(site, "configs", "alter", "topic", "orders", *ops)
-    note = "compaction is not supported yet: old segments are deleted"
+    note = "this is stored but has no effect yet"
+    throttled = "leader.replication.throttled.replicas"
+    source = f"synonyms={{DYNAMIC_TOPIC_CONFIG:{throttled}=0:1}}"
     assert changed.stdout == "topic orders: changed\n"
-    assert changed.stderr == f"metaquorum: topic orders: note: cleanup.policy=delete,compact: {note}\n"
+    assert changed.stderr == f"metaquorum: topic orders: note: {throttled}=0:1: {note}\n"
     text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
     assert text == [
         "Dynamic configs for topic orders are:",
-        "  cleanup.policy=delete,compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy="
-        f"delete,compact, DEFAULT_CONFIG:log.cleanup.policy=delete}} note={{{note}}}",
+        f"  {throttled}=0:1 sensitive=false {source} note={{{note}}}",
         "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5}",
     ]
     as_json = json.loads((await run(site, "configs", "describe", "topic", "orders", "--json")).stdout)

@@ -1,0 +1,157 @@
+"""Which log of a directory is cleaned next, the pass over it, and how far each log is clean.
+
+Owns `cleaner-offset-checkpoint` (Kafka's text): it never says more than is clean, for it is lowered before a
+log is cut, and raised after the last swap of a pass is durable. One pass at a time; who carries out its
+pieces is the caller's business. Source: Kafka 3.7's LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from metaquorum.broker.replica.disk_work import CompactPartition
+from metaquorum.broker.replica.events import DataEvent
+from metaquorum.broker.replica.store.parts import Opened, StoredReplica
+from metaquorum.broker.replica.store.sync import missing_is_bad
+from metaquorum.metadata.requests.data import PartitionKey
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
+from metaquorum.storage.cleaner.plan import CleaningPlan, first_dirty_offset, plan_cleaning
+from metaquorum.storage.errors import CorruptFileError, CorruptLogError
+from metaquorum.storage.partition.replica_directory import load_cleaned_offsets, store_cleaned_offsets
+
+Name = tuple[str, int]
+"""Topic and partition."""
+
+_log = logging.getLogger(__name__)
+
+
+class DirectoryCleaner:
+    """Of one directory. For the thread that owns its store."""
+
+    def __init__(self, opened: Opened, resized: Callable[[StoredReplica], DataEvent]) -> None:
+        """`resized`: takes note of a log's new size, and what to report."""
+        self.wants_checkpoint = False
+        """Full segments are above a recovery point: a log cannot be cleaned there."""
+        self._opened = opened
+        self._resized = resized
+        self._asked: dict[PartitionKey, CompactPartition] = {}
+        self._uncleanable: set[tuple[PartitionKey, int]] = set()
+        self._current: tuple[StoredReplica, Cleaning] | None = None
+        self._cleaned_to: dict[Name, int] = {}
+        try:
+            self._cleaned_to = load_cleaned_offsets(opened.disk, opened.path)
+        except CorruptFileError as error:
+            opened.on_warning(str(error))
+
+    def ask(self, work: CompactPartition) -> None:
+        """This log may be cleaned now."""
+        self._asked[work.key] = work
+
+    def next(self) -> Cleaning | None:
+        """A pass over the dirtiest log that may be cleaned, unless one is under way. Any thread may carry out
+        its `pieces`; `take_up` after each time. Raises DiskError."""
+        if self._current is not None:
+            return None
+        with missing_is_bad(self._opened.path):
+            return self._next()
+
+    def _next(self) -> Cleaning | None:
+        best: tuple[float, StoredReplica, CleaningPlan, int] | None = None
+        asked, self._asked = self._asked, {}
+        for key, work in asked.items():
+            replica = self._opened.replica(key, work.incarnation)
+            plan = None if replica is None else self._plan(replica, work)
+            if replica is None or plan is None:
+                continue
+            self._asked[key] = work
+            if best is None or plan.dirty_ratio > best[0]:
+                best = (plan.dirty_ratio, replica, plan, work.wall_ms)
+        if best is None:
+            return None
+        _, replica, plan, now_ms = best
+        del self._asked[replica.key]
+        cleaning = Cleaning(
+            replica.log,
+            plan,
+            replica.settings.cleaner,
+            now_ms=now_ms,
+            key_bytes=self._opened.options.cleaner_key_bytes,
+        )
+        self._current = replica, cleaning
+        return cleaning
+
+    def _plan(self, replica: StoredReplica, work: CompactPartition) -> CleaningPlan | None:
+        log = replica.log
+        if not replica.settings.compacts or (replica.key, replica.incarnation) in self._uncleanable:
+            return None
+        self.wants_checkpoint |= log.recovery_point.segment < log.last_segment
+        known = self._cleaned_to.get(_name(replica))
+        open_from = log.producers.open_from
+        try:
+            return plan_cleaning(
+                segment_facts(log),
+                first_dirty=first_dirty_offset(known, log.start_offset, log.end_offset),
+                stable_to=work.below_offset if open_from is None else min(work.below_offset, open_from),
+                settings=replica.settings.cleaner,
+                now_ms=work.wall_ms,
+            )
+        except CorruptLogError as error:
+            self._give_up(replica, error)
+            return None
+
+    def take_up(self, cleaning: Cleaning, error: Exception | None = None) -> list[DataEvent]:
+        """Swaps in what the pass has staged, or notes its end. `error`: what the pieces raised; it is raised
+        again if it makes the directory bad. Raises DiskError."""
+        if self._current is None or self._current[1] is not cleaning:
+            return []
+        replica = self._current[0]
+        try:
+            if error is not None:
+                raise error
+            with missing_is_bad(self._opened.path):
+                return self._advance(replica, cleaning)
+        except CleaningEndedError:
+            self._current = None
+        except CorruptLogError as damage:
+            self._current = None
+            self._give_up(replica, damage)
+        return []
+
+    def _advance(self, replica: StoredReplica, cleaning: Cleaning) -> list[DataEvent]:
+        if cleaning.staged is not None:
+            cleaning.swap()
+        elif cleaning.result is not None:
+            self._current = None
+            if self._opened.replicas.get(replica.key) is not replica:
+                return []
+            self._store({**self._cleaned_to, _name(replica): cleaning.result.cleaned_to})
+            _log.debug("%s: %s", replica.log.directory, cleaning.result)
+        return [self._resized(replica)]
+
+    def is_under_way(self, cleaning: Cleaning) -> bool:
+        """Whether the pass has more to do."""
+        return self._current is not None and self._current[1] is cleaning
+
+    def _give_up(self, replica: StoredReplica, error: CorruptLogError) -> None:
+        self._uncleanable.add((replica.key, replica.incarnation))
+        self._opened.on_warning(f"{error}; until the broker restarts this log is not compacted")
+
+    def lower(self, replica: StoredReplica, end_offset: int) -> None:
+        """The log is about to be cut, or started over, at `end_offset`. Durable on return."""
+        if self._cleaned_to.get(_name(replica), 0) > end_offset:
+            self._store({**self._cleaned_to, _name(replica): end_offset})
+
+    def forget(self, names: Iterable[Name]) -> None:
+        """What bears these names is not what it was. Durable on return."""
+        gone = set(names)
+        self._store({name: at for name, at in self._cleaned_to.items() if name not in gone})
+
+    def _store(self, offsets: dict[Name, int]) -> None:
+        if offsets != self._cleaned_to:
+            store_cleaned_offsets(self._opened.disk, self._opened.path, offsets)
+            self._cleaned_to = offsets
+
+
+def _name(replica: StoredReplica) -> Name:
+    return replica.topic, replica.key[1]

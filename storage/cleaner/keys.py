@@ -1,0 +1,65 @@
+"""The last offset of every key in the dirty part of a log, in bounded memory.
+
+Owns the bound. Keys are compared whole, or by a 256-bit digest where they are long: no two keys are taken for
+one another (Kafka keeps 128-bit digests, `SkimpyOffsetMap`).
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+LONG_KEY_BYTES = 64
+_DIGEST_BYTES = 32
+_ENTRY_BYTES = 176
+"""Of an entry without its key, as measured: the key's object, the offset's, and two thirds full slots."""
+
+
+class KeyOffsets:
+    """`latest`: records up to there are in it; -1: none. `max_bytes` of memory, but at least one batch."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.latest = -1
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._offsets: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def utilization(self) -> float:
+        """How full it is, from 0 to 1 (and above, with one batch that is too large)."""
+        return self._bytes / self._max_bytes
+
+    def has_room(self, keys: list[bytes]) -> bool:
+        """Whether all of these still fit, if they are new. Always where there is nothing yet."""
+        return not self._offsets or self._bytes + _cost(keys) <= self._max_bytes
+
+    def put_all(self, keys: list[bytes], offsets: list[int]) -> None:
+        """Of each of these records, in the order of the log."""
+        before = len(self._offsets)
+        self._offsets.update(zip(keys, offsets, strict=True))
+        if keys:
+            self._bytes += (len(self._offsets) - before) * _cost(keys) // len(keys)
+
+    def is_last(self, keys: list[bytes], offsets: list[int]) -> list[bool]:
+        """Whether no later record of the key is known, for each of these."""
+        find = self._offsets.get
+        return [offset >= find(key, -1) for key, offset in zip(keys, offsets, strict=True)]
+
+
+def _cost(keys: list[bytes]) -> int:
+    return sum(map(len, keys)) + _ENTRY_BYTES * len(keys)
+
+
+def key_names(payload: bytes, starts: list[int], lengths: list[int]) -> list[bytes]:
+    """What stands for the key at each place; a key is never null here."""
+    names = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    if lengths and max(lengths) > LONG_KEY_BYTES:
+        # One byte more than any key that stands for itself.
+        pad = bytes(LONG_KEY_BYTES + 1 - _DIGEST_BYTES)
+        names = [
+            name if len(name) <= LONG_KEY_BYTES else blake2b(name, digest_size=_DIGEST_BYTES).digest() + pad
+            for name in names
+        ]
+    return names

@@ -1,0 +1,103 @@
+"""What a cleaner may clean in one log, how dirty that is, and which segments become one.
+
+Pure, over figures of segments. Source: Kafka 3.7's LogCleanerManager and Cleaner.groupSegmentsBySize.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_OFFSETS = 2**31 - 1
+
+
+class SegmentFacts(NamedTuple):
+    """Of one segment: `end_offset` is where the next one begins. `first_ms` and `newest_ms`: the newest
+    timestamps of the first batch and of all; -1: none."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    first_ms: int
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """What a topic says about its compaction. Times in ms."""
+
+    min_dirty_ratio: float = 0.5
+    min_lag_ms: int = 0
+    max_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningPlan:
+    """The keys of [`first_dirty`, `end`) are looked up; every record below `end` that is older than the last
+    one of its key goes. `dirty_ratio`: the share of bytes below `end` that were never cleaned."""
+
+    first_dirty: int
+    end: int
+    dirty_bytes: int
+    dirty_ratio: float
+    overdue: bool
+
+
+def first_dirty_offset(cleaned_to: int | None, start: int, end: int) -> int:
+    """Where the dirty part of a log begins that spans [start, end), after what the checkpoint says; a
+    checkpoint beyond the log counts for nothing."""
+    return start if cleaned_to is None or not start <= cleaned_to <= end else cleaned_to
+
+
+def plan_cleaning(
+    segments: Sequence[SegmentFacts],
+    *,
+    first_dirty: int,
+    stable_to: int,
+    settings: CleanerSettings,
+    now_ms: int,
+) -> CleaningPlan | None:
+    """What would be cleaned now; None: nothing is due. `segments`: those that nothing is added to any more.
+    `stable_to`: records from there on may still go, or belong to a transaction under way."""
+    end = stable_to
+    dirty = [one for one in segments if one.end_offset > first_dirty]
+    if settings.min_lag_ms > 0:
+        young = (one.base_offset for one in dirty if one.newest_ms > now_ms - settings.min_lag_ms)
+        end = min(end, next(young, end))
+    end = max(first_dirty, end)
+    whole = [one for one in segments if one.end_offset <= end]
+    if not whole or whole[-1].end_offset <= first_dirty:
+        return None
+    total = sum(one.size_bytes for one in whole)
+    dirty_bytes = sum(one.size_bytes for one in whole if one.end_offset > first_dirty)
+    if not dirty_bytes:
+        return None
+    oldest = min((one.first_ms for one in dirty if one.first_ms > 0), default=None)
+    overdue = oldest is not None and oldest < now_ms - settings.max_lag_ms
+    ratio = dirty_bytes / total
+    if not overdue and ratio <= settings.min_dirty_ratio:
+        return None
+    return CleaningPlan(
+        first_dirty=first_dirty,
+        end=whole[-1].end_offset,
+        dirty_bytes=dirty_bytes,
+        dirty_ratio=ratio,
+        overdue=overdue,
+    )
+
+
+def group_segments(segments: Sequence[SegmentFacts], max_bytes: int) -> list[list[SegmentFacts]]:
+    """Those that become one segment each: together they were not larger than a segment may become."""
+    groups: list[list[SegmentFacts]] = []
+    size = 0
+    for one in segments:
+        fits = groups and size + one.size_bytes <= max_bytes
+        if fits and (not one.size_bytes or one.end_offset - 1 - groups[-1][0].base_offset <= MAX_OFFSETS):
+            groups[-1].append(one)
+            size += one.size_bytes
+        else:
+            groups.append([one])
+            size = one.size_bytes
+    return groups

@@ -1,0 +1,63 @@
+"""Which batches of transactions a cleaner may drop: those of aborted ones, and markers with no batch left.
+
+Owns the state of one walk over a log in the order of offsets (Kafka's `CleanedTransactionMetadata`). The
+aborted transactions come from `.txnindex`; those that keep their marker come out, for the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.batches.markers import read_marker
+from metaquorum.storage.partition.aborted import AbortedTransaction
+
+
+class CleanedTransactions:
+    """`retained`: the aborted transactions whose marker was met and stays; taken by `take_retained`."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._aborting: dict[int, AbortedTransaction] = {}
+        self._seen: set[int] = set()
+        self._committing: set[int] = set()
+        self._retained: list[AbortedTransaction] = []
+
+    def take_retained(self) -> list[AbortedTransaction]:
+        """Those since the last call, by the offsets of their markers."""
+        taken, self._retained = self._retained, []
+        return taken
+
+    def is_dropped(self, header: BatchHeader, data: bytes) -> bool:
+        """Whether the batch (`data`: header and records) tells nothing any more: a batch of an aborted
+        transaction, or a marker of which no batch is left. Call it once for each batch."""
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            one = self._waiting.pop()
+            self._aborting.setdefault(one.producer_id, one)
+        if header.is_control:
+            return self._is_marker_dropped(header, data)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._aborting:
+            self._seen.add(header.producer_id)
+            return True
+        self._committing.add(header.producer_id)
+        return False
+
+    def _is_marker_dropped(self, header: BatchHeader, data: bytes) -> bool:
+        if not header.records_count:
+            return True  # emptied before
+        marker = read_marker(header, data)
+        if marker is None:
+            return False
+        producer_id = header.producer_id
+        if marker.committed:
+            found = producer_id in self._committing
+            self._committing.discard(producer_id)
+            return not found
+        aborted = self._aborting.pop(producer_id, None)
+        if aborted is None or producer_id not in self._seen:
+            return True
+        self._seen.discard(producer_id)
+        self._retained.append(aborted)
+        return False

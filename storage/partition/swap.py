@@ -1,0 +1,152 @@
+"""A cleaned segment takes the place of those it was made of, so that a crash leaves the old ones or the new.
+
+Owns the file names and steps of Kafka's LocalLog.replaceSegments and LogLoader: `X.log.cleaned` is being
+written; `X.log.swap` is whole, and the segments that it replaces may go; then it is `X.log`. Each step is
+durable before the next begins. Indexes and `.txnindex` go the same way behind the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from metaquorum.storage.batches.batch import LENGTH_OVERHEAD_BYTES, hop_headers
+from metaquorum.storage.disk.interface import Disk, join, name_of, remove_if_present
+from metaquorum.storage.log.segment import HOP_WINDOW_BYTES, LOG_SUFFIX
+from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, index_name
+from metaquorum.storage.log.timed_segment import TimedSegment
+
+if TYPE_CHECKING:
+    from metaquorum.storage.partition.partition_log import PartitionLog
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+# The log first: without it the others count for nothing.
+_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
+
+
+def begin_cleaned(log: PartitionLog, base_offset: int) -> TimedSegment:
+    """An empty segment `.cleaned`; what an earlier cleaning left of it goes."""
+    forget_cleaned(log, base_offset)
+    interval = log.config.index_interval_bytes
+    return TimedSegment(
+        log._disk,
+        log.directory,
+        base_offset,
+        log.pool,
+        index_interval_bytes=interval,
+        new=True,
+        suffix=CLEANED_SUFFIX,
+    )
+
+
+def forget_cleaned(log: PartitionLog, base_offset: int) -> None:
+    """Removes the files of a segment that is not going to be swapped in."""
+    for suffix in _SUFFIXES:
+        remove_if_present(log._disk, _path(log, base_offset, suffix + CLEANED_SUFFIX))
+
+
+def finish_cleaned(log: PartitionLog, cleaned: TimedSegment, aborted: bytes) -> None:
+    """Everything of it is durable on return: records, indexes, and `aborted`, the content of `.txnindex`."""
+    files = [(f"{path}{CLEANED_SUFFIX}", data) for path, data in cleaned.index_files()]
+    if aborted:
+        files.append((_path(log, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
+    made = []
+    for path, data in files:
+        file = log.pool.file(path, size=0)
+        file.append(data)
+        made.append(file)
+    for each in (cleaned.pooled, *made):
+        each.sync()
+        each.close()
+    log._disk.sync_directory(log.directory)
+
+
+def swap_in(log: PartitionLog, bases: Sequence[int], end_offset: int) -> None:
+    """The cleaned segment takes the places of those that begin at `bases`, which end at `end_offset`.
+    Durable on return. Raises DiskError; the log then takes no more writes."""
+    with log._lookup, log._io:
+        log._shape += 1
+        log._or_failed(lambda: _swap(log, list(bases), end_offset))
+
+
+def _swap(log: PartitionLog, bases: list[int], end_offset: int) -> None:
+    disk, base = log._disk, bases[0]
+    slot = log._slot(base)
+    _rename(log, base, CLEANED_SUFFIX, SWAP_SUFFIX)
+    disk.sync_directory(log.directory)
+    for segment in log._segments[slot : slot + len(bases)]:
+        segment.close()
+        disk.remove(segment.path)
+        for suffix in _SUFFIXES[1:]:
+            remove_if_present(disk, _path(log, segment.base_offset, suffix))
+        log._indexes.missing.discard(segment.base_offset)
+    disk.sync_directory(log.directory)
+    _rename(log, base, SWAP_SUFFIX, "")
+    disk.sync_directory(log.directory)
+    cleaned = log._existing_segment(base)
+    assert isinstance(cleaned, TimedSegment)
+    cleaned.sealed_end = end_offset
+    log._segments[slot : slot + len(bases)] = [cleaned]
+    log._forget_snapshots()
+
+
+def _rename(log: PartitionLog, base: int, before: str, after: str) -> None:
+    for suffix in _SUFFIXES:
+        source = _path(log, base, suffix + before)
+        if suffix == LOG_SUFFIX or log._disk.exists(source):
+            log._disk.rename(source, _path(log, base, suffix + after))
+
+
+def _path(log: PartitionLog, base: int, suffix: str) -> str:
+    return join(log.directory, index_name(base, suffix))
+
+
+def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
+    """Completes or takes back what a crash interrupted, ours or Kafka's; the names that are there now.
+    Durable on return. Raises DiskError."""
+    found = [(match, name) for name in names if (match := _FILE.fullmatch(name)) is not None]
+    cleaned = [int(match[1]) for match, _ in found if match[3] == CLEANED_SUFFIX]
+    swapped = {int(match[1]) for match, _ in found if (match[2], match[3]) == (LOG_SUFFIX, SWAP_SUFFIX)}
+    # Of a swap that was not durable as a whole, as Kafka leaves it of a segment that it began to split.
+    swapped = {base for base in swapped if not cleaned or base < min(cleaned)}
+    ends = {base: _end_of(disk, join(directory, f"{base:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")) for base in swapped}
+    doomed, renamed = [], []
+    for match, name in found:
+        base = int(match[1])
+        if match[3] is None:
+            if any(first <= base < max(end, first + 1) for first, end in ends.items()):
+                doomed.append(name)
+        elif match[3] == SWAP_SUFFIX and base in swapped:
+            renamed.append(name)
+        else:
+            doomed.append(name)
+    if not doomed and not renamed:
+        return names
+    for name in doomed:
+        disk.remove(join(directory, name))
+    disk.sync_directory(directory)
+    # The logs last: while one is not in its place, the next start does all this again.
+    for name in sorted(renamed, key=lambda one: one.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
+        disk.rename(join(directory, name), join(directory, name_of(name).removesuffix(SWAP_SUFFIX)))
+    disk.sync_directory(directory)
+    return disk.list_directory(directory)
+
+
+def _end_of(disk: Disk, path: str) -> int:
+    """The offset after the last batch of a segment; 0: it has none."""
+    file = disk.open_read(path)
+    try:
+        end, position, size = 0, 0, file.size()
+        while position < size:
+            buf = file.read_at(position, min(HOP_WINDOW_BYTES, size - position))
+            hops = hop_headers(buf)
+            if not hops:
+                break
+            last, _, end, _ = hops[-1]
+            position += last + int.from_bytes(buf[last + 8 : last + 12], "big") + LENGTH_OVERHEAD_BYTES
+        return end
+    finally:
+        file.close()

@@ -1,4 +1,4 @@
-"""What consumers put into the bytes that the group protocol carries: their subscriptions.
+"""What consumers put into the bytes that the group protocol carries: subscriptions and assignments.
 
 A message begins with an int16 version. Newer versions only add fields at the end, so that one above the
 highest that is known is read as that one.
@@ -24,6 +24,24 @@ _SUBSCRIPTION = """
   GenerationId int32 2+ ignorable = -1
   RackId string? 3+ ignorable = null
 """
+
+
+_ASSIGNMENT = """
+  AssignedPartitions []TopicPartition
+    Topic string
+    Partitions []int32
+  UserData bytes? = null
+"""
+
+
+def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | None:
+    """The partitions of a consumer's assignment, and its user data (ConsumerProtocolAssignment); None: it is
+    none."""
+    found = _decode("ConsumerProtocolAssignment", _ASSIGNMENT, data)
+    if found is None:
+        return None
+    parts = [(each.topic, index) for each in found.assigned_partitions for index in each.partitions]
+    return parts, found.user_data or b""
 
 
 def subscribed_topics(data: bytes) -> tuple[str, ...] | None:

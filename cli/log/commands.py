@@ -10,6 +10,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -20,6 +21,7 @@ from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import follow as follow_log
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
+from metaquorum.cli.log.input.partition import dump_segment, partition_segments
 from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
 from metaquorum.cli.log.repair import repair
@@ -42,7 +44,7 @@ from metaquorum.metadata.text.dump import payload_json
 from metaquorum.metadata.text.dump_columns import batch_payloads
 from metaquorum.metadata.text.dump_text import payload_texter
 from metaquorum.metadata.text.tree import plain_number
-from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 
@@ -102,9 +104,12 @@ def dump(
     follow: bool,
 ) -> int:
     """Print the records of each PATH: a node's directory, a __cluster_metadata-0 directory, a segment or a
-    checkpoint."""
+    checkpoint; or a topic partition's directory or segment, as kafka-dump-log prints it."""
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
+    segments = {path: partition_segments(path) for path in paths}
+    if any(segments.values()) and (as_json or types or entities or follow):
+        raise click.UsageError("--json, --type, --entity and --follow are for metadata logs")
     selection = SelectedRecords(
         types=frozenset(types),
         entities=entities,
@@ -117,6 +122,9 @@ def dump(
     clusters: dict[str, str] = {}
     for path in paths:
         try:
+            if segments[path]:
+                printer.dump_partition(segments[path])
+                continue
             log = log_source.open_path(path, progress=not follow and not sys.stdout.isatty())
             _tell_clusters(log, clusters)
             printer.dump(log, follow)
@@ -161,6 +169,22 @@ class _Printer:
         self._shown = 0
         self._damaged = False
         self._unknown = 0
+
+    def dump_partition(self, segments: Sequence[Path]) -> None:
+        """Batches that hold anything of what is selected."""
+        asked = self._asked
+
+        def chosen(header: BatchHeader) -> bool:
+            return not (
+                (asked.from_offset is not None and header.last_offset < asked.from_offset)
+                or (asked.to_offset is not None and header.base_offset > asked.to_offset)
+                or (asked.from_ms is not None and header.max_timestamp_ms < asked.from_ms)
+                or (asked.to_ms is not None and header.base_timestamp_ms > asked.to_ms)
+            )
+
+        for segment in segments:
+            self._shown += 1
+            dump_segment(segment, chosen, self.complain)
 
     def dump(self, log: MetadataLog, follow: bool) -> None:
         path = log.path

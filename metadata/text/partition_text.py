@@ -1,0 +1,195 @@
+"""A partition's record batches as text, as kafka-dump-log prints them: with `--deep-iteration
+--print-data-log`, and for the internal topics with its decoders.
+
+Owns the lines of one batch. Touches no file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from metaquorum.storage.batches.batch import RawRecord, RecordBatch, batch_problem, parse_control_key
+from metaquorum.storage.batches.format import BatchHeader, Compression
+from metaquorum.storage.errors import BatchError
+from metaquorum.wire.embedded import assigned_partitions
+from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.messages import GroupMetadataKey, OffsetCommitKey, TransactionLogKey
+from metaquorum.wire.stored import StoredRecord, decode_stored
+
+_DELETE_HORIZON = 0x40
+_MAX_SEQUENCE = 2**31 - 1
+_MARKERS = {0: "ABORT", 1: "COMMIT"}
+_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+_DECODED = ("__consumer_offsets", "__transaction_state")
+_DELETED = "<DELETE>"
+
+
+def batch_lines(topic: str, header: BatchHeader, data: bytes, position: int) -> Iterator[str]:
+    """The batch at `position` of its file, and each of its records. Raises BatchError for records that cannot
+    be read."""
+    yield _batch_line(header, data, position)
+    for record in RecordBatch(header, data, position).records():
+        yield _record_line(topic, header, record)
+
+
+def _batch_line(header: BatchHeader, data: bytes, position: int) -> str:
+    horizon = "OptionalLong.empty"
+    if header.attributes & _DELETE_HORIZON:
+        horizon = f"OptionalLong[{header.base_timestamp_ms}]"
+    codec = Compression(header.compression).name.lower()
+    valid = batch_problem(data, 0, check_count=False) is None
+    fields = {
+        "baseOffset": header.base_offset,
+        "lastOffset": header.last_offset,
+        "count": header.records_count,
+        "baseSequence": header.base_sequence,
+        "lastSequence": _sequence(header, header.last_offset_delta),
+        "producerId": header.producer_id,
+        "producerEpoch": header.producer_epoch,
+        "partitionLeaderEpoch": header.leader_epoch,
+        "isTransactional": _java(header.is_transactional),
+        "isControl": _java(header.is_control),
+        "deleteHorizonMs": horizon,
+        "position": position,
+        _time_name(header): header.max_timestamp_ms,
+        "size": header.size_bytes,
+        "magic": header.magic,
+        "compresscodec": codec,
+        "crc": header.crc,
+        "isvalid": _java(valid),
+    }
+    return " ".join(f"{name}: {value}" for name, value in fields.items())
+
+
+def _record_line(topic: str, header: BatchHeader, record: RawRecord) -> str:
+    names = ",".join(name.decode(errors="replace") for name, _ in record.headers)
+    line = (
+        f"| offset: {record.offset} {_time_name(header)}: {record.timestamp_ms} "
+        f"keySize: {_size(record.key)} valueSize: {_size(record.value)} "
+        f"sequence: {_sequence(header, record.offset - header.base_offset)} headerKeys: [{names}]"
+    )
+    if header.is_control:
+        return line + _control_text(record)
+    key, payload = _decoded(topic, record) if topic in _DECODED else _plain(record)
+    return (
+        line + ("" if key is None else f" key: {key}") + ("" if payload is None else f" payload: {payload}")
+    )
+
+
+def _control_text(record: RawRecord) -> str:
+    kind = parse_control_key(record.key)[1]
+    if kind not in _MARKERS:
+        return f" controlType: UNKNOWN({kind})"
+    if record.value is None or len(record.value) < 6:
+        raise BatchError(f"the marker at offset {record.offset} has no coordinator epoch")
+    return f" endTxnMarker: {_MARKERS[kind]} coordinatorEpoch: {int.from_bytes(record.value[2:6], 'big')}"
+
+
+def _plain(record: RawRecord) -> tuple[str | None, str | None]:
+    return _text(record.key), _text(record.value)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+def _decoded(topic: str, record: RawRecord) -> tuple[str | None, str | None]:
+    """What a record of an internal topic says; what cannot be decoded is shown as it is."""
+    if record.key is None:
+        return _plain(record)
+    try:
+        stored = decode_stored(topic, record.key, record.value)
+    except DecodeError as error:
+        return _plain(record)[0], f"<{error}>"
+    if stored is None:
+        return f"unknown::version={int.from_bytes(record.key[:2], 'big', signed=True)}", None
+    return _key_text(stored.key), _DELETED if stored.value is None else _value_text(stored)
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, OffsetCommitKey):
+        return f"offset_commit::group={key.group},partition={key.topic}-{key.partition}"
+    if isinstance(key, GroupMetadataKey):
+        return f"group_metadata::group={key.group}"
+    if isinstance(key, TransactionLogKey):
+        return f"transaction_metadata::transactionalId={key.transactional_id}"
+    fields = ",".join(
+        f"{name}={getattr(key, name)}" for name in key.__struct_fields__ if name != "unknown_tags"
+    )
+    return f"{type(key).__name__.removesuffix('Key')}::{fields}"
+
+
+def _value_text(stored: StoredRecord) -> str:
+    value = stored.value
+    if isinstance(stored.key, OffsetCommitKey):
+        metadata = f",metadata={value.metadata}" if value.metadata else ""
+        expires = f",expireTimestamp={value.expire_timestamp}" if value.expire_timestamp >= 0 else ""
+        return f"offset={value.offset}{metadata}{expires}"
+    if isinstance(stored.key, GroupMetadataKey):
+        return _group_text(value)
+    if isinstance(stored.key, TransactionLogKey):
+        status = value.transaction_status
+        parts = [
+            f"{topic.topic}-{index}"
+            for topic in value.transaction_partitions or ()
+            for index in topic.partition_ids
+        ]
+        return (
+            f"producerId:{value.producer_id},producerEpoch:{value.producer_epoch},"
+            f"state={_STATES[status] if 0 <= status < len(_STATES) else status},"
+            f"partitions=[{','.join(parts)}],"
+            f"txnLastUpdateTimestamp={value.transaction_last_update_timestamp_ms},"
+            f"txnTimeoutMs={value.transaction_timeout_ms}"
+        )
+    return str(value)
+
+
+def _group_text(value: Any) -> str:
+    shares = []
+    for member in value.members:
+        found = assigned_partitions(member.assignment) if value.protocol_type == "consumer" else None
+        if found is None:
+            share = member.assignment.hex().upper().lstrip("0")
+        else:
+            partitions, user_data = found
+            share = f"[{', '.join(f'{topic}-{index}' for topic, index in partitions)}]"
+            if user_data:
+                share += f":{user_data.hex().upper().lstrip('0')}"
+        shares.append(f"{member.member_id}={share}")
+    fields = {
+        "protocolType": value.protocol_type,
+        "protocol": value.protocol,
+        "generationId": value.generation,
+        "assignment": "{" + ",".join(shares) + "}",
+    }
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+
+def _time_name(header: BatchHeader) -> str:
+    return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+
+def _sequence(header: BatchHeader, delta: int) -> int:
+    """A sequence number begins at 0 again after the largest int."""
+    if header.base_sequence < 0:
+        return -1
+    return (header.base_sequence + delta) % (_MAX_SEQUENCE + 1)
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _java(value: bool) -> str:
+    return "true" if value else "false"

@@ -10,6 +10,7 @@ import socket
 
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.packed import holder_of
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import StorageError
 
@@ -24,7 +25,7 @@ def require_path(disk: Disk, path: str) -> None:
     where a log was found."""
     if not disk.exists(path):
         raise FileNotFoundError(2, "there is no such file or directory", path)
-    if not is_remote(path) and not os.access(path, os.R_OK):
+    if not is_remote(path) and not os.access(holder_of(path), os.R_OK):
         raise PermissionError(13, "permission to read it is denied", path)
 
 

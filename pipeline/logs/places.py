@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.pipeline.stores.packed import GZIP, is_archive
 from metaquorum.storage.disk.interface import Disk, join, name_of
 from metaquorum.storage.errors import FileMissingError, NotALogError, StorageError
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, list_snapshots
@@ -49,14 +50,21 @@ def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> l
     found: dict[str, LogPlace] = {}
     for path in (one for given in paths for one in _matching(disk, given)):
         before = len(found)
-        for log in _below(disk, path.rstrip("/") or "/", MAX_DEPTH):
+        for log in _below(disk, _unpacked_name(disk, path.rstrip("/") or "/"), MAX_DEPTH):
             found.setdefault(log.path, _place(log, cluster))
-        if len(found) == before and not any(at == path or at.startswith(path) for at in found):
+        if len(found) == before and not any(
+            at == path or at.startswith(path.removesuffix(GZIP)) for at in found
+        ):
             raise NoLogsError(
                 f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
-                "a node's directory, or a directory above them"
+                "a node's directory, a directory above them, or an archive of one (.tar, .tar.gz, .tgz)"
             )
     return list(found.values())
+
+
+def _unpacked_name(disk: Disk, path: str) -> str:
+    """The name by which a file that gzip packed is read."""
+    return path.removesuffix(GZIP) if not disk.is_directory(path) else path
 
 
 def _matching(disk: Disk, path: str) -> list[str]:
@@ -104,7 +112,7 @@ def _below(disk: Disk, path: str, depth: int) -> Iterator[MetadataLog]:
     if depth:
         for name in disk.list_directory(path):
             inner = join(path, name)
-            if disk.is_directory(inner):
+            if not is_archive(inner) and disk.is_directory(inner):
                 yield from _below(disk, inner, depth - 1)
 
 

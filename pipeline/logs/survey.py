@@ -20,6 +20,7 @@ from metaquorum.pipeline.logs.executors import require_path
 from metaquorum.pipeline.logs.places import ORIGINS_FILE, LogPlace
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.packed import holder_of
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, name_of, read_file
 from metaquorum.storage.log.segment import segment_name
@@ -131,7 +132,7 @@ class Header(msgspec.Struct, frozen=True):
 
 def hop(file: str, expected_offset: int | None, position: int = 0) -> Iterator[Header]:
     """Every batch header of a segment from a byte on, until one is not what must come there."""
-    if is_remote(file):
+    if is_remote(file) or holder_of(file) != file:
         yield from _remote_headers(file, expected_offset, position)
         return
     with open(file, "rb") as handle:
@@ -143,7 +144,7 @@ def hop(file: str, expected_offset: int | None, position: int = 0) -> Iterator[H
 
 
 def _remote_headers(file: str, expected: int | None, position: int) -> Iterator[Header]:
-    """The same of an object, of which a part is held at a time."""
+    """The same of an object or a packed file, of which a part is held at a time."""
     handle = StoreDisk().open_read(file)
     try:
         yield from _headers(

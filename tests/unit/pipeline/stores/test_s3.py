@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,8 @@ from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.logs.places import NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey
 from metaquorum.pipeline.stores import remote
-from metaquorum.pipeline.stores.disk import READ_AHEAD_BYTES, StoreDisk
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.files import READ_AHEAD_BYTES
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.errors import DiskError
@@ -92,12 +94,23 @@ def test_the_hop_over_an_object_sees_what_it_sees_of_a_file(
     assert list(hop(there.segments[0].file, None)) == list(hop(file, None))
 
 
+def test_an_archive_in_a_store_holds_the_logs_that_are_in_it(
+    endpoint: dict[str, str], shared_data: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(tmp_path / "node.tgz", "w:gz") as tar:
+        tar.add(shared_data / "kafka-3.7" / "controller-3000", "node")
+    client().put_object(Bucket=BUCKET, Key="old/node.tgz", Body=(tmp_path / "node.tgz").read_bytes())
+    (place,) = find_logs(StoreDisk(), [f"{ROOT}/old/node.tgz"])
+    (there,) = survey(StoreDisk(), place)
+    assert (place.path, there.records) == (f"{ROOT}/old/node.tgz/node/__cluster_metadata-0", 4758)
+
+
 def test_a_part_of_an_object_is_read_again_where_it_must_be(
     endpoint: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytes(range(256)) * 64
     client().put_object(Bucket=BUCKET, Key="part/one.log", Body=data)
-    monkeypatch.setattr("metaquorum.pipeline.stores.disk.READ_AHEAD_BYTES", 1000)
+    monkeypatch.setattr("metaquorum.pipeline.stores.files.READ_AHEAD_BYTES", 1000)
     file = StoreDisk().open_read(f"{ROOT}/part/one.log")
     for position, length in ((0, 61), (990, 61), (5, 10), (16_000, 9_000), (len(data), 5), (3_000, 4_000)):
         assert file.read_at(position, length) == data[position : position + length]

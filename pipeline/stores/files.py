@@ -1,0 +1,111 @@
+"""Files that are only read: objects in a store, and what is packed in an archive.
+
+Owns reading them in pieces.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from typing import Any
+
+from metaquorum.pipeline.stores.remote import in_one_line, opened
+from metaquorum.storage.disk.interface import parent_of
+from metaquorum.storage.errors import DiskError, FileMissingError
+
+READ_AHEAD_BYTES = 8 * 1024 * 1024
+_READ_ONLY = "logs in a store or an archive are only read"
+
+
+class ReadOnlyFile(ABC):
+    """A file by its place, read in pieces of READ_AHEAD_BYTES."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._start, self._buffer = 0, b""
+
+    @property
+    def path(self) -> str:
+        """The place it was opened by."""
+        return self._place
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes in it when it was opened."""
+
+    @abstractmethod
+    def _load(self, position: int, length: int) -> bytes:
+        """Bytes of it, all of which are there."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`."""
+        at = position - self._start
+        if at < 0 or at + length > len(self._buffer):
+            wanted = min(max(length, READ_AHEAD_BYTES), max(0, self.size() - position))
+            self._buffer = self._load(position, wanted) if wanted else b""
+            self._start, at = position, 0
+        return self._buffer[at : at + length]
+
+    def append(self, data: bytes) -> None:
+        raise DiskError(parent_of(self._place), f"write of {self._place}", _READ_ONLY)
+
+    def truncate(self, size: int) -> None:
+        raise DiskError(parent_of(self._place), f"truncate of {self._place}", _READ_ONLY)
+
+    def sync(self) -> None:
+        raise DiskError(parent_of(self._place), f"sync of {self._place}", _READ_ONLY)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives back what it holds."""
+
+
+class RemoteFile(ReadOnlyFile):
+    """One object. Raises DiskError where it changes meanwhile."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        with in_one_line("open", place):
+            self._system, self._path = opened(place)
+            self._seen = self._look()
+            self._handle = self._system.open_input_file(self._path)
+
+    def _look(self) -> tuple[int, int]:
+        info = self._system.get_file_info(self._path)
+        if not info.is_file:
+            raise FileMissingError(self._place)
+        return info.size, info.mtime_ns or 0
+
+    def size(self) -> int:
+        return self._seen[0]
+
+    def _load(self, position: int, length: int) -> bytes:
+        with in_one_line("read", self._place):
+            found = bytes(self._handle.read_at(length, position))
+            if self._look() != self._seen:
+                raise DiskError(
+                    parent_of(self._place),
+                    f"read of {self._place}",
+                    "the object changed while it was read; run again when its upload has ended",
+                )
+        return found
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+class PackedFile(ReadOnlyFile):
+    """`size` bytes from byte `start` on of an open file, which others share."""
+
+    def __init__(self, place: str, handle: Any, start: int, size: int) -> None:
+        super().__init__(place)
+        self._handle, self._first, self._size = handle, start, size
+
+    def size(self) -> int:
+        return self._size
+
+    def _load(self, position: int, length: int) -> bytes:
+        return os.pread(self._handle.fileno(), length, self._first + position)
+
+    def close(self) -> None:
+        """Others still read the open file."""

@@ -17,7 +17,7 @@ import uvloop
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.raft.events import ShutdownRequested
-from metaquorum.runtime.config.access.closed import check_closed
+from metaquorum.runtime.config.closed import check_closed
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig
 from metaquorum.runtime.driver.driver import Driver, Ending

@@ -21,7 +21,9 @@ from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
+from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Services
+from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
 from metaquorum.wire.errors import DecodeError, EncodeError
@@ -37,12 +39,14 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionConfig:
     """What a listener's connections keep to. One without a request for `max_idle_s` seconds is closed, and
-    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are."""
+    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are; `quotas` None:
+    nothing is counted."""
 
     listener: str
     request_max_bytes: int
     max_idle_s: float
     rules: ListenerRules | None = None
+    quotas: Quotas | None = None
     login_max_bytes: int = 524_288
     login_timeout_s: float = 30
     failed_login_delay_s: float = 0.1
@@ -75,6 +79,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._waiting: set[asyncio.Future[Any]] = set()
         self._client = Client(listener=config.listener, address="")
         self._peer = "a client"
+        self._muted_until_s = 0.0
         self._counted = self._ended = self._write_blocked = self._read_paused = False
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
@@ -98,6 +103,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         self._counted = True
         self._begun(self)
+        if self._is_too_fast():
+            return
         if self._login is None:
             self._know_by_certificate()
         else:
@@ -158,6 +165,44 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.end()
             return
         self._timers["idle"] = self._loop.call_later(left_s, self._look_for_idleness)
+
+    # ---- how much
+
+    def _is_too_fast(self) -> bool:
+        """Whether the address opens connections faster than it may: this one is closed after a while."""
+        quotas = self._config.quotas
+        wait_ms = 0
+        if quotas is not None and quotas.any:
+            wait_ms = quotas.connect(self._client.address, int(self._loop.time() * 1000))
+        if wait_ms:
+            self._ended = True
+            self._transport.pause_reading()
+            self._timers["refusal"] = self._loop.call_later(wait_ms / 1000, self._transport.close)
+        return wait_ms > 0
+
+    def _mute(self, wait_ms: int) -> None:
+        """Nothing more of this client is begun for a while (KIP-219)."""
+        self._muted_until_s = max(self._muted_until_s, self._loop.time() + wait_ms / 1000)
+        if "mute" in self._timers:
+            self._timers["mute"].cancel()
+        self._timers["mute"] = self._loop.call_at(self._muted_until_s, self._unmute)
+
+    def _unmute(self) -> None:
+        self._muted_until_s = 0.0
+        self._work()
+
+    def _cost(self, request: codec.Request, spent: Spent, body: Any, chunks: Chunks) -> tuple[Any, Chunks]:
+        """What the client is answered by its quotas, and mutes it where it has to wait."""
+        quotas = self._config.quotas
+        if quotas is None or not quotas.any:
+            return body, chunks
+        size, now_ms = sum(map(len, chunks)), int(self._loop.time() * 1000)
+        throttled = charge(quotas, self._client, request, spent, body, size, now_ms)
+        if throttled.wait_ms:
+            self._mute(throttled.wait_ms)
+        if throttled.answer is body:
+            return body, chunks
+        return throttled.answer, self._encoded(request, throttled.answer)
 
     # ---- who is there
 
@@ -234,14 +279,19 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Begins what there is room for, and reads on only when nothing waits."""
-        while self._frames and self._answers.has_room and not self._write_blocked and not self._ended:
+        while self._frames and self._answers.has_room and not self._is_held and not self._ended:
             self._begin(self._frames.popleft())
         if self._ended:
             return
-        pause = bool(self._frames) or self._write_blocked or not self._answers.has_room
+        pause = bool(self._frames) or self._is_held or not self._answers.has_room
         if pause != self._read_paused:
             self._read_paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether nothing is begun now: what was written has not left, or the client has to wait."""
+        return self._write_blocked or self._muted_until_s > 0
 
     def _begin(self, frame: bytes | bytearray) -> None:
         if self._login is not None and self._logs_in(self._login, frame):
@@ -254,14 +304,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         if handler is None:
             self._refuse(api_key, version, correlation_id, len(frame))
             return
+        spent = Spent(len(frame))
         try:
-            request = codec.decode_request(frame)
+            with spent:
+                request = codec.decode_request(frame)
         except DecodeError as error:
             self.end(str(error))
             return
         place = self._answers.begin(len(frame))
         try:
-            answer = handler(request, self._client)
+            with spent:
+                answer = handler(request, self._client)
         except EndConnection as error:
             self.end(str(error))
             return
@@ -269,11 +322,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._failed(request)
             return
         if not isinstance(answer, Awaitable):
-            self._answer(place, request, answer)
+            self._answer(place, request, answer, spent)
             return
-        future = asyncio.ensure_future(answer)
+        quotas = self._config.quotas
+        counts = quotas is not None and quotas.any
+        future = asyncio.ensure_future(Timed(answer, spent) if counts else answer)
         self._waiting.add(future)
-        future.add_done_callback(lambda done: self._answered(place, request, done))
+        future.add_done_callback(lambda done: self._answered(place, request, done, spent))
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
         """What is not offered ends the connection, as in Kafka; only ApiVersions is answered all the same."""
@@ -284,7 +339,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         place = self._answers.begin(size)
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
-    def _answered(self, place: int, request: codec.Request, future: asyncio.Future[Any]) -> None:
+    def _answered(
+        self, place: int, request: codec.Request, future: asyncio.Future[Any], spent: Spent
+    ) -> None:
         self._waiting.discard(future)
         if self._ended or future.cancelled():
             return
@@ -295,20 +352,21 @@ class ClientConnection(asyncio.BufferedProtocol):
         if error is not None:
             self._failed(request, error)
             return
-        self._answer(place, request, future.result())
+        self._answer(place, request, future.result(), spent)
         self._work()
 
-    def _answer(self, place: int, request: codec.Request, body: Any) -> None:
-        header = request.header
-        if body is None:
-            self._send(place, [])
-            return
+    def _answer(self, place: int, request: codec.Request, body: Any, spent: Spent) -> None:
         try:
-            chunks = self._services.prepared.encode(header, body)
+            with spent:
+                chunks = [] if body is None else self._encoded(request, body)
+            body, chunks = self._cost(request, spent, body, chunks)
         except EncodeError as error:
             self._failed(request, error)
             return
         self._send(place, chunks)
+
+    def _encoded(self, request: codec.Request, body: Any) -> Chunks:
+        return self._services.prepared.encode(request.header, body)
 
     def _send(self, place: int, chunks: Chunks) -> None:
         size = sum(map(len, chunks))

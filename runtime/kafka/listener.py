@@ -18,6 +18,7 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
+from metaquorum.runtime.kafka.quotas import Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.rpc.channels import TlsMaterial
 
@@ -65,11 +66,16 @@ class KafkaListeners:
     async def start(self, services: Services, image: Callable[[], MetadataImage]) -> None:
         """Connections are accepted from now on; `image` has the credentials."""
         loop = asyncio.get_running_loop()
+        number = self._config.number
+        windows = QuotaWindows(
+            count=number("quota.window.num"), window_ms=1_000 * number("quota.window.size.seconds")
+        )
+        quotas = Quotas(image, windows)
         places = zip(self._config.kafka_listeners, self._sockets, self._contexts, strict=True)
         for listener, bound, context in places:
             make = partial(
                 ClientConnection,
-                self._connection_config(listener, image),
+                self._connection_config(listener, image, quotas),
                 services,
                 self._limits,
                 self._connections.add,
@@ -85,12 +91,15 @@ class KafkaListeners:
             )
             self._servers.append(server)
 
-    def _connection_config(self, listener: Listener, image: Callable[[], MetadataImage]) -> ConnectionConfig:
+    def _connection_config(
+        self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas
+    ) -> ConnectionConfig:
         number = self._config.number
         return ConnectionConfig(
             listener=listener.name,
             request_max_bytes=number("socket.request.max.bytes"),
             max_idle_s=number("connections.max.idle.ms") / 1000,
+            quotas=quotas,
             rules=self._logins.rules(listener.name, image),
             login_max_bytes=self._config.access[listener.name].max_receive_bytes,
             login_timeout_s=number("connection.authentication.timeout.ms") / 1000,

@@ -99,11 +99,13 @@ class SecureCluster:
         return " ".join(said)
 
 
-def acls(cluster: Cluster, action: str, *arguments: str) -> None:
-    done = CliRunner().invoke(
-        main, ["acls", action, *arguments, "--bootstrap", cluster.bootstrap], catch_exceptions=False
-    )
+def command(arguments: list[str], text: str | None = None) -> None:
+    done = CliRunner().invoke(main, arguments, input=text, catch_exceptions=False)
     assert done.exit_code == 0, done.output
+
+
+def acls(cluster: Cluster, action: str, *arguments: str) -> None:
+    command(["acls", action, *arguments, "--bootstrap", cluster.bootstrap])
 
 
 @pytest.fixture(name="site", scope="module")
@@ -115,14 +117,15 @@ def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureClu
         cluster.start()
         cluster.create_topic("t", partitions=1, replicas=1)
         for mechanism in Mechanism:
-            command = ["users", "scram", "set", "alice", "--mechanism", mechanism.title, "--password-stdin"]
-            done = CliRunner().invoke(
-                main,
-                [*command, "--bootstrap", cluster.bootstrap],
-                input=PASSWORD + "\n",
-                catch_exceptions=False,
-            )
-            assert done.exit_code == 0, done.output
+            given = [
+                "alice",
+                "--mechanism",
+                mechanism.title,
+                "--password-stdin",
+                "--bootstrap",
+                cluster.bootstrap,
+            ]
+            command(["users", "scram", "set", *given], PASSWORD + "\n")
         for operation in ("read", "write"):
             acls(cluster, "add", "User:alice", *ON_T, "--operation", operation)
         yield site
@@ -204,6 +207,22 @@ def produce(config: dict[str, Any]) -> confluent_kafka.KafkaError | None:
     producer.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
     producer.flush(30)
     return found[0]
+
+
+def test_a_quota_makes_a_producer_wait(site: SecureCluster) -> None:
+    quota = ["--user", "alice", "--bootstrap", site.cluster.bootstrap]
+    command(["quotas", "alter", "--set", "producer_byte_rate=100", *quota])
+    told: list[confluent_kafka.ThrottleEvent] = []
+    producer = confluent_kafka.Producer({**site.login("PLAIN"), "throttle_cb": told.append})
+
+    def throttled() -> bool:
+        producer.produce("t", b"x" * 1_100)
+        producer.flush(30)
+        return bool(told)
+
+    site.cluster.wait(lambda: throttled() or None, "the quota is known")
+    command(["quotas", "alter", "--delete", "producer_byte_rate", *quota])
+    assert told[0].throttle_time > 0
 
 
 def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None:

@@ -9,6 +9,7 @@ LOGIN = "tests/unit/kafka/auth/test_login.py"
 TOKENS = "tests/unit/kafka/auth/test_tokens.py"
 CERTIFICATES = "tests/unit/kafka/auth/test_certificates.py"
 CHECKS = "tests/unit/kafka/auth/test_checks.py"
+QUOTAS = "tests/unit/kafka/test_quotas.py"
 CLOSED = "tests/unit/runtime/test_closed.py"
 
 ACCESS_BUGS = (
@@ -166,10 +167,37 @@ ACCESS_BUGS = (
         caught_by=(CHECKS,),
     ),
     Bug(
+        name="a-quota-of-another-user",
+        breaks="a quota is for its own user",
+        source="KIP-546",
+        file="runtime/kafka/quotas.py",
+        old="both, of_user, of_client = (user, client_id), (user, None), (None, client_id)",
+        new="both, of_user, of_client = (user, client_id), (None, None), (None, client_id)",
+        caught_by=(QUOTAS,),
+    ),
+    Bug(
+        name="a-refused-fetch-is-counted",
+        breaks="a fetch that is answered empty uses nothing",
+        source="KIP-219",
+        file="runtime/kafka/throttling.py",
+        old="quotas.take_back(FETCH_BYTES, user, client_id, answer_size)",
+        new="quotas.take_back(FETCH_BYTES, user, client_id, 0)",
+        caught_by=(QUOTAS,),
+    ),
+    Bug(
+        name="who-must-wait-is-read",
+        breaks="a client over its quota is not read until it has waited",
+        source="KIP-219",
+        file="runtime/kafka/connection.py",
+        old="return self._write_blocked or self._muted_until_s > 0",
+        new="return self._write_blocked",
+        caught_by=(QUOTAS,),
+    ),
+    Bug(
         name="tls-alone-is-authentication",
         breaks="a listener that other machines reach takes known clients alone",
         source="docs/security.md",
-        file="runtime/config/access/closed.py",
+        file="runtime/config/closed.py",
         old='(listener.is_tls and access.client_auth == "required")',
         new="listener.is_tls",
         caught_by=(CLOSED,),

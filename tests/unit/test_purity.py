@@ -25,6 +25,7 @@ PURE_FILES_OF_THE_SHELL = (
     "runtime/kafka/auth/scram.py",
     "runtime/kafka/framing.py",
     "runtime/kafka/limits.py",
+    "runtime/kafka/quotas.py",
     "broker/server/kafka/access/guard.py",
     "broker/server/kafka/access/special.py",
     "broker/server/kafka/access/steps.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.runtime.config.access.closed import check_closed
+from metaquorum.runtime.config.closed import check_closed
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.errors import ConfigError

@@ -1,0 +1,151 @@
+"""How much a client may: byte rates, request time and new connections, and how long it has to wait (KIP-13,
+KIP-124, KIP-546, KIP-612).
+
+Pure: times are arguments, quotas come out of an image. Owns the windows over which rates are taken, which of
+the quotas a client has, and what is kept of clients that are gone. Rates are of one broker, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaquorum.metadata.image import MetadataImage, QuotaEntity
+from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER
+
+PRODUCE_BYTES = "producer_byte_rate"
+FETCH_BYTES = "consumer_byte_rate"
+REQUEST_PERCENT = "request_percentage"
+CONNECTIONS = "connection_creation_rate"
+KEPT_CLIENTS = 10_000
+"""Rates that are kept: beyond it, those that were used least lately are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaWindows:
+    """`count` windows of `window_ms` each: a rate is taken over all of them."""
+
+    count: int = 11
+    window_ms: int = 1_000
+
+
+class _Rate:
+    """What was used, window by window."""
+
+    __slots__ = ("_samples", "_windows")
+
+    def __init__(self, windows: QuotaWindows) -> None:
+        self._windows = windows
+        self._samples: deque[list[float]] = deque()
+
+    def add(self, amount: float, now_ms: int) -> None:
+        window_ms = self._windows.window_ms
+        if not self._samples or now_ms - self._samples[-1][0] >= window_ms:
+            self._samples.append([now_ms, 0.0])
+        self._samples[-1][1] += amount
+        while now_ms - self._samples[0][0] >= window_ms * self._windows.count:
+            self._samples.popleft()
+
+    def remove(self, amount: float) -> None:
+        """Takes back what was just added."""
+        self._samples[-1][1] -= amount
+
+    def over(self, bound: float, now_ms: int) -> float:
+        """How long, in ms, nothing may be used until the rate is at the bound (per second); 0: it is below.
+
+        The span is that of Kafka's rates: at least all windows but the last, so that a client may use what
+        it did not use before.
+        """
+        window_ms = self._windows.window_ms
+        elapsed_ms = now_ms - self._samples[0][0]
+        missing = self._windows.count - 1 - elapsed_ms // window_ms
+        span_ms = elapsed_ms + max(missing, 0) * window_ms
+        rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
+        return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
+
+
+_Key = tuple[str, str | None, str | None]
+
+
+class Quotas:
+    """See the module. `image` is asked for at each use."""
+
+    def __init__(self, image: Callable[[], MetadataImage], windows: QuotaWindows) -> None:
+        self._image = image
+        self._windows = windows
+        self._rates: OrderedDict[_Key, _Rate] = OrderedDict()
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any quota at all."""
+        return len(self._image().quotas) > 0
+
+    def use(self, kind: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
+        """Counts `amount` (bytes, or percent of a second) against the client's quota of this kind; how long
+        it has to wait, in ms."""
+        found = self._quota(kind, user, client_id)
+        if found is None:
+            return 0
+        bound, key = found
+        rate = self._rate(key)
+        rate.add(amount, now_ms)
+        waits_ms = rate.over(bound, now_ms)
+        if kind == REQUEST_PERCENT:
+            waits_ms = min(waits_ms, self._windows.window_ms)
+        return round(waits_ms)
+
+    def take_back(self, kind: str, user: str, client_id: str, amount: float) -> None:
+        """What was counted last is not used after all."""
+        found = self._quota(kind, user, client_id)
+        if found is not None and found[1] in self._rates:
+            self._rates[found[1]].remove(amount)
+
+    def connect(self, address: str, now_ms: int) -> int:
+        """Counts a new connection of an address; how long it has to wait, in ms: then it is closed."""
+        quotas = self._image().quotas
+        for name in (address, None):
+            bound = (quotas.get(((IP, name),)) or {}).get(CONNECTIONS)
+            if bound is not None:
+                rate = self._rate((CONNECTIONS, address, None))
+                rate.add(1, now_ms)
+                waits_ms = round(rate.over(max(bound, 1e-9), now_ms))
+                if waits_ms:
+                    rate.remove(1)
+                return min(waits_ms, self._windows.window_ms)
+        return 0
+
+    def _quota(self, kind: str, user: str, client_id: str) -> tuple[float, _Key] | None:
+        """The quota that counts, and whose use is counted together: of the most special entity, users before
+        client ids (KIP-546)."""
+        quotas = self._image().quotas
+        for entity, key in _entities(user, client_id):
+            bound = (quotas.get(entity) or {}).get(kind)
+            if bound is not None:
+                return bound, (kind, *key)
+        return None
+
+    def _rate(self, key: _Key) -> _Rate:
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = _Rate(self._windows)
+            if len(self._rates) > KEPT_CLIENTS:
+                self._rates.popitem(last=False)
+        else:
+            self._rates.move_to_end(key)
+        return rate
+
+
+def _entities(user: str, client_id: str) -> tuple[tuple[QuotaEntity, tuple[str | None, str | None]], ...]:
+    """The entities whose quota a client may have, the first that has one counts; with each, who shares it."""
+    both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
+    return (
+        (((CLIENT_ID, client_id), (USER, user)), both),
+        (((CLIENT_ID, None), (USER, user)), both),
+        (((USER, user),), of_user),
+        (((CLIENT_ID, client_id), (USER, None)), both),
+        (((CLIENT_ID, None), (USER, None)), both),
+        (((USER, None),), of_user),
+        (((CLIENT_ID, client_id),), of_client),
+        (((CLIENT_ID, None),), of_client),
+    )

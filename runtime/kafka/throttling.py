@@ -1,0 +1,88 @@
+"""What an answer costs its client, and how a client is told to wait: the quotas at a connection.
+
+Owns which requests count against which quota. Who waits is not read until then; that is the connection's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from msgspec.structs import replace
+
+from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import FetchResponse
+
+_PRODUCE, _FETCH = API_BY_NAME["Produce"].key, API_BY_NAME["Fetch"].key
+
+
+@dataclass(slots=True)
+class Spent:
+    """One request under way: its size in bytes, and the processor's time that it took, in s."""
+
+    size: int
+    seconds: float = 0.0
+    _since: float = field(default=0.0, repr=False)
+
+    def __enter__(self) -> None:
+        self._since = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += perf_counter() - self._since
+
+
+class Timed:
+    """An awaitable whose own steps, and not its waiting, are counted."""
+
+    def __init__(self, awaited: Any, spent: Spent) -> None:
+        self._awaited = awaited
+        self._spent = spent
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._awaited.__await__()
+        step: Any = None
+        call = steps.send
+        while True:
+            try:
+                with self._spent:
+                    waits_for = call(step)
+            except StopIteration as done:
+                return done.value
+            try:
+                step, call = (yield waits_for), steps.send
+            except BaseException as error:  # a cancelled task goes into what it awaits
+                step, call = error, steps.throw
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """How long the client waits, in ms, and what it is answered now."""
+
+    wait_ms: int
+    answer: Any
+
+
+def charge(
+    quotas: Quotas, client: Client, request: Request, spent: Spent, answer: Any, answer_size: int, now_ms: int
+) -> Throttled:
+    """Counts a request that has been answered. A fetch over its quota is answered empty and is not counted:
+    the client asks again when it has waited."""
+    user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
+    wait_ms = quotas.use(REQUEST_PERCENT, user, client_id, 100 * spent.seconds, now_ms)
+    key = request.header.api_key
+    if key == _PRODUCE:
+        wait_ms = max(wait_ms, quotas.use(PRODUCE_BYTES, user, client_id, spent.size, now_ms))
+    if key == _FETCH:
+        fetch_ms = quotas.use(FETCH_BYTES, user, client_id, answer_size, now_ms)
+        wait_ms = max(wait_ms, fetch_ms)
+        if fetch_ms and not answer.error_code:
+            quotas.take_back(FETCH_BYTES, user, client_id, answer_size)
+            answer = FetchResponse(session_id=answer.session_id)
+    if wait_ms and hasattr(answer, "throttle_time_ms"):
+        answer = replace(answer, throttle_time_ms=wait_ms)
+    return Throttled(wait_ms, answer)

@@ -1,0 +1,181 @@
+"""Client quotas: which one counts, who shares it, how long a client waits, and that it does wait."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.quotas import sorted_entity
+from metaquorum.runtime.kafka import quotas as module
+from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
+from metaquorum.wire import codec
+from metaquorum.wire.messages import (
+    FetchRequest,
+    FetchResponse,
+    MetadataRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.unit.kafka.test_connection import METADATA, Server, calling, serving
+
+
+def image(**quotas: float) -> MetadataImage:
+    """Quotas of producers by `user_client`; `any` is the default entity, nothing leaves a part out."""
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    for text, bound in quotas.items():
+        user, _, client = text.partition("_")
+        parts = {"user": user, "client-id": client}
+        entity = {kind: None if name == "any" else name for kind, name in parts.items() if name}
+        builder.put(sorted_entity(entity), {PRODUCE_BYTES: bound, FETCH_BYTES: bound})
+    return replace(empty, quotas=builder.freeze())
+
+
+def quotas_of(found: MetadataImage, **windows: int) -> Quotas:
+    return Quotas(lambda: found, QuotaWindows(**windows))
+
+
+ALL = {"a_x": 1, "a_any": 2, "a": 3, "any_x": 4, "any_any": 5, "any": 6, "_x": 7, "_any": 8}
+
+
+@pytest.mark.parametrize(
+    ("user", "client", "order"),
+    [
+        ("a", "x", ["a_x", "a_any", "a", "any_x", "any_any", "any", "_x", "_any"]),
+        ("a", "y", ["a_any", "a", "any_any", "any", "_any"]),
+        ("b", "x", ["any_x", "any_any", "any", "_x", "_any"]),
+        ("b", "y", ["any_any", "any", "_any"]),
+    ],
+)
+def test_the_most_special_quota_counts(user: str, client: str, order: list[str]) -> None:
+    left = dict(ALL)
+    for name in order:
+        found = quotas_of(image(**left))._quota(PRODUCE_BYTES, user, client)
+        assert found is not None and found[0] == ALL[name], name
+        del left[name]
+    assert quotas_of(image(**left)).use(PRODUCE_BYTES, user, client, 1e12, 0) == 0
+
+
+def test_a_client_waits_until_its_rate_is_what_it_may_be() -> None:
+    quotas = quotas_of(image(a=100))
+    # Ten windows may be used up at once.
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 1_000, 0) == 0
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 500, 0) == 5_000
+    # After the wait it goes on, and the rate is kept.
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 0, 5_000) == 5_000
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 0, 15_000) == 0
+    # Windows that are over count no more.
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 1_000, 30_000) == 0
+
+
+def test_clients_share_what_is_theirs_and_nothing_else() -> None:
+    quotas = quotas_of(image(a=100))
+    assert quotas.use(PRODUCE_BYTES, "a", "x", 1_500, 0) > 0
+    assert quotas.use(PRODUCE_BYTES, "a", "y", 0, 0) > 0, "all clients of a user"
+    assert quotas.use(PRODUCE_BYTES, "b", "x", 1_500, 0) == 0, "another user has no quota"
+    assert quotas.use(FETCH_BYTES, "a", "x", 1_000, 0) == 0, "another kind"
+    each = quotas_of(image(any=100))
+    assert each.use(PRODUCE_BYTES, "a", "x", 1_500, 0) > 0
+    assert each.use(PRODUCE_BYTES, "b", "x", 1_000, 0) == 0, "a default is for each user"
+    clients = quotas_of(image(_x=100))
+    assert clients.use(PRODUCE_BYTES, "a", "x", 1_500, 0) > 0
+    assert clients.use(PRODUCE_BYTES, "b", "x", 0, 0) > 0, "all users of a client id"
+
+
+def test_what_is_kept_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_CLIENTS", 3)
+    quotas = quotas_of(image(any=100))
+    for number in range(10):
+        quotas.use(PRODUCE_BYTES, f"u{number}", "x", 1, 0)
+    assert list(quotas._rates) == [(PRODUCE_BYTES, f"u{number}", None) for number in (7, 8, 9)]
+
+
+@pytest.mark.parametrize(("own", "waits"), [(None, [0, 0, 1_000]), (1.0, [0] * 3), (0.1, [0, 1_000, 1_000])])
+def test_connections_of_an_address(own: float | None, waits: list[int]) -> None:
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    builder.put((("ip", None),), {"connection_creation_rate": 0.2})
+    if own is not None:
+        builder.put((("ip", "1.1.1.1"),), {"connection_creation_rate": own})
+    quotas = quotas_of(replace(empty, quotas=builder.freeze()))
+    assert [quotas.connect("1.1.1.1", 0) for _ in waits] == waits
+    assert quotas.connect("2.2.2.2", 0) == 0
+
+
+ALICE = Client(listener="KAFKA", address="1.1.1.1", principal="User:a")
+
+
+def charged(
+    quotas: Quotas, key: int, body: object, answer: object, size: int, answered: int = 0
+) -> tuple[int, object]:
+    request = codec.Request(header=codec.RequestHeader(key, 9, 1, "x"), body=body, end=0)
+    found = charge(quotas, ALICE, request, Spent(size), answer, answered, 0)
+    return found.wait_ms, found.answer
+
+
+def test_a_produce_is_told_to_wait() -> None:
+    quotas = quotas_of(image(a=100))
+    wait_ms, answer = charged(quotas, 0, ProduceRequest(), ProduceResponse(), 1_500)
+    assert wait_ms == 5_000 and answer == ProduceResponse(throttle_time_ms=5_000)
+    # One that asks for no answer waits as well.
+    assert charged(quotas, 0, ProduceRequest(), None, 1) == (5_010, None)
+
+
+def test_a_fetch_over_its_quota_is_answered_empty_and_not_counted() -> None:
+    quotas = quotas_of(image(a=100))
+    full = FetchResponse(responses=(FetchResponse.FetchableTopicResponse(topic="t"),))
+    assert charged(quotas, 1, FetchRequest(), full, 10, 1_000) == (0, full)
+    wait_ms, answer = charged(quotas, 1, FetchRequest(), full, 10, 500)
+    assert wait_ms == 5_000 and answer == FetchResponse(throttle_time_ms=5_000)
+    assert charged(quotas, 1, FetchRequest(), full, 10, 0)[0] == 0, "it was taken back"
+
+
+def test_requests_cost_time() -> None:
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    builder.put((("user", "a"),), {REQUEST_PERCENT: 1.0})
+    quotas = quotas_of(replace(empty, quotas=builder.freeze()))
+    assert quotas.use(REQUEST_PERCENT, "a", "x", 9, 0) == 0
+    assert quotas.use(REQUEST_PERCENT, "a", "x", 100, 0) == 1_000, "no longer than a window"
+
+
+async def test_the_time_of_what_is_awaited_is_its_own_steps() -> None:
+    async def work() -> str:
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        return "done"
+
+    spent = Spent(0)
+    assert await Timed(work(), spent) == "done"
+    assert 0 < spent.seconds < 0.01
+
+    async def waits() -> None:
+        await asyncio.sleep(60)
+
+    task = asyncio.ensure_future(Timed(waits(), Spent(0)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_client_that_must_wait_is_not_read() -> None:
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    builder.put((("user", None),), {REQUEST_PERCENT: 1e-9})
+    found = replace(empty, quotas=builder.freeze())
+    server = Server()
+    server.config = replace(server.config, quotas=quotas_of(found, count=2, window_ms=150))
+    async with serving(server) as server, calling(server) as caller:
+        begun = asyncio.get_running_loop().time()
+        for number in range(3):
+            caller.send(METADATA, 5, number, MetadataRequest(topics=None))
+        first = await caller.receive(METADATA, 5)
+        assert first.body.throttle_time_ms == 150 and len(server.asked) == 1
+        await caller.receive(METADATA, 5)
+        assert asyncio.get_running_loop().time() - begun >= 0.15

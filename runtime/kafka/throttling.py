@@ -1,4 +1,4 @@
-"""What an answer costs its client, and how a client is told to wait: the quotas at a connection.
+"""What an answer costs its client, and how the client learns how long to wait: the quotas at a connection.
 
 Owns which requests count against which quota. Who waits is not read until then; that is the connection's.
 """

@@ -144,8 +144,8 @@ ACCESS_BUGS = (
         breaks="a topic that a client may not describe is left out of a list of all",
         source="KIP-11",
         file="broker/server/kafka/access/special.py",
-        old="        if note == ():\n",
-        new="        if note is None:\n",
+        old="if note is None:\n            return answer\n        if note",
+        new="if not note:\n            return answer\n        if note",
         caught_by=(CHECKS,),
     ),
     Bug(
@@ -153,8 +153,8 @@ ACCESS_BUGS = (
         breaks="what is left of a refused request asks for nothing more",
         source="KIP-11",
         file="broker/server/kafka/access/special.py",
-        old="return StepResult(replace(body, topics=()), (None, *refused))",
-        new="return StepResult(replace(body, topics=()), tuple(refused))",
+        old="note = (*([] if kept else [None]), *refused)",
+        new="note = tuple(refused)",
         caught_by=(CHECKS,),
     ),
     Bug(

@@ -51,10 +51,11 @@ class TopicsDescribed(AccessStep):
                 )
             else:
                 refused.append(topic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=item.name))
-        if kept or not refused:
-            return StepResult(replace(body, topics=tuple(kept)), tuple(refused))
-        # In version 0 an empty list asks for all.
-        return StepResult(replace(body, topics=()), (None, *refused))
+        if not refused:
+            return StepResult(body)
+        # In version 0 an empty list asks for all: what it brings is dropped.
+        note = (*([] if kept else [None]), *refused)
+        return StepResult(replace(body, topics=tuple(kept)), note)
 
     def _sees(self, asked: AccessAsked, body: Any, name: str) -> bool:
         if not asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
@@ -67,6 +68,9 @@ class TopicsDescribed(AccessStep):
         ) or asked.allows(Operation.CREATE, ResourceType.TOPIC, name)
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        """An answer of which nothing is hidden stays the same one: its bytes may be kept."""
+        if note is None:
+            return answer
         if note == ():
             topics = tuple(
                 each
@@ -78,7 +82,7 @@ class TopicsDescribed(AccessStep):
             topics = note[1:]
         else:
             topics = (*answer.topics, *note)
-        return replace(answer, topics=topics)
+        return answer if len(topics) == len(answer.topics) and note == () else replace(answer, topics=topics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class AuthorizedOperations(AccessStep):
                 return answer
             known = asked.allows(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False)
             return replace(answer, **{self.field: self._bits(asked, CLUSTER_NAME) if known else 0})
+        if all(getattr(item, self.field) == NOT_ASKED for item in getattr(answer, self.results)):
+            return answer
         items = tuple(
             item
             if getattr(item, self.field) == NOT_ASKED or getattr(item, self.name) is None

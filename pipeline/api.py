@@ -116,15 +116,18 @@ def audit_tables(tables: Mapping[str, DataFrame], **limits: int) -> DataFrame:
     return _session(tables).createDataFrame([finding_row(one) for one in found], FINDING_SCHEMA)
 
 
-def render_report(tables: Mapping[str, DataFrame], *, title: str = "Metadata quorum report") -> str:
-    """The page of `metaquorum pipeline report` about tables, as HTML."""
+def render_report(
+    tables: Mapping[str, DataFrame], *, title: str = "Metadata quorum report", previous: str | None = None
+) -> str:
+    """The page of `metaquorum pipeline report` about tables, as HTML. With the HTML of a `previous` one it
+    says what changed since then."""
     from metaquorum.pipeline.audit.findings import AuditLimits, findings
     from metaquorum.pipeline.audit.frames import FrameSource
     from metaquorum.pipeline.audit.gather import gather
     from metaquorum.pipeline.report.page import page
 
     fleet = gather(FrameSource(tables))
-    return page(fleet, findings(fleet, AuditLimits()), title=title, tables="DataFrames")
+    return page(fleet, findings(fleet, AuditLimits()), title=title, tables="DataFrames", previous=previous)
 
 
 def _session(tables: Mapping[str, DataFrame]) -> SparkSession:

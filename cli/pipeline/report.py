@@ -21,10 +21,11 @@ from metaquorum.pipeline.report.page import page
 @click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
 def report(tables: str, out: Path, title: str) -> int:
     """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
-    network."""
+    network. Where --out is an earlier report, the new one begins with what changed since then."""
     fleet = load_fleet(tables)
-    text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=tables)
     try:
+        previous = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else None
+        text = page(fleet, findings(fleet, AuditLimits()), title=title, tables=tables, previous=previous)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(

@@ -56,6 +56,10 @@ class Trouble:
     leaderless_open: bool = False
     under_min_isr_ms: int = 0
     unclean: int = 0
+    longest_ms: int = 0
+    longest_from_ms: int | None = None
+    longest_to_ms: int | None = None
+    """The longest time without a leader; no end: it lasts."""
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class ClusterFacts:
     damage: list[dict[str, Any]] = field(default_factory=list)
     directories_lost: list[dict[str, Any]] = field(default_factory=list)
     directories_found: list[dict[str, Any]] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table `incidents`, by their offset."""
     silences: list[TimeSpan] = field(default_factory=list)
     """When no one wrote, with the offset that ended it."""
     offs: list[TimeSpan] = field(default_factory=list)

@@ -78,6 +78,7 @@ def _small_tables(source: TableSource, facts: Any) -> None:
             one = facts(row["cluster"])
             one.topics += 1
             one.partitions += row["partitions"] or 0
+    _incidents(source, facts)
     _coverage(source, facts)
     _availability(source, facts)
     _violations(source, facts)
@@ -96,6 +97,16 @@ def _small_tables(source: TableSource, facts: Any) -> None:
             one.directories_lost.append(row)
         elif row["event"] == "online":
             one.directories_found.append(row)
+
+
+def _incidents(source: TableSource, facts: Any) -> None:
+    columns = (
+        *("cluster", "what", "who", "cause", "partitions", "leaderless", "leaderless_ms"),
+        *("from_offset", "from_time", "to_time"),
+    )
+    rows = sorted(source.rows("incidents", columns), key=lambda row: (row["from_offset"], row["who"]))
+    for row in rows:
+        facts(row["cluster"]).incidents.append(row)
 
 
 def _coverage(source: TableSource, facts: Any) -> None:
@@ -252,6 +263,9 @@ def _troubled(fleet: Fleet, number: int, row: dict[str, Any], configs: dict[str,
         if short:
             _spread(fleet, fleet.under_min_isr[number], start, stop)
     trouble.leaderless_ms += lasted if leaderless else 0
+    if leaderless and lasted > trouble.longest_ms:
+        trouble.longest_ms, trouble.longest_from_ms = lasted, judged[0][0]
+        trouble.longest_to_ms = None if is_open else judged[-1][1]
     trouble.under_min_isr_ms += lasted if short else 0
     if judged and (lasted or (leaderless and is_open)) and (leaderless or short):
         into = one.leaderless if leaderless else one.under_min_isr

@@ -24,6 +24,7 @@ from metaquorum.pipeline.report.html import (
     name,
     number,
     path,
+    period,
     seconds,
     section,
     table,
@@ -70,11 +71,15 @@ def partitions(fleet: Fleet) -> str:
             seconds(hurt.leaderless_ms / 1000),
             seconds(hurt.under_min_isr_ms / 1000),
             number(hurt.unclean),
+            period(hurt.longest_from_ms, hurt.longest_to_ms) if hurt.longest_ms else text("–"),
             text("leaderless" if hurt.leaderless_open else "led"),
         )
         for cluster, (topic, _, index), hurt in worst
     ]
-    heads = ("Partition", "Cluster", "Leaderless", "Under min ISR", "Unclean elections", "At the end")
+    heads = (
+        *("Partition", "Cluster", "Leaderless", "Under min ISR", "Unclean elections"),
+        *("Longest outage", "At the end"),
+    )
     more = left_out(
         len(rows), len(listed), "partitions in trouble", "the table partition_states has all of them."
     )

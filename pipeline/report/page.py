@@ -13,7 +13,7 @@ import numpy as np
 
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, quantiles
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
-from metaquorum.pipeline.report import charts, details
+from metaquorum.pipeline.report import charts, details, happened
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
 from metaquorum.pipeline.report.html import (
     Cell,
@@ -44,6 +44,7 @@ MAX_BROKERS = 24
 
 _SECTIONS = (
     ("findings", "Findings"),
+    ("incidents", "Incidents"),
     ("clusters", "Clusters"),
     ("brokers", "Brokers"),
     ("churn", "Leadership and ISR"),
@@ -57,11 +58,18 @@ _SECTIONS = (
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
-def page(fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str) -> str:
-    """The whole page. The same facts give the same text."""
+def page(
+    fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str, previous: str | None = None
+) -> str:
+    """The whole page. The same facts give the same text. `previous`: an earlier page about the same tables,
+    with which it is compared."""
     scale = TimeScale(fleet.start_ms, fleet.end_ms)
+    before, now = happened.remembered(previous or ""), happened.seen(fleet, found)
+    sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
+        "" if before is None else happened.changes(before, now),
         _findings(found, fleet),
+        happened.incidents(fleet),
         _clusters(fleet, found),
         _brokers(fleet, scale),
         _churn(fleet, scale),
@@ -72,7 +80,7 @@ def page(fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str) ->
         details.violations(fleet),
         details.damage(fleet),
     )
-    links = "".join(f'<a href="#{anchor}">{words}</a>' for anchor, words in _SECTIONS)
+    links = "".join(f'<a href="#{anchor}">{words}</a>' for anchor, words in sections)
     period = f"{utc(fleet.start_ms, 'minutes')} to {utc(fleet.end_ms, 'minutes')} UTC" if fleet.end_ms else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -83,7 +91,7 @@ def page(fleet: Fleet, found: list[AuditFinding], *, title: str, tables: str) ->
         f'<header><h1>{escape(title)}</h1><p class="soft">{period} ({_span(fleet)})</p>'
         f'<nav aria-label="Sections">{links}</nav>{_tiles(fleet, found)}</header>'
         f"<main>{''.join(parts)}</main><footer><p>{_footer(fleet, tables)}</p></footer>"
-        f"<script>{SCRIPT}</script></body></html>\n"
+        f"{happened.memory(now)}<script>{SCRIPT}</script></body></html>\n"
     )
 
 

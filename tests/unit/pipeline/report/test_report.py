@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -26,8 +27,8 @@ from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
 
 SECTIONS = {
-    *("findings", "clusters", "brokers", "churn", "availability", "partitions", "failovers", "quorum"),
-    *("violations", "damage"),
+    *("findings", "incidents", "clusters", "brokers", "churn", "availability", "partitions"),
+    *("failovers", "quorum", "violations", "damage"),
 }
 _VOID = {"meta", "link", "br"}
 
@@ -126,6 +127,30 @@ def test_every_section_is_there_with_data(html: Path) -> None:
         part = text[text.index(f'<section id="{anchor}"') :]
         part = part[: part.index("</section>")]
         assert "<tbody><tr>" in part or '<path class="' in part, anchor
+
+
+def test_a_report_over_an_earlier_one_says_what_changed(tables: Path, html: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    fleet = gather(TableSource(tables))
+    assert "Since the last report" not in html.read_text()
+    found = findings(fleet, AuditLimits())
+    lasting = next(one for one in found if one.end_ms is None)
+    gone = msgspec.structs.replace(lasting, subject="topic/</script>/0")
+    earlier = Fleet(fleet.clusters[1:], fleet.start_ms, fleet.end_ms - 60_000)
+    out.write_text(page(earlier, [*found[2:], gone], title="before", tables="tables"))
+    told = CliRunner().invoke(main, ["pipeline", "report", str(tables), "--out", str(out)])
+    assert told.exit_code == 0, told.output
+    text = out.read_text()
+    outline(text)
+    part = text[text.index('<section id="changes"') : text.index('<section id="findings"')]
+    assert "New findings: 2<" in part
+    assert "Findings that are over: 1<" in part and "topic/&lt;/script&gt;/0" in part
+    assert "New clusters: " in part and f"{fleet.clusters[0].records:,} records more" in part
+    again = page(fleet, found, title="again", tables="tables", previous=text)
+    assert "New findings: none." in again and "Findings that are over: none." in again
+    assert page(fleet, found, title="t", tables="t", previous="no report") == page(
+        fleet, found, title="t", tables="t"
+    )
 
 
 def test_nothing_is_fetched_and_what_tables_say_is_escaped(html: Path, tables: Path) -> None:

@@ -12,6 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.log_ends import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from metaquorum.storage.types import LogPosition
 
 PartitionKey = tuple[bytes, int]
@@ -345,6 +351,8 @@ DataRequest = (
     | DescribeProducersRequest
     | FetchRequest
     | ListOffsetsRequest
+    | DeleteRecordsRequest
+    | OffsetForLeaderEpochRequest
     | InitProducerIdRequest
     | DescribeLogDirsRequest
     | MarkLogDirOfflineRequest
@@ -356,6 +364,8 @@ DataResponse = (
     | DescribeProducersResponse
     | FetchResponse
     | ListOffsetsResponse
+    | DeleteRecordsResponse
+    | OffsetForLeaderEpochResponse
     | InitProducerIdResponse
     | DescribeLogDirsResponse
     | MarkLogDirOfflineResponse

@@ -34,7 +34,7 @@ def run(*args: object) -> str:
 @pytest.fixture(name="bootstrap", scope="module")
 def fixture_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("local") / "cluster"
-    printed = run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 1, "--free-ports")
+    printed = run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 2, "--free-ports")
     try:
         status = json.loads(run("local", "status", "-d", directory, "--json"))
         assert f"bootstrap.servers={status['bootstrapServers']}\n" in printed
@@ -73,7 +73,7 @@ def test_kafkajs(bootstrap: str) -> None:
     )
     if probe.returncode:
         pytest.skip("kafkajs is not installed: npm install -g kafkajs, or name its folder in NODE_PATH")
-    words = [node, "-e", steps("javascript", "kafkajs").replace(USUAL, bootstrap)]
+    words = [node, "-e", steps("javascript", "kafkajs").replace(USUAL, bootstrap.partition(",")[0])]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=environment, check=False)
     assert "baseOffset" in done.stdout, done.stdout + done.stderr
 
@@ -112,6 +112,26 @@ def test_confluent_kafka_administers_topics(bootstrap: str) -> None:
     elected = client.elect_leaders(confluent_kafka.ElectionType.PREFERRED, first).result(timeout=30)
     assert [each.name() for each in elected.values()] == ["ELECTION_NOT_NEEDED"]
     assert outcomes(client.delete_topics(["rd", "never"])) == [None, "UNKNOWN_TOPIC_OR_PART"]
+
+
+def test_confluent_kafka_deletes_records(bootstrap: str) -> None:
+    client = rd.AdminClient({"bootstrap.servers": bootstrap})
+    assert outcomes(client.create_topics([rd.NewTopic("short", 1, 2)])) == [None]
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
+    for number in range(10):
+        producer.produce("short", b"%d" % number)
+        producer.flush(30)
+    part = confluent_kafka.TopicPartition("short", 0, 7)
+    (future,) = client.delete_records([part]).values()
+    assert future.result(timeout=30).low_watermark == 7
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "none"})
+    assert consumer.get_watermark_offsets(part, timeout=20) == (7, 10)
+    consumer.assign([confluent_kafka.TopicPartition("short", 0, confluent_kafka.OFFSET_BEGINNING)])
+    message = consumer.poll(20)
+    assert message is not None and (message.offset(), message.value()) == (7, b"7")
+    consumer.close()
+    beyond = confluent_kafka.TopicPartition("short", 0, 99)
+    assert outcomes(client.delete_records([beyond])) == ["OFFSET_OUT_OF_RANGE"]
 
 
 def test_confluent_kafka_administers_access(bootstrap: str) -> None:

@@ -21,6 +21,7 @@ from metaquorum.metadata.requests.data import (
     TransactionalPartition,
     VerificationGuard,
 )
+from metaquorum.metadata.requests.log_ends import EpochEnd, EpochPartition
 
 CLIENT = Reader()
 
@@ -80,6 +81,14 @@ class AnsweringReplica(ReplicaView):
             text = f"the requested data is damaged: {found.problem}; elect another leader, then repair it"
             return self._not_listed(BatchRefusal(ErrorCode.KAFKA_STORAGE_ERROR, text))
         return leading.reading(CLIENT).found_offset(found.offset, found.timestamp_ms, found.leader_epoch)
+
+    def end_of_epoch(self, asked: EpochPartition) -> EpochEnd:
+        """Where a leader epoch ends (KIP-320)."""
+        leading = self._leader_in(asked.current_leader_epoch)
+        if isinstance(leading, BatchRefusal):
+            text = f"{self._log}: {leading.message}"
+            return EpochEnd(key=self.key, error=leading.error, message=text)
+        return leading.reading(CLIENT).end_of_epoch(asked.leader_epoch)
 
     def _not_listed(self, refusal: BatchRefusal) -> ListedOffset:
         return ListedOffset(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.partition.deleting import Deleting
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.opened import OpenedBatch
@@ -76,6 +77,7 @@ class Leading:
         self._until_written = WaitingProduces()
         self._until_held = WaitingProduces()
         self.verification = Verification(log)
+        self.deleting = Deleting(log, self.isr)
 
     # ---- metadata ----------------------------------------------------------------------------
 
@@ -248,6 +250,7 @@ class Leading:
         self._complete()
 
     def _complete(self) -> None:
+        self.deleting.moved()
         for waiting in self._until_written.reached(self._log.written):
             waiting.ticket.complete(waiting.result)
         held = self._until_held.reached(visible_end(self._log))
@@ -301,6 +304,7 @@ class Leading:
     ) -> None:
         """A follower's fetch that was found right: it holds what is below its offset."""
         log, isr = self._log, self.isr
+        self.deleting.follower_starts(replica_id, request.log_start_offset)
         follower = isr.followers[replica_id]
         before = follower.acknowledged
         follower.fetched(request.fetch_offset, leader_end=log.written, epoch=replica_epoch, now_ms=now_ms)

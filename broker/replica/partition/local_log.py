@@ -212,7 +212,9 @@ class LocalLog:
     def trimmed(self, event: ReplicaLogTrimmed) -> None:
         if event.incarnation != self.incarnation:
             return
-        self.start = max(self.start, event.start_offset)
+        if event.start_offset > self.start:
+            self.start = event.start_offset
+            self.changes |= Changes.HIGH_WATERMARK | Changes.POSITION
         self.size_bytes = event.size_bytes
         self.epochs = self.epochs.truncate_start(self.start)
         self.high_watermark = max(self.high_watermark, self.start)

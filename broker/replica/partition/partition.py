@@ -22,6 +22,7 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.answers import AnsweringReplica
+from metaquorum.broker.replica.partition.deleting import DeleteTicket
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
@@ -45,6 +46,7 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceResult,
 )
+from metaquorum.metadata.requests.log_ends import DeletedRecords
 from metaquorum.metadata.requests.partitions import AlteredPartition, PartitionAlteration
 from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
@@ -193,6 +195,7 @@ class Partition(AnsweringReplica):
         if leading is not None:
             other = None if self.leader == self._config.broker_id else self.leader
             leading.resign(error, message, other)
+            leading.deleting.resign(error, message)
 
     # ---- clients and followers ---------------------------------------------------------------
 
@@ -223,6 +226,19 @@ class Partition(AnsweringReplica):
         """The caller is gone: `complete` is not called any more."""
         if self._leading is not None:
             self._leading.cancel(ticket)
+
+    def delete_records(self, ticket: DeleteTicket, offset: int) -> DeletedRecords | None:
+        """Deletes what is below `offset`. A result: refused, or done. None: it waits, and `ticket.complete`
+        is called when every replica in sync has done so, or with REQUEST_TIMED_OUT by `tick`."""
+        if self._leading is None:
+            error, message = self._idle
+            return DeletedRecords(key=self.key, error=error, message=f"{self._log}: {message}")
+        return self._leading.deleting.delete(ticket, offset, deletes=self.settings.log.deletes)
+
+    def cancel_delete(self, ticket: DeleteTicket) -> None:
+        """The caller is gone: `complete` is not called any more."""
+        if self._leading is not None:
+            self._leading.deleting.cancel(ticket)
 
     def fetch(self, request: FetchPartition, reader: Reader, *, now_ms: int) -> FetchedPartition | ReadPlan:
         """A fetch that has just arrived, of a client or a follower, whose offset is noted as acknowledged:
@@ -302,6 +318,8 @@ class Partition(AnsweringReplica):
 
     def trimmed(self, event: ReplicaLogTrimmed, *, now_ms: int) -> None:
         self._log.trimmed(event)
+        if self._leading is not None:
+            self._leading.deleting.moved()
 
     def _advance(self, now_ms: int) -> None:
         if self._leading is not None:
@@ -311,10 +329,14 @@ class Partition(AnsweringReplica):
         """Waiting produces whose time is over are answered."""
         if self._leading is not None:
             self._leading.tick(now_ms=now_ms)
+            self._leading.deleting.tick(now_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: never. A cheap look, it may be early."""
-        return None if self._leading is None else self._leading.next_deadline_ms()
+        if self._leading is None:
+            return None
+        due = (self._leading.next_deadline_ms(), self._leading.deleting.deadline_ms)
+        return min((due_ms for due_ms in due if due_ms is not None), default=None)
 
     def expire_producers(self, wall_ms: int) -> None:
         """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""

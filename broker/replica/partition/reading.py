@@ -19,6 +19,7 @@ from metaquorum.metadata.requests.data import (
     ListedOffset,
     ListOffsetsPartition,
 )
+from metaquorum.metadata.requests.log_ends import EpochEnd
 from metaquorum.storage.types import LogPosition
 
 
@@ -115,6 +116,18 @@ class Reading:
             text = f"{log}: {wanted} is not a timestamp: send ms since 1970, -1 (latest) or -2 (earliest)"
             return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
         return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this log. One that is younger than the log has no end, one that is older
+        than all that it knows ends where they begin (KIP-279)."""
+        log = self.log
+        first = log.epochs.entries[0] if log.epochs.entries else None
+        if epoch < 0 or first is None or epoch > log.epochs.last_epoch:
+            return EpochEnd(key=log.key)
+        found = log.epochs.end_offset_for(epoch, log.end)
+        if found is None:
+            return EpochEnd(key=log.key, leader_epoch=epoch, end_offset=first[1])
+        return EpochEnd(key=log.key, leader_epoch=found.epoch, end_offset=found.offset)
 
     def found_offset(self, offset: int | None, timestamp_ms: int, leader_epoch: int) -> ListedOffset:
         """The answer to a look-up by time; `offset` None: the log holds no record so young."""

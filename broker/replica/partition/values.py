@@ -24,9 +24,10 @@ class ReplicaRole(Enum):
 class Changes(Flag):
     """What moved since the manager last asked (`Partition.take_changes`).
 
-    END: a follower may read further (the written end moved). HIGH_WATERMARK: a consumer may. ROLE: the role,
-    the leader, or its epoch is another one: parked fetches are to be looked at again, all of them. ISR:
-    `isr_change` may have something to propose. POSITION: `fetch_position` may give another answer.
+    END: a follower may read further (the written end moved). HIGH_WATERMARK: a consumer may, or the log
+    starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked fetches are to be looked
+    at again, all of them. ISR: `isr_change` may have something to propose. POSITION: `fetch_position` may
+    give another answer.
     """
 
     NONE = 0

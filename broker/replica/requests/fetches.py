@@ -21,10 +21,10 @@ from metaquorum.broker.replica.fetch_sessions import (
     SessionCache,
 )
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
 from metaquorum.broker.replica.requests.fetch import Fetch
 from metaquorum.broker.replica.requests.lookup import Find, Touched
+from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
     FetchedPartition,

@@ -17,14 +17,15 @@ from metaquorum.broker.replica.disk_work import OffsetFound, PartitionRead
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.known_brokers import KnownBrokers
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.requests.deletes import Deletes, ends_of_epochs
 from metaquorum.broker.replica.requests.describe import describe_log_dirs
 from metaquorum.broker.replica.requests.fetches import Fetches
 from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absence
 from metaquorum.broker.replica.requests.offsets import Offsets
 from metaquorum.broker.replica.requests.own_logs import NewLogUser, OwnLogs
 from metaquorum.broker.replica.requests.produces import Produces
+from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.broker.replica.requests.transactions import begin_verification, describe_producers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -43,7 +44,12 @@ from metaquorum.metadata.requests.data import (
     PartitionKey,
     ProduceRequest,
 )
+from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
 from metaquorum.raft.outbox import Outbox
+
+KnownAtOnce = (
+    BeginVerification | DescribeProducersRequest | OffsetForLeaderEpochRequest | DescribeLogDirsRequest
+)
 
 
 class RequestHandler:
@@ -74,9 +80,10 @@ class RequestHandler:
         self.fetches = Fetches(config, self._find, touched, tail, next_token, rng, out)
         self.produces = Produces(self._find, touched, tail, config.produce_purgatory_max_requests, out)
         self._offsets = Offsets(self._find, next_token, out)
+        self._deletes = Deletes(self._find, touched, out)
         self._own_logs = OwnLogs(self._find, self.produces, next_token, out)
         self.user = None if new_user is None else new_user(self._own_logs, out)
-        parts = (self.produces, self.fetches, self._offsets, producer_ids, self.user)
+        parts = (self.produces, self.fetches, self._offsets, self._deletes, producer_ids, self.user)
         self._parts = tuple(part for part in parts if part is not None)
 
     def handle(self, key: object, request: DataRequest, *, serving: bool, now_ms: int, wall_ms: int) -> None:
@@ -87,22 +94,32 @@ class RequestHandler:
         match request:
             case ProduceRequest():
                 self.produces.handle(key, request, now_ms=now_ms, wall_ms=wall_ms)
-            case BeginVerification():
-                self._answer(key, begin_verification(self._find, request))
-            case DescribeProducersRequest():
-                self._answer(key, describe_producers(self._find, request))
             case FetchRequest():
                 self.fetches.handle(key, request, now_ms=now_ms)
             case ListOffsetsRequest():
                 self._offsets.handle(key, request)
+            case DeleteRecordsRequest():
+                self._deletes.handle(key, request, now_ms=now_ms)
             case InitProducerIdRequest():
                 self._init_producer_id(key, request, now_ms)
-            case DescribeLogDirsRequest():
-                self._answer(key, describe_log_dirs(self._placement, self._broker_id, request))
             case MarkLogDirOfflineRequest():
                 self._mark_offline(key, request)
             case CoordinatorRequest():
                 self._ask_user(key, request, now_ms, wall_ms)
+            case _:
+                self._answer(key, self._known(request))
+
+    def _known(self, request: KnownAtOnce) -> DataResponse:
+        """The answer to what waits for nothing."""
+        match request:
+            case BeginVerification():
+                return begin_verification(self._find, request)
+            case DescribeProducersRequest():
+                return describe_producers(self._find, request)
+            case OffsetForLeaderEpochRequest():
+                return ends_of_epochs(self._find, request)
+            case DescribeLogDirsRequest():
+                return describe_log_dirs(self._placement, self._broker_id, request)
             case _:
                 assert_never(request)
 

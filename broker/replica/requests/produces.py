@@ -8,9 +8,9 @@ from __future__ import annotations
 from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.tail import Tail
 from metaquorum.broker.replica.partition.values import ProduceTicket
 from metaquorum.broker.replica.requests.lookup import Find, Touched
+from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
     ACKS_ALL,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +10,7 @@ from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.runtime.kafka.services import Client, Offered
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
@@ -22,7 +22,10 @@ class LogDirHandlers:
         self._requests = requests
         self._image = image
 
-    async def describe_log_dirs(self, request: Request, client: Client) -> DescribeLogDirsResponse:
+    def offered(self) -> Mapping[str, Offered]:
+        return {"DescribeLogDirs": Offered(0, 4, self._describe_log_dirs)}
+
+    async def _describe_log_dirs(self, request: Request, client: Client) -> DescribeLogDirsResponse:
         """The replicas of the partitions named, or all. A bad directory has its error."""
         body: DescribeLogDirsRequest = request.body
         wanted: set[core.PartitionKey] | None = None

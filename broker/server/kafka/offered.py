@@ -20,7 +20,6 @@ from metaquorum.broker.server.kafka.describe import (
 )
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
-from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
 from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
@@ -85,7 +84,7 @@ def offered_services(
     cluster: ClusterHandlers,
     data: DataHandlers,
     producers: ProducerHandlers,
-    log_dirs: LogDirHandlers,
+    logs: Mapping[str, Offered],
     settings: SettingsHandlers,
     forwarder: Forwarder,
     groups: GroupServices,
@@ -103,7 +102,7 @@ def offered_services(
         "WriteTxnMarkers": Offered(0, 1, producers.write_txn_markers),
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),
         "DescribeTopicPartitions": Offered(0, 0, cluster.describe_topic_partitions),
-        "DescribeLogDirs": Offered(0, 4, log_dirs.describe_log_dirs),
+        **logs,
         **settings.offered(),
         **forwarder.offered(),
         "DescribeProducers": Offered(0, 0, producers.describe_producers),

@@ -12,6 +12,7 @@ from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
+from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
 from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
 from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.published import Published
@@ -59,7 +60,10 @@ def broker_services(
             wall_ms=clock.wall_ms,
             timeout_ms=config.number("replica.socket.timeout.ms"),
         ),
-        LogDirHandlers(data.requests, image),
+        {
+            **LogDirHandlers(data.requests, image).offered(),
+            **LogEndHandlers(data.requests, image).offered(),
+        },
         SettingsHandlers(image, OwnConfig.of(config)),
         forwarder,
         GroupServices(

@@ -308,7 +308,14 @@ class Replica:
         return ticket
 
     def fetch_as(
-        self, broker_id: int, offset: int, *, epoch: int | None = None, last: int = -1, broker_epoch: int = 0
+        self,
+        broker_id: int,
+        offset: int,
+        *,
+        epoch: int | None = None,
+        last: int = -1,
+        broker_epoch: int = 0,
+        start: int = -1,
     ) -> FetchedPartition | ReadPlan:
         """A fetch that arrives, of a follower with its right broker epoch unless another is named."""
         request = FetchPartition(
@@ -317,6 +324,7 @@ class Replica:
             max_bytes=2**20,
             current_leader_epoch=self.partition.leader_epoch if epoch is None else epoch,
             last_fetched_epoch=last,
+            log_start_offset=start,
         )
         known = self.brokers.epoch(broker_id) if broker_id >= 0 else None
         return self.partition.fetch(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.broker.config import BrokerConfig
-from metaquorum.broker.replica.partition.tail import BATCH_MAX_BYTES, Tail
+from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.data import PartitionKey
 

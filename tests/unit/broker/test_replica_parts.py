@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from metaquorum.broker.replica.controller_requests.assignments import ASSIGNMENTS_PER_REQUEST_MAX, Assignments
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.broker.replica.partition.tail import BATCH_MAX_BYTES, Tail
 from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST
 from metaquorum.metadata.requests.partitions import AssignmentResult, AssignReplicasToDirsResponse

@@ -1,0 +1,99 @@
+"""Records that clients delete from a log's start on (KIP-107): when the start has moved on every replica.
+
+Owns who waits for that. A start that has moved is durable before anyone hears of it; replicas that are not in
+sync move theirs when they have caught up, before they are in sync again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from metaquorum.broker.replica.partition.isr import IsrState
+from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.reading import visible_end
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.log_ends import TO_HIGH_WATERMARK, DeletedRecords
+
+
+class DeleteTicket(Protocol):
+    """One partition of a request that waits. `complete` is called at most once, and not from within
+    `Deleting.delete`."""
+
+    @property
+    def deadline_ms(self) -> int: ...
+
+    def complete(self, result: DeletedRecords) -> None: ...
+
+
+class Deleting:
+    """Of one leader."""
+
+    def __init__(self, log: LocalLog, isr: IsrState) -> None:
+        self._log = log
+        self._isr = isr
+        self._starts: dict[int, int] = {}
+        self._waiting: list[tuple[int, DeleteTicket]] = []
+
+    @property
+    def low_watermark(self) -> int:
+        """Where the log starts on every replica in sync."""
+        others = [
+            self._starts.get(broker_id, -1)
+            for broker_id in self._isr.followers
+            if broker_id in self._isr.committed
+        ]
+        return min([self._log.start, *others])
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return min((ticket.deadline_ms for _, ticket in self._waiting), default=None)
+
+    def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
+        """A result: it is refused, or so already. None: it waits, and `ticket.complete` is called.
+        `deletes`: what the topic's policy says."""
+        log = self._log
+        if not deletes:
+            text = f"{log}: its cleanup.policy is compact alone: records are deleted by tombstones"
+            return DeletedRecords(key=log.key, error=ErrorCode.POLICY_VIOLATION, message=text)
+        end = visible_end(log)
+        target = end if offset == TO_HIGH_WATERMARK else offset
+        if not 0 <= target <= end:
+            text = f"{log}: records can be deleted up to {end}, not to {offset}: give that, or -1"
+            return DeletedRecords(key=log.key, error=ErrorCode.OFFSET_OUT_OF_RANGE, message=text)
+        log.trim_to(target)
+        if self.low_watermark >= target:
+            return DeletedRecords(key=log.key, low_watermark=self.low_watermark)
+        self._waiting.append((target, ticket))
+        return None
+
+    def follower_starts(self, broker_id: int, log_start_offset: int) -> None:
+        """A follower's fetch says where its log starts."""
+        if log_start_offset >= 0 and log_start_offset != self._starts.get(broker_id):
+            self._starts[broker_id] = log_start_offset
+            self.moved()
+
+    def moved(self) -> None:
+        """A log starts elsewhere, or others are in sync: who waited for that is answered."""
+        if not self._waiting:
+            return
+        low = self.low_watermark
+        done = [ticket for target, ticket in self._waiting if target <= low]
+        self._waiting = [each for each in self._waiting if each[0] > low]
+        for ticket in done:
+            ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
+
+    def tick(self, now_ms: int) -> None:
+        text = "not every replica in sync has deleted them in time: they are gone here; ask again to be sure"
+        overdue = [each for each in self._waiting if each[1].deadline_ms <= now_ms]
+        self._fail(overdue, ErrorCode.REQUEST_TIMED_OUT, f"{self._log}: {text}")
+
+    def resign(self, error: ErrorCode, message: str) -> None:
+        self._fail(self._waiting, error, f"{self._log}: {message}")
+
+    def _fail(self, those: list[tuple[int, DeleteTicket]], error: ErrorCode, message: str) -> None:
+        self._waiting = [each for each in self._waiting if each not in those]
+        for _, ticket in those:
+            ticket.complete(DeletedRecords(key=self._log.key, error=error, message=message))
+
+    def cancel(self, ticket: DeleteTicket) -> None:
+        self._waiting = [each for each in self._waiting if each[1] is not ticket]

@@ -87,6 +87,7 @@ REQUIRED_WITH_VOTERS = (
     "disk of a voter emptied",
     "directory of a voter replaced",
     "host renamed",
+    "static voters followed through bootstrap servers",
     "repaired after healing",
     "snapshot fetched with its voters",
     "directory rolled back to an older copy",

@@ -120,7 +120,7 @@ class VoterController(ControllerProcess):
 
 
 class VoterBroker(BrokerProcess):
-    """A broker that finds the quorum through bootstrap servers."""
+    """A broker that finds the quorum through bootstrap servers, whoever names its voters."""
 
     def __init__(self, addresses: Addresses, controllers: tuple[int, ...], *parts: Any) -> None:
         self.addresses = addresses
@@ -134,13 +134,18 @@ class VoterBroker(BrokerProcess):
         return RaftCore(
             replace(RAFT_CONFIG, bootstrap_ids=tuple(self.addresses.bootstrap)),
             replace(store.raft_identity, may_vote=False),
-            voters,
+            (),
             store.recovered(),
             random.Random(self.host.rng.getrandbits(64)),
         )
 
     def reach(self, effect: raft.SendRequest) -> Host:
         return self.addresses.reach(effect)
+
+    def after_event(self, event: Any) -> None:
+        super().after_event(event)
+        if self.core.leader_id is not None and self.core.kraft_version == 0 and self.core.high_watermark > 0:
+            self._marks.add("static voters followed through bootstrap servers")
 
 
 def write_first_checkpoint(host: Host, voters: VoterSet) -> None:

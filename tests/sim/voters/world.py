@@ -21,7 +21,14 @@ from tests.sim.errors import LivenessError
 from tests.sim.host import Host
 from tests.sim.processes import BrokerProcess, ControllerProcess, directory_id, format_host
 from tests.sim.profile import FaultProfile
-from tests.sim.voters.nodes import Addresses, VoterBroker, VoterController, as_voter, write_first_checkpoint
+from tests.sim.voters.nodes import (
+    PORT,
+    Addresses,
+    VoterBroker,
+    VoterController,
+    as_voter,
+    write_first_checkpoint,
+)
 from tests.sim.voters.operator import VoterOperator
 from tests.sim.voters.plan import VoterPlan, draw_faults, draw_plan
 from tests.sim.world import FORGETFUL, LIVENESS_MS, STEP_MS, World
@@ -80,7 +87,12 @@ class VoterWorld(World):
 
     def make_process(self, host: Host, node_id: int) -> ControllerProcess | BrokerProcess:
         voters = tuple(
-            Voter(node_id=one.node_id, host="", port=0, directory_id=one.directory_id)
+            Voter(
+                node_id=one.node_id,
+                host=self.addresses.names[one.node_id],
+                port=PORT,
+                directory_id=one.directory_id,
+            )
             for one in self.configured.nodes
         )
         parts = (host, node_id, voters, self.calls, self.directory, self.marks)

@@ -102,8 +102,8 @@ def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> Non
         state, leader_id, response.leader_endpoints
     ):
         state.warn_once(
-            f"node {leader_id} leads the quorum, but no one says where it listens: name every controller in "
-            "controller.quorum.voters, or install a release there that says it"
+            f"node {leader_id} leads the quorum, but this node does not know where it listens: name every "
+            "controller in controller.quorum.voters"
         )
 
 

@@ -24,7 +24,7 @@ def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]
     """Whether this node may follow that one: it is a voter, or the message that named it has its endpoints.
     Messages to voters have them from kraft.version 1 on, where this log may not name the newest voters yet;
     answers to fetches of others always."""
-    return leader_id != state.node_id and (leader_id in state.voters or bool(endpoints))
+    return leader_id != state.node_id and (leader_id in state.voters or bool(state.told(endpoints)))
 
 
 def follow(
@@ -32,6 +32,7 @@ def follow(
 ) -> None:
     """Follow the leader of an epoch that is not behind, unless this node does so already. `endpoints` are
     where it listens, none at kraft.version 0."""
+    endpoints = state.told(endpoints)
     if epoch < state.epoch or not can_follow(state, leader_id, endpoints):
         return
     if epoch > state.epoch or (
@@ -48,7 +49,7 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
 
     A prospective node keeps asking although others still name the leader that it lost.
     """
-    before, leader_id, endpoints = state.role, response.leader_id, response.leader_endpoints
+    before, leader_id, endpoints = state.role, response.leader_id, state.told(response.leader_endpoints)
     if response.epoch < state.epoch:
         return False
     if response.epoch > state.epoch:

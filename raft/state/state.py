@@ -157,17 +157,19 @@ class RaftState:
             return self.leader_endpoints
         return self.leader_endpoints or self._configured_endpoints.get(self.leader_id, ())
 
+    def told(self, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
+        """What a message says of a leader's endpoints, as far as it counts here. Without a listener's name
+        they are from another node's configuration, and count where this node knows no voters."""
+        return () if endpoints and not endpoints[0].name and len(self.voters) else endpoints
+
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
         """Where a node listens, as far as it is not configured. What a leader says of itself is newer than
         what the log says of it."""
         if self.kraft_version >= 1 and node_id == self.node_id and self.identity.endpoints:
             return self.identity.endpoints
-        voter = self.voters.get(node_id)
         if node_id == self.known_leader_id and self.told_endpoints:
-            # Of a configured voter this node's own configuration counts, not that of the node that told it.
-            told_by_configuration = not self.told_endpoints[0].name
-            if voter is None or self.kraft_version >= 1 or not told_by_configuration:
-                return self.told_endpoints
+            return self.told_endpoints
+        voter = self.voters.get(node_id)
         return () if voter is None else voter.endpoints
 
     @property

@@ -234,7 +234,7 @@ def test_a_leader_that_no_one_can_place_is_named_once_with_what_to_do() -> None:
         now += 1_000
         effects = core.tick(now)
     (line,) = [effect.message for effect in lines if isinstance(effect, Warn)]
-    assert line.startswith("node 2 leads the quorum, but no one says where it listens")
+    assert line.startswith("node 2 leads the quorum, but this node does not know where it listens")
     assert "controller.quorum.voters" in line
     placed = answer(epoch=4, leader=2, leader_endpoints=(Endpoint("", "10.0.0.2", 9093),))
     effects = core.on_response(now, -1, sent(effects).correlation_id, placed)
@@ -255,3 +255,12 @@ def test_of_a_configured_voter_another_node_s_configuration_does_not_count(
     effects = core.on_response(0, request.to, request.correlation_id, answer(leader_endpoints=told))
     assert sent(effects).to == 2
     assert sent(effects).endpoints == (told if counts else ())
+
+
+def test_a_configured_voter_follows_no_leader_that_only_other_configurations_name() -> None:
+    """Two lists of voters that differ: the one that this node was started with stays in force."""
+    core = make(node_id=1, config=RaftConfig(bootstrap_ids=(-1,)))
+    request = sent(core.start(0))
+    told = answer(leader=7, leader_endpoints=(Endpoint("", "10.0.0.7", 9093),))
+    core.on_response(0, request.to, request.correlation_id, told)
+    assert (core.epoch, core.leader_id) == (4, None)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
-
 from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds
 from metaquorum.broker.events import PublishImage, SendToController, StateChanged
@@ -58,9 +56,11 @@ from metaquorum.runtime.process import handle_signals, leave_at_once, run_proces
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
+from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
+from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError
@@ -108,7 +108,7 @@ async def serve(config: NodeConfig) -> Ending:
 async def open_process(
     config: NodeConfig,
     own: MetaProperties,
-    server: grpc.aio.Server,
+    server: GuardedServer,
     kafka: KafkaListeners,
     tls: TlsMaterial | None,
     metrics: socket.socket | None = None,
@@ -138,7 +138,7 @@ class BrokerProcess:
         config: NodeConfig,
         replica: OpenReplica,
         data: OpenData,
-        server: grpc.aio.Server,
+        server: GuardedServer,
         kafka: KafkaListeners,
         tls: TlsMaterial | None,
         metrics: socket.socket | None = None,
@@ -191,6 +191,7 @@ class BrokerProcess:
 
     def _add_services(self) -> None:
         config, server = self._config, self._server
+        server.admit_by(grpc_rights(config, lambda: self._data.image))
         images = BrokerImages(self.node, self._clock)
         hints = Hints(self._controllers)
         service = MetadataService(

@@ -9,8 +9,6 @@ import logging
 import socket
 from typing import TYPE_CHECKING, Any
 
-import grpc.aio
-
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
 from metaquorum.controller.node_status import node_status
@@ -59,9 +57,11 @@ from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directo
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
+from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ControllerProcess:
         self,
         config: NodeConfig,
         replica: OpenReplica,
-        server: grpc.aio.Server,
+        server: GuardedServer,
         tls: TlsMaterial | None,
         metrics: socket.socket | None = None,
     ) -> None:
@@ -158,6 +158,7 @@ class ControllerProcess:
         self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
+        self._server.admit_by(grpc_rights(self._config, lambda: self.node.ledger.committed.image))
         add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)

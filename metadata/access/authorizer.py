@@ -16,6 +16,8 @@ from metaquorum.metadata.settings.acls import WILDCARD, Operation, ResourceType
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of a client that does not say who it is."""
 _ALL = bit(Operation.ALL)
 IMPLIED_BY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),

@@ -41,10 +41,6 @@ _POLICY = "remove the line to allow what the policy would refuse"
 _INLINE = "name PEM files in ssl.keystore.location and ssl.truststore.location instead"
 
 ALWAYS: Mapping[str, KeyRefusal] = {
-    "authorizer.class.name": KeyRefusal(
-        "controllers do not authorize: remove the line, and let only nodes and administrators reach them "
-        "(ssl.client.auth=required)"
-    ),
     "create.topic.policy.class.name": KeyRefusal(_POLICY),
     "alter.config.policy.class.name": KeyRefusal(_POLICY),
     "config.providers": KeyRefusal("write the values into the file"),

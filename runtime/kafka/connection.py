@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from metaquorum.runtime.config.access.certificates import CertificateError, distinguished_name
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
-from metaquorum.runtime.kafka.auth.certificates import CertificateError, distinguished_name
 from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
 from metaquorum.runtime.kafka.prepared import Prepared
@@ -19,10 +20,6 @@ from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 class EndConnection(Exception):
     """A handler's way to end the connection, for a request that has no answer; the text is logged."""
-
-
-ANONYMOUS = "User:ANONYMOUS"
-"""The principal of a client that does not say who it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,7 @@ def open_channel(
     return grpc.aio.secure_channel(target, tls.channel_credentials(), options=options)
 
 
-def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> grpc.aio.Server:
+def new_server(*, message_max_bytes: int = MAX_MESSAGE_BYTES) -> GuardedServer:
     """A server without services; call `bind` before any file is touched."""
     options = (*_SERVER_OPTIONS, *_message_options(message_max_bytes))
     return GuardedServer(grpc.aio.server(options=options))

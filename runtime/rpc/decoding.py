@@ -1,13 +1,14 @@
-"""Requests that are none: refused in one line at both ends, whatever service they were meant for.
+"""Requests that are none, and callers that may not: refused in one line at both ends, whatever the service.
 
-Owns only that. gRPC itself would answer with a Python error and leave a traceback in the log.
+Owns only that. gRPC itself would answer with a Python error and leave a traceback in the log. Who may call is
+decided elsewhere.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +16,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+Admission = Callable[[str, Any], str | None]
+"""Why the caller of (method, context) is refused; None: it is not."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,6 +38,10 @@ class GuardedServer(grpc.aio.Server):
     ) -> None:
         """Adds services; what `add_*_to_server` calls."""
         self._methods.services += generic_rpc_handlers
+
+    def admit_by(self, admission: Admission | None) -> None:
+        """Asks at every call; None: nothing is asked. Call it before `start`."""
+        self._methods.admission = admission
 
     def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
         """The generated code names the methods of a service that it has just added: nothing is left to do."""
@@ -60,6 +67,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __init__(self) -> None:
         self.services: list[grpc.GenericRpcHandler[Any, Any]] = []
+        self.admission: Admission | None = None
         self._handlers: dict[str, Any] = {}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -70,19 +78,26 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         for service in self.services:
             handler = service.service(handler_call_details)
             if handler is not None:
-                found = self._handlers[method] = _guarded(handler, method)
+                found = self._handlers[method] = _guarded(handler, method, self.admission)
                 return found
         return None
 
 
-def _guarded(handler: Any, method: str) -> Any:
+def _guarded(handler: Any, method: str, admission: Admission | None) -> Any:
     decode = handler.request_deserializer
+
+    async def admit(context: Any) -> None:
+        refusal = None if admission is None else admission(method, context)
+        if refusal is not None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+
     if handler.request_streaming:
         behaviour = handler.stream_stream or handler.stream_unary
         if not inspect.iscoroutinefunction(behaviour):
             return handler
 
         async def streaming(requests: Any, context: Any) -> Any:
+            await admit(context)
             try:
                 return await behaviour(requests, context)
             except DecodeError as error:
@@ -99,6 +114,7 @@ def _guarded(handler: Any, method: str) -> Any:
         return handler
 
     async def single(raw: bytes, context: Any) -> Any:
+        await admit(context)
         try:
             request = decode(raw)
         except DecodeError as error:

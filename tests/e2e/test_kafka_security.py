@@ -58,7 +58,7 @@ class SecureCluster:
                 "ssl.client.auth": "required",
                 "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-                "super.users": "User:CN=root;User:root",
+                "super.users": "User:root;User:ANONYMOUS",
             }
         )
 

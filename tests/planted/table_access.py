@@ -10,6 +10,7 @@ TOKENS = "tests/unit/kafka/auth/test_tokens.py"
 CERTIFICATES = "tests/unit/kafka/auth/test_certificates.py"
 CHECKS = "tests/unit/kafka/auth/test_checks.py"
 QUOTAS = "tests/unit/kafka/test_quotas.py"
+GRPC = "tests/unit/server/test_grpc_rights.py -k who_is_there"
 CLOSED = "tests/unit/runtime/test_closed.py"
 
 ACCESS_BUGS = (
@@ -134,7 +135,7 @@ ACCESS_BUGS = (
         name="half-a-name-fits-a-rule",
         breaks="a mapping rule fits the whole distinguished name",
         source="KIP-371",
-        file="runtime/kafka/auth/certificates.py",
+        file="runtime.config.access.certificates.py",
         old="match = self.pattern.fullmatch(name)",
         new="match = self.pattern.match(name)",
         caught_by=(CERTIFICATES,),
@@ -192,6 +193,15 @@ ACCESS_BUGS = (
         old="return self._write_blocked or self._muted_until_s > 0",
         new="return self._write_blocked",
         caught_by=(QUOTAS,),
+    ),
+    Bug(
+        name="certificates-that-no-one-checked",
+        breaks="a certificate names its owner where TLS has checked it",
+        source="docs/security.md",
+        file="runtime/rpc/rights.py",
+        old='shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None',
+        new='shown = context.auth_context().get("x509_pem_cert")',
+        caught_by=(GRPC,),
     ),
     Bug(
         name="tls-alone-is-authentication",

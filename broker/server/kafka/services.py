@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.server.data.plane import DataPlane
-from metaquorum.broker.server.kafka.access.guard import Rights, authorizer_of
+from metaquorum.broker.server.kafka.access.guard import Rights
 from metaquorum.broker.server.kafka.auto_topics import AutoTopics
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.configs import OwnConfig
@@ -19,6 +19,7 @@ from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.clock import Clock
+from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Services
@@ -76,7 +77,7 @@ def broker_services(
         ),
         image,
         Rights(
-            authorizer=authorizer_of(config.values),
+            authorizer=new_authorizer(config.values),
             image=image,
             creates_topics=creates_topics,
         ),

@@ -38,7 +38,6 @@ TLS = (
         "How the user is made of the distinguished name of a client's certificate: "
         "`RULE:pattern/replacement/`, with `L` or `U` behind it in lower or upper case, or `DEFAULT`; the "
         "first that fits counts.",
-        roles=(BROKER,),
     ),
 )
 
@@ -48,22 +47,20 @@ ACCESS = (
         "text",
         "",
         "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: Kafka listeners allow what access "
-        "control entries allow. Without it they allow everything.",
-        roles=(BROKER,),
+        "control entries allow, and gRPC listeners let in who may act on the cluster. Without it everything "
+        "is allowed.",
     ),
     Key(
         "super.users",
         "text",
         "",
         "Principals that may do everything, as `User:alice;User:bob`.",
-        roles=(BROKER,),
     ),
     Key(
         "allow.everyone.if.no.acl.found",
         "choice",
         "false",
         "Whether a resource to which no entry applies is open to everyone.",
-        roles=(BROKER,),
         choices=("false", "true"),
     ),
     Key(

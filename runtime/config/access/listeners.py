@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
+from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
 from metaquorum.runtime.config.access.keys import ACCESS, TLS
 from metaquorum.runtime.config.addresses import Listener
@@ -97,6 +98,16 @@ def check_authorizer(values: Mapping[str, Value]) -> None:
 def super_users(values: Mapping[str, Value]) -> tuple[str, ...]:
     """The principals of `super.users`."""
     return tuple(each.strip() for each in cast(str, values["super.users"]).split(";") if each.strip())
+
+
+def new_authorizer(values: Mapping[str, Value]) -> Authorizer | None:
+    """What decides by a node's configuration; None: nothing does."""
+    if not values["authorizer.class.name"]:
+        return None
+    return Authorizer(
+        super_users=super_users(values),
+        allow_everyone=values["allow.everyone.if.no.acl.found"] == "true",
+    )
 
 
 def listener_access(

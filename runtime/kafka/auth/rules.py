@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.scram import Mechanism
+from metaquorum.runtime.config.access.certificates import PrincipalRules
 from metaquorum.runtime.config.access.listeners import OAUTHBEARER, PLAIN, ListenerAccess, TokenSettings
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.auth.certificates import PrincipalRules
 from metaquorum.runtime.kafka.auth.credentials import ImageCredentials
 from metaquorum.runtime.kafka.auth.exchange import Exchange
 from metaquorum.runtime.kafka.auth.login import SaslRules

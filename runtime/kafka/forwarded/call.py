@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
-from metaquorum.runtime.kafka.services import ANONYMOUS
 
 Answer = TypeVar("Answer")
 P = TypeVar("P")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import DelegationToken
 from metaquorum.metadata.requests import settings as core
 from metaquorum.metadata.requests.common import ReadImageRequest, ReadImageResponse
 from metaquorum.runtime.kafka.forwarded.call import Call
-from metaquorum.runtime.kafka.services import ANONYMOUS
 from metaquorum.wire.messages import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,

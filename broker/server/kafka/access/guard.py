@@ -16,8 +16,6 @@ from metaquorum.broker.server.kafka.access.steps import AccessAsked, AccessStep
 from metaquorum.broker.server.kafka.access.table import CHECKS
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.config.access.listeners import super_users
-from metaquorum.runtime.config.key import Value
 from metaquorum.runtime.kafka.services import Client, Handler, Offered
 from metaquorum.wire.codec import Request
 
@@ -29,16 +27,6 @@ class Rights:
     authorizer: Authorizer | None
     image: Callable[[], MetadataImage]
     creates_topics: bool = False
-
-
-def authorizer_of(values: Mapping[str, Value]) -> Authorizer | None:
-    """What decides by a node's configuration; None: no one does."""
-    if not values["authorizer.class.name"]:
-        return None
-    return Authorizer(
-        super_users=super_users(values),
-        allow_everyone=values["allow.everyone.if.no.acl.found"] == "true",
-    )
 
 
 def guarded(offered: Mapping[str, Offered], rights: Rights) -> dict[str, Offered]:

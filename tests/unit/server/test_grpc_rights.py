@@ -1,0 +1,105 @@
+"""gRPC listeners of nodes with an authorizer: nodes and administrators get in, others learn why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.config.access.certificates import PrincipalRules
+from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER
+from metaquorum.runtime.rpc.rights import GrpcRights
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.test_servers import (
+    SERVING,
+    certificate_files,
+    health_is,
+    material,
+    tls_keys,
+)
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+@pytest.fixture(name="folder")
+def fixture_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    authority = certificate_files(folder, "authority", None)
+    for name in ("node", "client"):
+        certificate_files(folder, name, authority)
+    return folder
+
+
+async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) -> None:
+    keys = {
+        **tls_keys(folder, "required"),
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:node",
+        "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
+    }
+    address = [("127.0.0.1", site.controller_port)]
+    node, client = material(folder, "node"), material(folder, "client")
+    async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
+        # The broker registers and is unfenced: nodes may call each other.
+        await health_is(site.broker_port, SERVING, client)
+        async with AdminClient(address, tls=client, attempts_max=1) as stranger:
+            with pytest.raises(ClientError, match="User:client may not act on the cluster: add it"):
+                await stranger.list_brokers()
+        async with AdminClient(address, tls=node) as administrator:
+            assert [each.broker_id for each in (await administrator.list_brokers()).brokers] == [101]
+            allowed = Acl(
+                resource_type=ResourceType.CLUSTER,
+                resource_name="kafka-cluster",
+                pattern_type=PatternType.LITERAL,
+                principal="User:client",
+                host="127.0.0.1",
+                operation=Operation.CLUSTER_ACTION,
+                permission_type=Permission.ALLOW,
+            )
+            await SettingsClient(administrator).create_acls([allowed])
+        async with AdminClient(address, tls=client, attempts_max=1) as known:
+            assert [each.broker_id for each in (await known.list_brokers()).brokers] == [101]
+
+
+class Context:
+    def __init__(self, pem: bytes | None, peer: str = "ipv4:10.0.0.1:4711") -> None:
+        self._pem, self._peer = pem, peer
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {} if self._pem is None else {"x509_pem_cert": [self._pem]}
+
+    def peer(self) -> str:
+        return self._peer
+
+
+@pytest.mark.parametrize(
+    ("shown", "checked", "rules", "refusal"),
+    [
+        (True, True, "RULE:^CN=(.*?)$/$1/", None),
+        (True, True, "DEFAULT", "User:CN=client may not act"),
+        (True, True, "RULE:^CN=x$/y/", "no rule of ssl.principal.mapping.rules fits"),
+        (True, False, "RULE:^CN=(.*?)$/$1/", "User:ANONYMOUS may not act"),
+        (False, True, "DEFAULT", "User:ANONYMOUS may not act"),
+    ],
+)
+def test_who_is_there(folder: Path, shown: bool, checked: bool, rules: str, refusal: str | None) -> None:
+    rights = GrpcRights(
+        Authorizer(super_users=["User:client"]),
+        PrincipalRules(rules),
+        MetadataImage,
+        shows_certificates=checked,
+    )
+    context = Context((folder / "client.crt").read_bytes() if shown else None)
+    for _ in range(2):
+        found = rights.refusal("/metaquorum.Admin/ListBrokers", context)
+        assert found is None if refusal is None else refusal in str(found)
+    assert rights.refusal("/grpc.health.v1.Health/Check", context) is None

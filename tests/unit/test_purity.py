@@ -16,7 +16,7 @@ PACKAGES = ("wire", "storage", "metadata", "raft", "controller", "broker")
 PURE_FILES_OF_THE_SHELL = (
     "runtime/driver/scheduler.py",
     "runtime/kafka/answers.py",
-    "runtime.config.access.certificates.py",
+    "runtime/config/access/certificates.py",
     "runtime/kafka/auth/credentials.py",
     "runtime/kafka/auth/exchange.py",
     "runtime/kafka/auth/login.py",

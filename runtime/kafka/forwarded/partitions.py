@@ -30,13 +30,13 @@ async def elect_leaders(body: ElectLeadersRequest, call: Call) -> ElectLeadersRe
         named = tuple((each.topic, index) for each in body.topic_partitions for index in each.partitions)
     if body.election_type not in {_PREFERRED, _UNCLEAN}:
         text = f"{body.election_type} is not an election: 0 elects preferred leaders, 1 unclean ones"
-        return _elected(ApiError(ErrorCode.INVALID_REQUEST, text), named)
+        return _elected(ApiError(ErrorCode.INVALID_REQUEST, text), named, call.version)
     request = Elect(unclean=body.election_type == _UNCLEAN, partitions=named)
     results: list[ElectionResult] = []
     while True:
         answer = await call.answer(request, Elected)
         if isinstance(answer, ApiError):
-            return _elected(answer, named)
+            return _elected(answer, named, call.version)
         results += [
             each
             for each in answer.results
@@ -50,9 +50,13 @@ async def elect_leaders(body: ElectLeadersRequest, call: Call) -> ElectLeadersRe
             )
 
 
-def _elected(refusal: ApiError, named: tuple[tuple[str, int], ...] | None) -> ElectLeadersResponse:
+def _elected(
+    refusal: ApiError, named: tuple[tuple[str, int], ...] | None, version: int
+) -> ElectLeadersResponse:
     parts = [(topic, index, refusal.code, refusal.message) for topic, index in named or ()]
-    return ElectLeadersResponse(error_code=refusal.code, replica_election_results=_results(parts))
+    # Version 0 has codes of partitions only.
+    code = refusal.code if version >= 1 else ErrorCode.NONE
+    return ElectLeadersResponse(error_code=code, replica_election_results=_results(parts))
 
 
 def _results(

@@ -1,0 +1,150 @@
+"""What a broker hands on: refused as a whole when no controller answers, with its own image when one did."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from metaquorum.broker.server.kafka.forwarding import Forwarder
+from metaquorum.broker.server.published import Published
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.kafka.forwarded.table import FORWARDED, FORWARDED_BY_KEY
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.codec import RequestHeader
+from metaquorum.wire.messages import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
+from tests.unit.kafka.golden_cluster import GoldenCluster, GoldenNode
+from tests.unit.kafka.test_admin_captures import scripted
+
+CLIENT = Client(listener="PLAINTEXT", address="10.0.0.1", principal="User:alice")
+ALICE = "User:alice"
+LATEST = {name: api.max_version for name, api in FORWARDED.items()}
+
+
+class NoController:
+    """In the place of the client that finds the active controller."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.timeouts_ms: list[int] = []
+
+    async def ask(self, method: Any, request: Any, *, ask_again: Any, timeout_ms: int) -> Any:
+        assert request.principal == ALICE and request.client_address == "10.0.0.1"
+        self.timeouts_ms.append(timeout_ms)
+        raise self.error
+
+
+def codes(value: Any) -> list[int]:
+    """Every code in a body, outermost first."""
+    if isinstance(value, dict):
+        own = [value["error_code"]] if "error_code" in value else []
+        return own + [code for each in value.values() for code in codes(each)]
+    return [code for each in value for code in codes(each)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ClientError("no one"), ApiError(ErrorCode.NOT_CONTROLLER, "it is another one")],
+    ids=["silent", "passed on"],
+)
+def test_without_a_controller_every_part_is_refused(shared_data: Path, error: Exception) -> None:
+    """Every recorded request of every version: the answer can be written, and says that time ran out."""
+    controllers = NoController(error)
+    forwarder = Forwarder(controllers, node_id=0, published=Published(MetadataImage()))  # type: ignore[arg-type]
+    seen = set()
+    for exchange in (*scripted(shared_data, "N-all-versions"), *scripted(shared_data, "M-error-cases")):
+        if exchange.api_key not in FORWARDED_BY_KEY:
+            continue
+        request = codec.decode_request(exchange.request)
+        body = asyncio.run(forwarder.handle(request, CLIENT))
+        frame = b"".join(codec.encode_response(exchange.api_key, exchange.version, 1, body))
+        answer = codec.decode_response(exchange.api_key, exchange.version, frame).body
+        found = codes(msgspec.to_builtins(answer))
+        seen.add(exchange.api)
+        if exchange.label.startswith(exchange.api) and "version" in exchange.label:
+            assert ErrorCode.REQUEST_TIMED_OUT in found, exchange.label
+        assert any(found) or exchange.version == 0, exchange.label
+    assert len(seen) >= 14
+    assert 30_000 in controllers.timeouts_ms
+
+
+async def test_an_answer_waits_for_the_brokers_own_image() -> None:
+    def at(offset: int) -> MetadataImage:
+        records = [NoOpRecord()] * offset
+        state = ReplayState(MetadataImage())
+        return replay_records(state, base_offset=0, epoch=1, timestamp_ms=0, records=records).image
+
+    published = Published(at(1))
+    assert await published.reach(1, 0.0)
+    assert not await published.reach(3, 0.01)
+    waiting = asyncio.ensure_future(published.reach(3, 30))
+    await asyncio.sleep(0)
+    published.publish(at(2))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    published.publish(at(4))
+    assert await waiting
+
+
+# ---- delegation tokens, of clients that authenticated
+
+
+def ask(node: GoldenNode, name: str, body: Any, principal: str = ALICE) -> Any:
+    header = RequestHeader(API_BY_NAME[name].key, LATEST[name], 1)
+    return node.answer(b"".join(codec.encode_request(header, body)), principal=principal)
+
+
+def test_a_tokens_life(shared_data: Path) -> None:
+    cluster = GoldenCluster(shared_data / "kafka-3.7-wire")
+    node = GoldenNode(cluster, cluster.at(900), 0)
+    asked = CreateDelegationTokenRequest(
+        renewers=(
+            CreateDelegationTokenRequest.CreatableRenewers(principal_type="User", principal_name="bob"),
+        ),
+        max_lifetime_ms=-1,
+    )
+    made = ask(node, "CreateDelegationToken", asked)
+    assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (
+        0,
+        "alice",
+        "alice",
+    )
+    shown = DescribeDelegationTokenRequest(owners=None)
+    (token,) = ask(node, "DescribeDelegationToken", shown, "User:bob").tokens
+    assert (token.token_id, token.hmac, token.renewers[0].principal_name) == (made.token_id, made.hmac, "bob")
+    assert ask(node, "DescribeDelegationToken", shown, "User:mallory").tokens == ()
+    renew = RenewDelegationTokenRequest(hmac=made.hmac, renew_period_ms=1000)
+    renewed = ask(node, "RenewDelegationToken", renew, "User:bob")
+    assert (renewed.error_code, renewed.expiry_timestamp_ms - made.issue_timestamp_ms) == (0, 1000)
+    expire = ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1)
+    refused = ask(node, "ExpireDelegationToken", expire, "User:mallory")
+    assert refused.error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+    assert ask(node, "ExpireDelegationToken", expire).error_code == 0
+    assert ask(node, "DescribeDelegationToken", shown).tokens == ()
+
+
+def test_who_did_not_log_in_gets_no_token(shared_data: Path) -> None:
+    cluster = GoldenCluster(shared_data / "kafka-3.7-wire")
+    node = GoldenNode(cluster, cluster.at(900), 0)
+    for name, body in (
+        ("CreateDelegationToken", CreateDelegationTokenRequest()),
+        ("RenewDelegationToken", RenewDelegationTokenRequest(hmac=b"x")),
+        ("ExpireDelegationToken", ExpireDelegationTokenRequest(hmac=b"x")),
+        ("DescribeDelegationToken", DescribeDelegationTokenRequest(owners=None)),
+    ):
+        answer = ask(node, name, body, "User:ANONYMOUS")
+        assert answer.error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,9 +32,13 @@ def run(*args: object) -> str:
     return done.stdout
 
 
+@pytest.fixture(name="directory", scope="module")
+def fixture_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("local") / "cluster"
+
+
 @pytest.fixture(name="bootstrap", scope="module")
-def fixture_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("local") / "cluster"
+def fixture_bootstrap(directory: Path) -> Iterator[str]:
     printed = run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 2, "--free-ports")
     try:
         status = json.loads(run("local", "status", "-d", directory, "--json"))
@@ -132,6 +137,16 @@ def test_confluent_kafka_deletes_records(bootstrap: str) -> None:
     consumer.close()
     beyond = confluent_kafka.TopicPartition("short", 0, 99)
     assert outcomes(client.delete_records([beyond])) == ["OFFSET_OUT_OF_RANGE"]
+
+
+def test_a_change_waits_for_a_controller(bootstrap: str, directory: Path) -> None:
+    """kill -9 of the only controller: brokers hold on to what they forward until there is one again."""
+    nodes = json.loads(run("local", "status", "-d", directory, "--json"))["nodes"]
+    os.kill(next(node["pid"] for node in nodes if node["node"] == "controller-3000"), signal.SIGKILL)
+    client = rd.AdminClient({"bootstrap.servers": bootstrap})
+    created = client.create_topics([rd.NewTopic("patient", 1, 1)], operation_timeout=60, request_timeout=60)
+    run("local", "up", "-d", directory)
+    assert outcomes(created) == [None]
 
 
 def test_confluent_kafka_administers_access(bootstrap: str) -> None:

@@ -277,7 +277,8 @@ class ReadPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOffset:
-    """The first record below `below_offset` that is not older than `timestamp_ms`: `OffsetFound`."""
+    """The first record below `below_offset` that is not older than `timestamp_ms`, or with -3 than any other
+    record of the log: `OffsetFound`."""
 
     token: int
     directory_id: bytes

@@ -32,6 +32,9 @@ ACKS_ALL = -1
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
+NEWEST_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
 
 NO_PRODUCER_ID = -1
 
@@ -216,8 +219,9 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsPartition:
-    """`timestamp_ms`: -1 the high watermark (or the last stable offset), -2 the log's start, else the first
-    record not older."""
+    """`timestamp_ms`: -1 the high watermark (or the last stable offset), -2 the log's start, -3 the record
+    with the newest timestamp (KIP-734), -4 the start of what is on this broker's disk (KIP-405), -5 the end
+    of what is in remote storage (KIP-1005), else the first record not older."""
 
     key: PartitionKey
     timestamp_ms: int

@@ -24,6 +24,8 @@ FIRST_LOOK = 128
 FEW_RECORDS = 24
 """Up to so many are taken apart one by one, which costs less than numpy's calls."""
 _MAX_VARINT_BYTES = 10
+# What a number of one byte stands for.
+_ZIGZAG = np.array([(one >> 1) ^ -(one & 1) for one in range(128)], dtype=np.int64)
 
 
 class RecordPlaces(NamedTuple):
@@ -101,7 +103,7 @@ def _many(payload: bytes, count: int) -> RecordPlaces:
     if starts is None:
         raise BatchError(f"{count} records do not fill the {len(payload)} bytes of their batch")
     ends = starts[1:]
-    _, at = varints_at(octets, starts[:-1])
+    at = _after_varints(octets, starts[:-1])
     times, at = varints_at(octets, at + 1)
     offsets, at = varints_at(octets, at)
     key_lengths, keys = varints_at(octets, at)
@@ -164,8 +166,10 @@ def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_de
 def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
     """The zigzag numbers at these places, and the places after them. Raises IndexError, BatchError."""
     first = octets[at]
-    raw: Any = (first & 0x7F).astype(np.uint64)
     after: Any = at + 1
+    if first.max() < 0x80:
+        return _ZIGZAG[first], after
+    raw: Any = (first & 0x7F).astype(np.uint64)
     more = np.flatnonzero(first & 0x80)
     shift = 7
     while more.size:
@@ -177,6 +181,17 @@ def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
         more = more[(byte & 0x80) != 0]
         shift += 7
     return (raw >> np.uint64(1)).astype(np.int64) ^ -(raw & np.uint64(1)).astype(np.int64), after
+
+
+def _after_varints(octets: Bytes, at: Places) -> Places:
+    """The places after the numbers at these places."""
+    after: Places = at + 1
+    more = np.flatnonzero(octets[at] & 0x80)
+    while more.size:
+        byte = octets[after[more]]
+        after[more] += 1
+        more = more[byte >= 0x80]
+    return after
 
 
 def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | None:

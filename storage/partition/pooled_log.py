@@ -29,6 +29,10 @@ from metaquorum.storage.log.timed_segment import TimedSegment
 _ADVICE = "restore this replica from the others: stop the broker and move the replica's directory away"
 
 
+NEWEST = -3
+"""Instead of a time: the newest there is."""
+
+
 class FoundRecord(NamedTuple):
     """A record found by its time."""
 
@@ -193,8 +197,15 @@ class PooledLog(SegmentedLog):
     # --- times
 
     def find_offset(self, timestamp_ms: int, below_offset: int) -> FoundRecord | None:
-        """The first record below `below_offset` that is not older. Of a batch in an unknown codec the first
-        offset is told. Raises CorruptLogError, DiskError."""
+        """The first record below `below_offset` that is not older; with `NEWEST` as the time, than any record
+        of the log. Of a batch in an unknown codec the first offset is told. Raises CorruptLogError,
+        DiskError."""
+        if timestamp_ms == NEWEST:
+            with self._lookup:
+                segments = [] if self.closed else cast("list[TimedSegment]", self._segments)
+                timestamp_ms = max((one.newest_timestamp_ms() for one in segments if one.size), default=-1)
+            if timestamp_ms < 0:
+                return None
         start = self.log_start_offset
         while True:
             with self._lookup:

@@ -37,6 +37,7 @@ BENCHES = (
     "directories",
     "scrape",
     "wire",
+    "cleaner",
     "data",
     "replicas",
     "pipeline",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.table_access import ACCESS_BUGS
+from tests.planted.table_cleaner import CLEANER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
@@ -34,6 +35,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Replay", REPLAY_BUGS),
     ("Broker", BROKER_BUGS),
     *DATA_SECTIONS,
+    ("Compaction and records", CLEANER_BUGS),
     ("Access", ACCESS_BUGS),
 )
 

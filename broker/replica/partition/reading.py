@@ -12,8 +12,11 @@ from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
+    NEWEST_TIMESTAMP,
     FetchedPartition,
     FetchPartition,
     ListedOffset,
@@ -106,14 +109,16 @@ class Reading:
 
     def list_offset(self, request: ListOffsetsPartition) -> ListedOffset | FindPlan:
         log, wanted = self.log, request.timestamp_ms
-        if wanted == EARLIEST_TIMESTAMP:
+        if wanted in {EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP}:
             return self._listed(log.start, -1, log.epochs.epoch_at(log.start))
         if wanted == LATEST_TIMESTAMP:
             if self._is_behind():
                 return self._not_available()
             return self._listed(self.end, -1, log.epochs.epoch_at(max(log.start, self.end - 1)))
-        if wanted < 0:
-            text = f"{log}: {wanted} is not a timestamp: send ms since 1970, -1 (latest) or -2 (earliest)"
+        if wanted == LATEST_TIERED_TIMESTAMP:
+            return self._listed(-1, -1, None)  # there is no remote storage
+        if wanted < 0 and wanted != NEWEST_TIMESTAMP:
+            text = f"{log}: {wanted} is not a timestamp: send ms since 1970, or -1 (latest) to -5"
             return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
         return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
 

@@ -199,6 +199,7 @@ class DataHandlers:
             for topic, topic_id in places
             if topic_id is not None
             for part in topic.partitions
+            if _knows_timestamp(part.timestamp, request.header.version)
         )
         results: dict[core.PartitionKey, core.ListedOffset] = {}
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -344,6 +345,20 @@ def fetched_partition(result: core.FetchedPartition, version: int) -> FetchRespo
     )
 
 
+# The first version that knows each of the timestamps that are none.
+_SPECIAL_FROM = {
+    core.LATEST_TIMESTAMP: 1,
+    core.EARLIEST_TIMESTAMP: 1,
+    core.NEWEST_TIMESTAMP: 7,
+    core.EARLIEST_LOCAL_TIMESTAMP: 8,
+    core.LATEST_TIERED_TIMESTAMP: 9,
+}
+
+
+def _knows_timestamp(timestamp: int, version: int) -> bool:
+    return timestamp >= 0 or version >= _SPECIAL_FROM.get(timestamp, version + 1)
+
+
 def _listed(
     result: core.ListedOffset | None,
     asked: ListOffsetsRequest.ListOffsetsPartition,
@@ -351,6 +366,8 @@ def _listed(
     version: int,
 ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
     if result is None:
+        if not _knows_timestamp(asked.timestamp, version):
+            code = ErrorCode.UNSUPPORTED_VERSION
         return ListOffsetsResponse.ListOffsetsPartitionResponse(
             partition_index=asked.partition_index, error_code=code
         )

@@ -46,6 +46,7 @@ from metaquorum.storage.errors import (
 )
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.partition.pooled_log import NEWEST
 from tests.unit.broker.directory_bench import (
     DIRECTORY_ID,
     EXPECTED,
@@ -527,6 +528,19 @@ def test_the_first_record_that_is_not_older(bench: Bench, restarted: bool) -> No
     assert found(bench, key, 390) == (39, 390, 5)
     assert found(bench, key, 391) == (None, -1, -1)
     assert found(bench, key, 200, below=20) == (None, -1, -1)
+    assert found(bench, key, NEWEST) == (39, 390, 5)
+    assert found(bench, key, NEWEST, below=39) == (None, -1, -1)
+
+
+def test_the_newest_record_is_the_first_of_the_highest_timestamp(bench: Bench) -> None:
+    key = bench.create()
+    assert found(bench, key, NEWEST) == (None, -1, -1)
+    for base, time_ms in enumerate([5, 90, 7, 90, 3]):
+        bench.do(AppendPartition, key, batches=walked(batch(base, time_ms=time_ms)), sync=True)
+    assert found(bench, key, NEWEST) == (1, 90, 1)
+    other = bench.create()
+    bench.do(AppendPartition, other, batches=walked(batch(0, time_ms=-1)), sync=True)
+    assert found(bench, other, NEWEST) == (None, -1, -1)
 
 
 def test_within_a_batch_and_where_times_run_backwards(bench: Bench) -> None:

@@ -224,6 +224,18 @@ async def test_offsets_of_known_and_unknown_topics() -> None:
         assert (first.error_code, first.offset, second.error_code) == (0, 7, 3)
 
 
+@pytest.mark.parametrize(("timestamp", "since"), [(-1, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 99), (-900, 99)])
+async def test_a_special_timestamp_needs_the_version_that_knows_it(timestamp: int, since: int) -> None:
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=timestamp)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))
+    found = core.ListedOffset(key=(ORDERS, 1), offset=7, timestamp_ms=-1, leader_epoch=2)
+    for version in range(1, 11):
+        body = ListOffsetsRequest(topics=(topic,))
+        answer = core.ListOffsetsResponse(results=(found,)) if version >= since else None
+        response = await Site().ask("list_offsets", version, body, answer)
+        assert response.topics[0].partitions[0].error_code == (0 if version >= since else 35), version
+
+
 async def test_producer_ids_are_given_without_transactions_only() -> None:
     answer = core.InitProducerIdResponse(producer_id=5, producer_epoch=1)
     asked = InitProducerIdRequest(transactional_id=None)

@@ -1,0 +1,114 @@
+"""The cleaner, and what a leader does with the records of a batch, in processor time.
+
+Cleaner: a log of keyed records, uncompressed input bytes by processor second of one whole pass (both walks,
+checksums, the rewritten segments), on a disk in memory so that only the processor counts. Leader: one batch
+checked, opened and stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+
+from metaquorum.broker.replica.partition.opened import OpenedBatch
+from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.codecs import pack
+from metaquorum.storage.batches.format import HEADER_BYTES, Compression
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
+from metaquorum.storage.cleaner.plan import CleanerSettings, plan_cleaning
+from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import parent_of
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.bench.figures import Figure
+from tests.unit.storage.cleaner_bench import settle
+
+PLACE = "/d/t-0"
+NOW_MS = 1_700_000_000_000
+ROUNDS = 5
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--megabytes", type=int, default=32, help="of records in the log that is cleaned")
+
+
+def run(options: argparse.Namespace) -> list[Figure]:
+    figures = []
+    for value_bytes, codec in ((1000, 0), (100, 0), (100, 4)):
+        rate = max(cleaned(options.megabytes, value_bytes, Compression(codec)) for _ in range(3))
+        name = f"cleaner, {value_bytes} byte values, {Compression(codec).name.lower()}"
+        figures.append(Figure(name=name, value=rate, unit="MB/s", at_least=40))
+    for count, value_bytes in ((256, 1000), (640, 100)):
+        for codec in (0, 1, 3, 4):
+            rate = opened(count, value_bytes, Compression(codec))
+            name = f"leader, {count} records of {value_bytes} bytes, {Compression(codec).name.lower()}"
+            figures.append(Figure(name=name, value=rate, unit="MB/s"))
+    return figures
+
+
+def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: random.Random) -> bytes:
+    half = value_bytes // 2  # half random: values compress to about half
+    values = [rng.randbytes(half) + b"v" * half for _ in keys]
+    plain = encode_batch(base_offset=base, leader_epoch=0, timestamp_ms=NOW_MS, keys=keys, values=values)
+    header = parse_header(plain)._replace(attributes=codec)
+    return seal_batch(header, pack(codec, plain[HEADER_BYTES:]))
+
+
+def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
+    """Every key is there twice on average; batches of 16 KiB."""
+    rng = random.Random(7)
+    disk = FaultyDisk(rng)
+    for place in ("/d", PLACE):
+        disk.make_directory(place)
+        disk.sync_directory(parent_of(place))
+    config = LogConfig(segment_bytes=megabytes << 17, index_interval_bytes=64 << 10)
+    log = PartitionLog.load(disk, PLACE, config, FilePool(disk, 8), disk.file_system("/d"))
+    records = (megabytes << 20) // value_bytes
+    for _ in range(0, records, 16_384 // value_bytes):
+        keys = [b"key %08d" % rng.randrange(records // 2) for _ in range(16_384 // value_bytes)]
+        log.append(Batches.sealed(one_batch(log.end_offset, keys, value_bytes, codec, rng)))
+    settle(log)
+    rules = CleanerSettings()
+    plan = plan_cleaning(
+        segment_facts(log), first_dirty=0, stable_to=log.end_offset, settings=rules, now_ms=NOW_MS
+    )
+    assert plan is not None
+    begun = time.process_time()
+    cleaning = Cleaning(log, plan, rules, now_ms=NOW_MS, key_bytes=1 << 30)
+    while cleaning.result is None:
+        for _ in cleaning.pieces():
+            pass
+        if cleaning.staged is not None:
+            cleaning.swap()
+    return plan.end * value_bytes / (time.process_time() - begun) / 1e6
+
+
+def opened(count: int, value_bytes: int, codec: int) -> float:
+    rng = random.Random(7)
+    keys = [b"key %08d" % index for index in range(count)]
+    data = one_batch(0, keys, value_bytes, codec, rng)
+    settings = TopicSettings()
+
+    def once() -> None:
+        batch = check_batch(data, settings, wall_ms=NOW_MS)
+        assert isinstance(batch, OpenedBatch)
+        stored_batch(batch, base_offset=5, leader_epoch=1, append_time_ms=None)
+
+    return count * value_bytes / best_s(once) / 1e6
+
+
+def best_s(work: Callable[[], None]) -> float:
+    """Processor time of one call, the best of some rounds."""
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.process_time()
+        for _ in range(50):
+            work()
+        times.append((time.process_time() - begun) / 50)
+    return min(times)

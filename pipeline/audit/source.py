@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.pipeline.columns import TIME
-from metaquorum.pipeline.ingest.layout import DATA, LayoutError, load_manifest
+from metaquorum.pipeline.ingest.layout import DATA, READ_FROM, LayoutError, load_manifest
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.tables import TABLES, arrow_schema
@@ -47,7 +47,7 @@ class TableSource:
         self._folder = Folder(self.root)
         how = f"write them with: metaquorum pipeline ingest LOGS --out {shlex.quote(self.root)}"
         try:
-            manifest = load_manifest(self._folder)
+            manifest = load_manifest(self._folder, oldest=READ_FROM)
         except LayoutError as error:
             raise TablesError(str(error).replace("give --out", "with ingest, give --out")) from error
         except StorageError as error:
@@ -75,13 +75,15 @@ class TableSource:
         if name not in self._files:
             return ds.dataset(pa.Table.from_batches([], arrow_schema(TABLES[name])))
         system, root = self._folder.system()
-        return ds.dataset(
+        found = ds.dataset(
             [join(root, path) for path in self._files[name]],
             filesystem=system,
             format=ds.ParquetFileFormat(read_options={"dictionary_columns": _low_cardinality(name)}),
             partitioning=ds.HivePartitioning.discover(infer_dictionary=True),
             partition_base_dir=join(root, f"{DATA}/{name}"),
         )
+        later = [field for field in arrow_schema(TABLES[name]) if field.name not in found.schema.names]
+        return found.replace_schema(pa.schema([*found.schema, *later])) if later else found
 
     def batches(
         self, name: str, columns: Iterable[str], where: Any | None = None

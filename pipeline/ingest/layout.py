@@ -31,6 +31,8 @@ from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.errors import FileMissingError, StorageError
 
 FORMAT = 6
+READ_FROM = 5
+"""The oldest format whose tables can be read: they lack tables and columns that came later."""
 KEPT_VERSIONS = 2
 """The number of versions that are kept, so that a reader that opened the one before can finish."""
 DATA, STATE, VERSIONS, RUNS = "_data", "_state", "_versions", "_runs"
@@ -127,13 +129,14 @@ def escape(value: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in value)
 
 
-def load_manifest(out: Folder | str | Path) -> Manifest:
-    """The newest version; an empty one for a new folder. Raises LayoutError for any other folder."""
+def load_manifest(out: Folder | str | Path, *, oldest: int = FORMAT) -> Manifest:
+    """The newest version; an empty one for a new folder. Raises LayoutError for any other folder, and for
+    tables of a format before `oldest`."""
     folder = out if isinstance(out, Folder) else Folder(str(out))
     listed = _listed(folder)
     for version in sorted(listed, reverse=True):
         for name in listed[version]:
-            manifest = _read(folder, name)
+            manifest = _read(folder, name, oldest)
             if manifest is not None:
                 return manifest
     strange = [name for name in folder.children() if name not in (DATA, STATE, VERSIONS, RUNS)]
@@ -158,11 +161,11 @@ def _listed(folder: Folder) -> dict[int, list[str]]:
     return {version: [name for _, name in sorted(names)] for version, names in found.items()}
 
 
-def _read(folder: Folder, name: str) -> Manifest | None:
+def _read(folder: Folder, name: str, oldest: int = FORMAT) -> Manifest | None:
     """A manifest; None for one that is not whole or gone. Raises LayoutError for one of another release."""
     try:
         data = folder.get(name)
-        if msgspec.json.decode(data, type=_Format).format == FORMAT:
+        if oldest <= msgspec.json.decode(data, type=_Format).format <= FORMAT:
             return msgspec.json.decode(data, type=Manifest)
         found = msgspec.json.decode(data, type=_Format).format
     except (FileMissingError, msgspec.DecodeError):
@@ -171,7 +174,7 @@ def _read(folder: Folder, name: str) -> Manifest | None:
         advice = "they were written by a newer release: upgrade this one"
     else:
         advice = "give --out a new directory and ingest again"
-    raise LayoutError(f"{folder.root} has format {found}, and this release reads {FORMAT}; {advice}")
+    raise LayoutError(f"{folder.root} has format {found}, and this release writes {FORMAT}; {advice}")
 
 
 def begin(folder: Folder, base: Manifest) -> IngestRun:

@@ -58,6 +58,9 @@ def test_the_tables_are_what_the_replay_tells(
     assert {tuple(row) for row in last.collect()} == {
         (row[1], row[2], row[3], row[5]) for row in expected["partition_states"] if row[17] is None
     }
+    plan = states.filter("date >= '2026-11-01' AND leader = -1")._jdf.queryExecution().toString()
+    (scanned,) = {line for line in plan.splitlines() if "PartitionFilters" in line}
+    assert "cluster" in scanned.partition("PartitionFilters")[2] and "EqualTo(leader,-1)" in scanned
     lagging = of_cluster(table(out, "files"), WILD_CLUSTER)
     assert sorted(row["used"] for row in lagging) == [False, False, True]
     assert of_cluster(table(out, "damage"), cluster, WILD_CLUSTER) == []

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.access.steps import (
+    CODES,
     ITEM,
     AccessAsked,
     AccessStep,
@@ -132,23 +133,34 @@ class Acks(AccessStep):
 class StillRead(AccessStep):
     """A fetch session goes on reading what it once named: what the client may no longer read is refused."""
 
-    checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.READ, ResourceType.TOPIC, ITEM),)
+    def before(self, asked: AccessAsked, body: Any) -> StepResult:
+        return StepResult(body, is_follower(body))
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
+        if note and asked.allows(
+            Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME, is_asked=False
+        ):
+            return answer
         denied = {
-            place
-            for place, item in enumerate(answer.responses)
-            if (name := asked.topic_name(item)) is not None
-            and not asked.allows(Operation.READ, ResourceType.TOPIC, name, is_asked=False)
+            place for place, item in enumerate(answer.responses) if note or not self._reads(asked, item)
         }
         if not denied:
             return answer
-        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        resource = ResourceType.CLUSTER if note else ResourceType.TOPIC
         responses = tuple(
-            refused_item("Fetch", "responses", item, code, UNREAD) if place in denied else item
+            refused_item("Fetch", "responses", item, CODES[resource], UNREAD) if place in denied else item
             for place, item in enumerate(answer.responses)
         )
         return replace(answer, responses=responses)
+
+    def _reads(self, asked: AccessAsked, item: Any) -> bool:
+        name = asked.topic_name(item)
+        return name is None or asked.allows(Operation.READ, ResourceType.TOPIC, name, is_asked=False)
+
+
+def is_follower(body: Any) -> bool:
+    """Whether a Fetch comes from a broker, by what it says of itself."""
+    return bool(body.replica_id >= 0 or body.replica_state.replica_id >= 0)
 
 
 UNREAD = {

@@ -22,6 +22,7 @@ from metaquorum.broker.server.kafka.access.special import (
     TopicsDescribed,
     TransactionsAdded,
     TransactionTopics,
+    is_follower,
 )
 from metaquorum.broker.server.kafka.access.steps import (
     CONFIGURED,
@@ -57,17 +58,13 @@ def _each(operation: Op, items: str, results: str) -> Each:
     return Each(items, results, (RightNeeded(operation, CLUSTER),))
 
 
-def _is_follower(body: Any) -> bool:
-    return bool(body.replica_id >= 0 or body.replica_state.replica_id >= 0)
-
-
-_FOLLOWER = Each("topics", "responses", (RightNeeded(Op.CLUSTER_ACTION, CLUSTER),), UNREAD, when=_is_follower)
+_FOLLOWER = Each("topics", "responses", (RightNeeded(Op.CLUSTER_ACTION, CLUSTER),), UNREAD, when=is_follower)
 _READER = Each(
     "topics",
     "responses",
     (RightNeeded(Op.READ, TOPIC, ITEM),),
     UNREAD,
-    when=lambda body: not _is_follower(body),
+    when=lambda body: not is_follower(body),
 )
 _NODES = _cluster(Op.CLUSTER_ACTION)
 

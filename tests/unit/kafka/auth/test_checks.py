@@ -365,6 +365,20 @@ def test_a_follower_needs_the_clusters_action() -> None:
     assert (part.partition_index, part.error_code, seen) == (2, 31, [])
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_the_session_of_a_follower(right: bool) -> None:
+    """It names nothing and reads on by the cluster's action alone, not by rights on topics."""
+    from metaquorum.wire.messages import FetchRequest, FetchResponse
+
+    made: Any = FetchResponse.FetchableTopicResponse
+    part: Any = FetchResponse.PartitionData
+    answer = FetchResponse(responses=(made(topic="t", partitions=(part(partition_index=4, records=b"x"),)),))
+    acl = (CLUSTER, "kafka-cluster", Operation.CLUSTER_ACTION) if right else (TOPIC, "t", Operation.READ)
+    found, _ = run("Fetch", 11, FetchRequest(session_id=5, replica_id=1), rights_of(acl), answer)
+    kept = found.responses[0].partitions[0]
+    assert (kept.error_code, kept.records) == ((0, b"x") if right else (31, b""))
+
+
 def test_a_session_that_lost_its_right_reads_nothing_more() -> None:
     from metaquorum.wire.messages import FetchRequest, FetchResponse
 

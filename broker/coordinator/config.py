@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,4 @@ class CoordinatorConfig:
     transactions_topic: InternalTopic
     offsets_commit_timeout_ms: int = 5_000
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)

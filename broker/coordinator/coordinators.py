@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from metaquorum.broker.coordinator.shard import Shard
-from metaquorum.broker.coordinator.state import CoordinatorState, Now
+from metaquorum.broker.coordinator.state import BatchOrigin, CoordinatorState, Now
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
@@ -18,6 +18,8 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest, PartitionKey
 from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.batches.markers import EndMarker
 
 NewState = Callable[[int], CoordinatorState]
 """The empty state of a partition, by its index."""
@@ -123,6 +125,12 @@ class Coordinators:
             self._deadlines.disarm(shard.key)
         else:
             self._deadlines.arm(shard.key, due_ms)
+
+    def marked(self, key: PartitionKey, header: BatchHeader, marker: EndMarker) -> None:
+        shard = self._shards.get(key)
+        if shard is not None:
+            origin = BatchOrigin(header.base_offset, header.producer_id, header.producer_epoch)
+            shard.marked(origin, committed=marker.committed)
 
     # ---- requests --------------------------------------------------------------------------------
 

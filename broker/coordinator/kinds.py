@@ -7,6 +7,7 @@ import random
 from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.coordinator.coordinators import CoordinatorKind
 from metaquorum.broker.coordinator.groups.state import GroupState
+from metaquorum.broker.coordinator.transactions.state import TransactionState
 
 
 def coordinator_kinds(config: CoordinatorConfig, rng: random.Random) -> dict[str, CoordinatorKind]:
@@ -14,5 +15,9 @@ def coordinator_kinds(config: CoordinatorConfig, rng: random.Random) -> dict[str
     return {
         config.offsets_topic.name: CoordinatorKind(
             lambda _: GroupState(config.groups, rng), commit_timeout_ms=config.offsets_commit_timeout_ms
-        )
+        ),
+        config.transactions_topic.name: CoordinatorKind(
+            lambda partition: TransactionState(partition, config.transactions),
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
+        ),
     }

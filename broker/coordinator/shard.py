@@ -54,9 +54,17 @@ class _Batch:
 
     shard: Shard
     deadline_ms: int
-    answers: list[Reply]
+    answers: list[Reply] = field(default_factory=list)
     effects: list[DataEffect] = field(default_factory=list)
+    if_unsettled: list[Callable[[], None]] = field(default_factory=list)
     is_done: bool = False
+
+    def add(self, decision: Decision) -> None:
+        """What leaves with it, or is told if that cannot leave."""
+        self.answers += decision.replies
+        self.effects += decision.effects
+        if decision.if_unsettled is not None:
+            self.if_unsettled.append(decision.if_unsettled)
 
     def complete(self, result: ProduceResult) -> None:
         self.is_done = True
@@ -161,6 +169,14 @@ class Shard:
                 if stored is not None:
                     self.state.replay(stored, origin)
 
+    def marked(self, origin: BatchOrigin, *, committed: bool) -> None:
+        """A marker was appended to this partition."""
+        if self.is_active:
+            self.state.replay_marker(origin, committed=committed)
+        elif self._load_to >= 0:
+            bounds = self._logs.bounds(self.key)
+            self._load_to = self._load_to if bounds is None else bounds.end
+
     # ---- in office -------------------------------------------------------------------------------
 
     def handle(self, key: object, request: CoordinatorRequest, now: Now) -> None:
@@ -225,9 +241,10 @@ class Shard:
         error = ApiError(coordinator_error(result.error), result.message or "the append failed")
         for answer in batch.answers:
             self._answer(Reply(answer.key, error))
-        # A batch that is committed late, or with too few in sync, is stored all the same.
-        if error.code is not ErrorCode.NOT_COORDINATOR:
-            self._out += batch.effects
+        # The batch may be committed later, or never.
+        for tell in batch.if_unsettled:
+            tell()
+        self._stir()
 
     def _carry_out(self, decision: Decision, now: Now) -> None:
         if decision.records:
@@ -237,11 +254,11 @@ class Shard:
             for answer in decision.replies:
                 self._answer(answer)
         else:
-            self._newest.answers += decision.replies
-            self._newest.effects += decision.effects
+            self._newest.add(decision)
 
     def _append(self, decision: Decision, now: Now) -> None:
-        batch = _Batch(self, now.ms + self._commit_timeout_ms, list(decision.replies), list(decision.effects))
+        batch = _Batch(self, now.ms + self._commit_timeout_ms)
+        batch.add(decision)
         data = _encoded(decision, now)
         bounds = self._logs.bounds(self.key)
         result = self._logs.append(self.key, self.epoch, data, batch, wall_ms=now.wall_ms)

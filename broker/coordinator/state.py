@@ -63,7 +63,8 @@ class Decision:
     leader's log. `replies` and `effects` leave when everything that was decided before is committed, with
     `at_once` before that: for an answer that depends on nothing stored. `origin` names the producer of a
     transactional batch. `if_refused`: what happens instead where the log does not take the records; without
-    it every reply is that error.
+    it every reply is that error. `if_unsettled` is called where `effects` do not leave, because it is not
+    known whether the records will be committed.
     """
 
     records: tuple[StoredRecord, ...] = ()
@@ -72,6 +73,7 @@ class Decision:
     at_once: bool = False
     origin: BatchOrigin = BatchOrigin()
     if_refused: Callable[[ErrorCode], Decision] | None = None
+    if_unsettled: Callable[[], None] | None = None
 
 
 NOTHING = Decision()

@@ -105,10 +105,33 @@ class AskController:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendTxnMarkers:
+    """A transaction is decided: write its marker to every partition (topic name, index), and then tell the
+    coordinator in `partition` of __transaction_state. One that is under way for the same transactional id
+    ends."""
+
+    partition: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OfflineDirectoriesChanged:
     """The set of bad directories grew: the next heartbeat must say so at once."""
 
     directories: tuple[bytes, ...]
 
 
-DataEffect = DataRespond | SendFetch | AskController | OfflineDirectoriesChanged | DiskWork | Warn | Stop
+DataEffect = (
+    DataRespond
+    | SendFetch
+    | AskController
+    | SendTxnMarkers
+    | OfflineDirectoriesChanged
+    | DiskWork
+    | Warn
+    | Stop
+)

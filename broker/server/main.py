@@ -18,6 +18,7 @@ from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds
 from metaquorum.broker.events import PublishImage, SendToController, StateChanged
 from metaquorum.broker.node import BrokerNode
+from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.controllers import ControllerCalls
 from metaquorum.broker.server.data.disk_faults import configured_faults
@@ -28,6 +29,7 @@ from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.images import BrokerImages
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.services import broker_services
+from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.published import Published
 from metaquorum.broker.server.status_service import BrokerSelfService
@@ -185,6 +187,9 @@ class BrokerProcess:
         self._published = Published(replica.image)
         asks = AdminClient(addresses, tls=controllers_tls, rng=rng)
         self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
+        self._transactions = TransactionServices(
+            config, self._data.requests, lambda: self._data.image, clock=clock, tls=tls
+        )
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         self._add_services()
@@ -222,6 +227,7 @@ class BrokerProcess:
             self.node,
             self._data,
             self._published,
+            self._transactions,
             clock=self._clock,
             forwarder=self._forwarder,
         )
@@ -250,6 +256,7 @@ class BrokerProcess:
             if ending.failed:
                 await self._say_farewell()
             await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
+            await self._transactions.close()
             await self._calls.close()
             await self._forwarder.close()
             closed = await self._data.close()
@@ -313,6 +320,8 @@ class BrokerProcess:
         if self._data.carry_out(effect):
             return
         match effect:
+            case SendTxnMarkers():
+                self._transactions.markers.send(effect)
             case SendToController():
                 self._calls.send(effect)
             case PublishImage(image=image):

@@ -10,9 +10,11 @@ from functools import partial
 
 from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.runtime.config.key import BROKER, MAX_INT, Key, bytes_key, ms_key
 
 _GROUPS = GroupConfig()
+_TRANSACTIONS = TransactionConfig()
 _SEGMENT_BYTES = 100 * 1024 * 1024
 _ms = partial(ms_key, roles=(BROKER,))
 _count = partial(Key, minimum=1, roles=(BROKER,))
@@ -89,6 +91,26 @@ COORDINATORS = (
         2,
         "`min.insync.replicas` of `__transaction_state`.",
     ),
+    _ms(
+        "transaction.max.timeout.ms",
+        _TRANSACTIONS.max_timeout_ms,
+        "Maximum `transaction.timeout.ms` of a producer.",
+    ),
+    _ms(
+        "transactional.id.expiration.ms",
+        _TRANSACTIONS.id_expiration_ms,
+        "How long a transactional id that is not used is kept.",
+    ),
+    _ms(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _TRANSACTIONS.abort_interval_ms,
+        "How often transactions that have been open for too long are aborted.",
+    ),
+    _ms(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        _TRANSACTIONS.removal_interval_ms,
+        "How often expired transactional ids are removed.",
+    ),
 )
 
 
@@ -112,6 +134,12 @@ def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
             offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
             offsets_retention_ms=number("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=number("offsets.retention.check.interval.ms"),
+        ),
+        transactions=TransactionConfig(
+            max_timeout_ms=number("transaction.max.timeout.ms"),
+            id_expiration_ms=number("transactional.id.expiration.ms"),
+            abort_interval_ms=number("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+            removal_interval_ms=number("transaction.remove.expired.transaction.cleanup.interval.ms"),
         ),
     )
 

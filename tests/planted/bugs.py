@@ -19,6 +19,7 @@ from tests.planted.table_nodes import (
 from tests.planted.table_partitions import SECTIONS as PARTITION_SECTIONS
 from tests.planted.table_raft import RAFT_BUGS
 from tests.planted.table_storage import STORAGE_BUGS
+from tests.planted.table_transactions import TRANSACTION_BUGS
 from tests.planted.table_voters import VOTER_BUGS
 
 SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
@@ -36,6 +37,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Broker", BROKER_BUGS),
     *DATA_SECTIONS,
     ("Compaction and records", CLEANER_BUGS),
+    ("Transactions", TRANSACTION_BUGS),
     ("Access", ACCESS_BUGS),
 )
 

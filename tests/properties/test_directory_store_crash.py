@@ -122,3 +122,31 @@ def test_an_io_error_at_every_operation_of_a_history(seed: int, then: str) -> No
         bench.check()
         after += 1
     assert after > 60
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_power_loss_at_every_operation_of_a_checkpoint_keeps_the_aborted_transactions(seed: int) -> None:
+    """A producer snapshot in its place means that the list below it is in its place, too."""
+    crash_after = 0
+    crashed = True
+    while crashed:
+        bench = Bench(seed)
+        key = bench.create()
+        model = bench.models[key]
+        bench.append(key)
+        bench.checkpoint()  # from now on there is a recovery point
+        known = bench.aborted(key)
+        while bench.aborted(key) == known:
+            bench.append(key)
+        bench.sync()
+        bench.disk.crash_after = bench.disk.operations + crash_after
+        crashed = False
+        try:
+            bench.checkpoint()
+        except PowerLossError:
+            crashed = True
+        bench.disk.crash_after = None
+        assert model.kept == model.end
+        bench.power_loss()
+        crash_after += 1
+    assert crash_after > 5

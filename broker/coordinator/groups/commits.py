@@ -11,12 +11,14 @@ from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances
 from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset_record, offset_tombstone
 from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
+    TxnOffsetCommitRequest,
 )
 
 
@@ -56,19 +58,54 @@ class Commits:
         topic, part = at
         if error is not None:
             return error
+        now_ms = work.now.wall_ms
+        commit_ms = now_ms if part.commit_timestamp < 0 else part.commit_timestamp
+        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        return self._put(work, request.group_id, topic, part, commit_ms, expire_ms)
+
+    def _put(
+        self, work: Work, group_id: str, topic: str, part: Any, commit_ms: int, expire_ms: int = -1
+    ) -> ErrorCode:
         metadata = part.committed_metadata or ""
         if len(metadata.encode()) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        now_ms = work.now.wall_ms
         committed = CommittedOffset(
             offset=part.committed_offset,
             leader_epoch=part.committed_leader_epoch,
             metadata=metadata,
-            commit_ms=now_ms if part.commit_timestamp < 0 else part.commit_timestamp,
-            expire_ms=-1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms,
+            commit_ms=commit_ms,
+            expire_ms=expire_ms,
         )
-        work.store(offset_record(request.group_id, (topic, part.partition_index), committed))
+        work.store(offset_record(group_id, (topic, part.partition_index), committed))
         return ErrorCode.NONE
+
+    def commit_in_transaction(
+        self, work: Work, key: object, group: Group | None, request: TxnOffsetCommitRequest
+    ) -> None:
+        """Stores what counts when the transaction commits; the reply is a code for each partition."""
+        error = self._transaction_error(group, request)
+        work.origin = BatchOrigin(-1, request.producer_id, request.producer_epoch)
+        now_ms = work.now.wall_ms
+        codes = [
+            self._put(work, request.group_id, topic.name, part, now_ms) if error is None else error
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        work.reply(key, tuple(codes))
+
+    def _transaction_error(self, group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode | None:
+        """Clients before KIP-447 do not say which member they are."""
+        generation = request.generation_id
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return None
+        if group is None:
+            return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else None
+        if generation < 0 and group.phase is Phase.EMPTY:
+            return None
+        error = self._rebalances.stranger(group, request.member_id, request.group_instance_id)
+        if error is None and generation != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        return error
 
     def delete(self, work: Work, key: object, group: Group | None, request: OffsetDeleteRequest) -> None:
         """Deletes offsets of topics that the group does not consume (KIP-496)."""

@@ -33,6 +33,7 @@ from metaquorum.wire.messages import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
     SyncGroupRequest,
+    TxnOffsetCommitRequest,
 )
 from metaquorum.wire.stored import StoredRecord
 
@@ -117,6 +118,8 @@ class GroupState:
                 self._leave(work, ask.key, body)
             case OffsetCommitRequest() as body:
                 self._commits.commit(work, ask.key, self.groups.get(body.group_id), body)
+            case TxnOffsetCommitRequest() as body:
+                self._commits.commit_in_transaction(work, ask.key, self.groups.get(body.group_id), body)
             case OffsetDeleteRequest() as body:
                 self._commits.delete(work, ask.key, self.groups.get(body.group_id), body)
             case FetchOffsets() as body:

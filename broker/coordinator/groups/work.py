@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.coordinator.state import Decision, Now, Reply
+from metaquorum.broker.coordinator.state import BatchOrigin, Decision, Now, Reply
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.stored import StoredRecord
 
 
 class Work:
     """Records and replies in their order. `refused` is called for each part that must be taken back where the
-    log does not take the records; it gets new work and the error."""
+    log does not take the records; it gets new work and the error. `origin`: of which transaction they are."""
 
     def __init__(self, now: Now) -> None:
         self.now = now
         self.records: list[StoredRecord] = []
         self._replies: list[Reply] = []
         self._refused: list[Callable[[Work, ErrorCode], None]] = []
+        self.origin = BatchOrigin()
 
     def reply(self, key: object | None, body: Any) -> None:
         """Answers a caller; None: there is none."""
@@ -35,6 +36,7 @@ class Work:
             records=tuple(self.records),
             replies=tuple(self._replies),
             at_once=at_once,
+            origin=self.origin,
             if_refused=self._taken_back if self._refused else None,
         )
 

@@ -83,6 +83,8 @@ class RequestHandler:
         self._deletes = Deletes(self._find, touched, out)
         self._own_logs = OwnLogs(self._find, self.produces, next_token, out)
         self.user = None if new_user is None else new_user(self._own_logs, out)
+        if self.user is not None:
+            self.produces.marked = self.user.marked
         parts = (self.produces, self.fetches, self._offsets, self._deletes, producer_ids, self.user)
         self._parts = tuple(part for part in parts if part is not None)
 

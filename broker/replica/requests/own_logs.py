@@ -24,6 +24,8 @@ from metaquorum.metadata.requests.data import (
     ProduceResult,
 )
 from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.batches.markers import EndMarker
 
 ReadDone = Callable[[bytes | None, str | None], None]
 """Takes whole batches, or None and, where the bytes are damaged, what is wrong with them."""
@@ -45,6 +47,10 @@ class LogUser(Protocol):
     def changed(self, partition: Partition, changes: Changes) -> None: ...
 
     def stirred(self, key: PartitionKey) -> None: ...
+
+    def marked(self, key: PartitionKey, header: BatchHeader, marker: EndMarker) -> None:
+        """A marker was appended."""
+        ...
 
     def published(self, image: MetadataImage, previous: MetadataImage) -> None: ...
 

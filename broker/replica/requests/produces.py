@@ -5,6 +5,8 @@ Owns the requests that wait, and their bound. What a partition does with a batch
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metaquorum.broker.replica.disk_work import AppendPartition
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.broker.replica.partition.partition import Partition
@@ -16,12 +18,15 @@ from metaquorum.metadata.requests.data import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    PartitionKey,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
 )
 from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.batches.format import BatchHeader, parse_header
+from metaquorum.storage.batches.markers import EndMarker, read_marker
 
 
 class PendingProduce:
@@ -55,8 +60,12 @@ class Ticket:
         self._produces.completed(self._waiting, self._at, result)
 
 
+Marked = Callable[[PartitionKey, BatchHeader, EndMarker], None]
+"""Takes each marker that was appended to a partition, with the header of its batch."""
+
+
 class Produces:
-    """`touched` is called for each partition that was given a batch."""
+    """`touched` is called for each partition that was given a batch, `marked` for each marker."""
 
     def __init__(
         self, find: Find, touched: Touched, tail: Tail, requests_max: int, out: Outbox[DataEffect]
@@ -67,6 +76,7 @@ class Produces:
         self._touched = touched
         self._requests_max = requests_max
         self._waiting: dict[object, PendingProduce] = {}
+        self.marked: Marked = lambda key, header, marker: None
         self.failed = 0
         self.bytes = 0
         self.records = 0
@@ -116,6 +126,8 @@ class Produces:
         if partition.end_offset > base:
             self.records += partition.end_offset - base
             self._note_tail(partition, base)
+            if by_coordinator:
+                self._note_marker(partition, base, part.records)
         if result is None:
             self.bytes += len(part.records)
         self._touched(partition)
@@ -147,6 +159,12 @@ class Produces:
             if isinstance(effect, AppendPartition) and effect.key == partition.key:
                 self._tail.note(partition.key, base_offset, partition.end_offset, effect.batches.data)
                 return
+
+    def _note_marker(self, partition: Partition, base_offset: int, records: bytes) -> None:
+        header = parse_header(records)
+        marker = read_marker(header, records)
+        if marker is not None:
+            self.marked(partition.key, header._replace(base_offset=base_offset), marker)
 
     def _settle(self, waiting: PendingProduce, at: int, result: ProduceResult) -> None:
         if waiting.results[at] is None:

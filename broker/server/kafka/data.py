@@ -1,4 +1,4 @@
-"""Produce, Fetch, ListOffsets and InitProducerId: Kafka's messages to the core's values and back.
+"""Produce, Fetch and ListOffsets: Kafka's messages to the core's values and back.
 
 Owns names: old versions name topics, the core and new versions use ids. Followers are served as consumers
 are. Decides nothing about data.
@@ -7,11 +7,12 @@ are. Decides nothing about data.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from metaquorum.broker.server.data import fetch_messages
-from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.data.requests import Answer, DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
+from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
@@ -21,8 +22,6 @@ from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     FetchRequest,
     FetchResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ProduceRequest,
@@ -34,15 +33,20 @@ _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
 """The versions from which clients know zstd (KIP-110)."""
 _ADMIN_CLIENT = "__admin_client"
-_NO_TRANSACTIONS = "transactions are not supported: produce without a transactional id"
 
 
 class DataHandlers:
     """See the module. `image` is asked for at each request."""
 
-    def __init__(self, requests: DataRequests, image: Callable[[], MetadataImage]) -> None:
+    def __init__(
+        self,
+        requests: DataRequests,
+        image: Callable[[], MetadataImage],
+        transactional: TransactionalProduces,
+    ) -> None:
         self._requests = requests
         self._image = image
+        self._transactional = transactional
 
     def _id_of(self, name: str, topic_id: bytes) -> bytes | None:
         """The id of a topic that a request names either way; None: there is no such topic."""
@@ -70,9 +74,8 @@ class DataHandlers:
                 else:
                     asked.append(core.ProducePartition(key=key, records=bytes(part.records or b"")))
         if asked:
-            answer: Any = await self._requests.begin(
-                core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
-            )
+            sent = core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
+            answer = await self._produced(sent, body.transactional_id, results)
             if isinstance(answer, ApiError):
                 refusal = _retriable(answer)
             else:
@@ -89,6 +92,23 @@ class DataHandlers:
         if code:
             raise EndConnection(f"a Produce with acks=0 failed with error {code}")
         return None
+
+    async def _produced(
+        self,
+        request: core.ProduceRequest,
+        transactional_id: str | None,
+        results: dict[core.PartitionKey, core.ProduceResult | ApiError],
+    ) -> core.ProduceResponse | ApiError:
+        """The core's answer; `results` takes what a transaction's coordinator refuses."""
+        begun: Answer | None
+        if transactional_id is None:
+            begun = self._requests.begin(request)
+        else:
+            begun, refused = await self._transactional.begin(transactional_id, request)
+            results |= refused
+        if begun is None:
+            return core.ProduceResponse(results=())
+        return cast("core.ProduceResponse | ApiError", await begun)
 
     def _batch_refusal(self, topic_id: bytes, records: Buffer | None, request: Request) -> ApiError | None:
         """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
@@ -185,7 +205,7 @@ class DataHandlers:
             ),
         )
 
-    # ---- ListOffsets, InitProducerId
+    # ---- ListOffsets
 
     async def list_offsets(self, request: Request, client: Client) -> ListOffsetsResponse:
         body: ListOffsetsRequest = request.body
@@ -233,24 +253,11 @@ class DataHandlers:
             )
         )
 
-    async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
-        body: InitProducerIdRequest = request.body
-        if body.transactional_id is not None:
-            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
-        answer: Any = await self._requests.begin(
-            core.InitProducerIdRequest(producer_id=body.producer_id, producer_epoch=body.producer_epoch)
-        )
-        if isinstance(answer, ApiError):
-            return InitProducerIdResponse(error_code=answer.code)
-        return InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)
-
 
 def _produce_refusal(body: ProduceRequest, version: int) -> ApiError | None:
     if version < 3:
         # Offered only because librdkafka compresses nothing where they are not (KAFKA-18659).
         return ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
-    if body.transactional_id is not None:
-        return ApiError(ErrorCode.INVALID_TXN_STATE, _NO_TRANSACTIONS)
     return None
 
 

@@ -21,8 +21,8 @@ from metaquorum.broker.server.kafka.describe import (
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
-from metaquorum.broker.server.kafka.producers import ProducerHandlers
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
+from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.prepared import Prepared
@@ -83,11 +83,11 @@ class SettingsHandlers:
 def offered_services(
     cluster: ClusterHandlers,
     data: DataHandlers,
-    producers: ProducerHandlers,
     logs: Mapping[str, Offered],
     settings: SettingsHandlers,
     forwarder: Forwarder,
     groups: GroupServices,
+    transactions: TransactionServices,
     image: Callable[[], MetadataImage],
     rights: Rights,
 ) -> Services:
@@ -98,14 +98,12 @@ def offered_services(
         "ListOffsets": Offered(1, 10, data.list_offsets),
         "Metadata": Offered(0, 13, cluster.metadata),
         **groups.offered(),
-        "InitProducerId": Offered(0, 5, data.init_producer_id),
-        "WriteTxnMarkers": Offered(0, 1, producers.write_txn_markers),
+        **transactions.offered(),
         "DescribeCluster": Offered(0, 2, cluster.describe_cluster),
         "DescribeTopicPartitions": Offered(0, 0, cluster.describe_topic_partitions),
         **logs,
         **settings.offered(),
         **forwarder.offered(),
-        "DescribeProducers": Offered(0, 0, producers.describe_producers),
     }
     return Services(guarded(offered, rights), lambda: features_of(image()), cluster.prepared)
 

@@ -14,7 +14,7 @@ from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
 from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
-from metaquorum.broker.server.kafka.producers import ProducerHandlers
+from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
 from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
@@ -31,6 +31,7 @@ def broker_services(
     node: BrokerNode,
     data: DataPlane,
     published: Published,
+    transactions: TransactionServices,
     *,
     clock: Clock,
     forwarder: Forwarder,
@@ -54,13 +55,7 @@ def broker_services(
 
     return offered_services(
         ClusterHandlers(view, prepared, auto_topics),
-        DataHandlers(data.requests, image),
-        ProducerHandlers(
-            data.requests,
-            image,
-            wall_ms=clock.wall_ms,
-            timeout_ms=config.number("replica.socket.timeout.ms"),
-        ),
+        DataHandlers(data.requests, image, transactions.produces),
         {
             **LogDirHandlers(data.requests, image).offered(),
             **LogEndHandlers(data.requests, image).offered(),
@@ -75,6 +70,7 @@ def broker_services(
             node_id=config.node_id,
             controllers=forwarder.controllers,
         ),
+        transactions,
         image,
         Rights(
             authorizer=new_authorizer(config.values),

@@ -238,6 +238,10 @@ class Bench:
         model.end += 1
         return data
 
+    def aborted(self, key: PartitionKey) -> int:
+        """How many aborted transactions the replica knows."""
+        return len(self.opened()._replicas[key].log.producers.aborted)
+
     def sync(self, *, checkpoint: bool = False) -> None:
         store = self.opened()
         prepared = store.prepare_sync(checkpoint=checkpoint)

@@ -1,22 +1,25 @@
-"""Produce, Fetch, ListOffsets and InitProducerId before a core that the test answers for."""
+"""Produce, Fetch and ListOffsets before a core that the test answers for."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
 from metaquorum.broker.server.kafka.data import DataHandlers
+from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.format import TRANSACTIONAL
 from metaquorum.storage.types import LogPosition
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     FetchRequest,
-    InitProducerIdRequest,
     ListOffsetsRequest,
     ProduceRequest,
 )
@@ -26,14 +29,27 @@ CLIENT = Client(listener="KAFKA", address="127.0.0.1")
 STRANGE = b"?" * 16
 
 
+def transactional(core: Core) -> TransactionalProduces:
+    return TransactionalProduces(core.requests, Verifier(), image)  # type: ignore[arg-type]
+
+
+class Verifier:
+    """Says for each partition what the test wants."""
+
+    codes: ClassVar[dict[TopicPartition, ErrorCode]] = {}
+
+    async def verify(self, asked: AddPartitions) -> dict[TopicPartition, ErrorCode]:
+        return {each: self.codes.get(each, ErrorCode.NONE) for each in asked.partitions}
+
+
 class Site:
     def __init__(self) -> None:
         self.core = Core()
-        self.handlers = DataHandlers(self.core.requests, image)
+        self.handlers = DataHandlers(self.core.requests, image, transactional(self.core))
 
     async def ask(self, api: str, version: int, body: Any, answer: Any = None) -> Any:
         """What a handler answers; `answer` is what the core says to the one request that it gets."""
-        keys = {"produce": 0, "fetch": 1, "list_offsets": 2, "init_producer_id": 22}
+        keys = {"produce": 0, "fetch": 1, "list_offsets": 2}
         frame = b"".join(codec.encode_request(codec.RequestHeader(keys[api], version, 1), body))
         task = asyncio.ensure_future(getattr(self.handlers, api)(codec.decode_request(frame), CLIENT))
         if answer is not None:
@@ -89,7 +105,6 @@ async def test_produce_by_name_and_by_id(version: int, name: str, topic_id: byte
         (9, produce("nobody"), 3),
         (13, produce("", STRANGE), 100),
         (2, produce(), 35),
-        (9, produce(transactional_id="t"), 48),
         (
             9,
             produce(
@@ -236,14 +251,68 @@ async def test_a_special_timestamp_needs_the_version_that_knows_it(timestamp: in
         assert response.topics[0].partitions[0].error_code == (0 if version >= since else 35), version
 
 
-async def test_producer_ids_are_given_without_transactions_only() -> None:
-    answer = core.InitProducerIdResponse(producer_id=5, producer_epoch=1)
-    asked = InitProducerIdRequest(transactional_id=None)
-    response = await Site().ask("init_producer_id", 4, asked, answer)
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 5, 1)
-    refused = ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no ids yet")
-    assert (
-        await Site().ask("init_producer_id", 0, InitProducerIdRequest(transactional_id=None), refused)
-    ).error_code == 14
-    response = await Site().ask("init_producer_id", 4, InitProducerIdRequest(transactional_id="t"))
-    assert (response.error_code, response.producer_id) == (42, -1)
+def in_transaction() -> ProduceRequest:
+    records = encode_batch(
+        base_offset=0,
+        leader_epoch=-1,
+        timestamp_ms=1,
+        values=[b"v"],
+        producer_id=7,
+        producer_epoch=1,
+        base_sequence=0,
+        attributes=TRANSACTIONAL,
+    )
+    parts = tuple(ProduceRequest.PartitionProduceData(index=n, records=records) for n in range(3))
+    topic = ProduceRequest.TopicProduceData(name="orders", partition_data=parts)
+    return produce(topic_data=(topic,), transactional_id="t")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (ErrorCode.NONE, 0),
+        (ErrorCode.INVALID_TXN_STATE, 48),
+        (ErrorCode.PRODUCER_FENCED, 47),
+        (ErrorCode.NOT_COORDINATOR, 19),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, 19),
+    ],
+)
+async def test_the_coordinator_is_asked_before_a_transaction_begins(
+    code: ErrorCode, told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 is under way already, the others are not, and the coordinator says no to the last one."""
+    monkeypatch.setattr(Verifier, "codes", {("orders", 2): code, ("orders", 0): ErrorCode.INVALID_TXN_STATE})
+    site = Site()
+    frame = b"".join(codec.encode_request(codec.RequestHeader(0, 9, 1), in_transaction()))
+    task = asyncio.ensure_future(site.handlers.produce(codec.decode_request(frame), CLIENT))
+    (asked,) = await site.core.until(1)
+    assert [(part.producer_id, part.producer_epoch) for part in asked.request.partitions] == [(7, 1)] * 3
+    guards = tuple(core.VerificationGuard(key=(ORDERS, n), guard=n or None) for n in range(3))
+    site.core.answer(asked, core.VerificationBegun(guards=guards))
+    _, sent = await site.core.until(2)
+    allowed = [(part.key[1], part.guard) for part in sent.request.partitions]
+    assert allowed == ([(0, None), (1, 1), (2, 2)] if code is ErrorCode.NONE else [(0, None), (1, 1)])
+    results = tuple(core.ProduceResult(key=part.key, base_offset=4) for part in sent.request.partitions)
+    site.core.answer(sent, core.ProduceResponse(results=results))
+    assert codes(await task) == [0, 0, told]
+
+
+async def test_a_producers_batches_keep_their_order_while_the_coordinator_is_asked() -> None:
+    site = Site()
+    frame = b"".join(codec.encode_request(codec.RequestHeader(0, 9, 1), in_transaction()))
+    tasks = [
+        asyncio.ensure_future(site.handlers.produce(codec.decode_request(frame), CLIENT)) for _ in range(2)
+    ]
+    (first,) = await site.core.until(1)
+    await asyncio.sleep(0)
+    assert len(site.core.events) == 1, "the second one waits"
+    for at in (0, 2):
+        asked = (await site.core.until(at + 1))[at]
+        assert isinstance(asked.request, core.BeginVerification)
+        guards = tuple(core.VerificationGuard(key=(ORDERS, n)) for n in range(3))
+        site.core.answer(asked, core.VerificationBegun(guards=guards))
+        sent = (await site.core.until(at + 2))[at + 1]
+        assert isinstance(sent.request, core.ProduceRequest)
+        site.core.answer(sent, core.ProduceResponse(results=()))
+    await asyncio.gather(*tasks)
+    assert first is site.core.events[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from metaquorum.broker.server.kafka.producers import ProducerHandlers
+from metaquorum.broker.server.kafka.transactions.producers import ProducerHandlers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.transactions.markers import write_markers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.storage.batches.markers import EndMarker
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     DescribeProducersRequest,
@@ -54,37 +55,17 @@ class ProducerHandlers:
     async def _write(
         self, marker: WriteTxnMarkersRequest.WritableTxnMarker
     ) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
-        end = EndMarker(marker.transaction_result, marker.coordinator_epoch)
-        data = encode_marker(
-            end,
+        codes = await write_markers(
+            self._requests,
+            self._image(),
+            EndMarker(marker.transaction_result, marker.coordinator_epoch),
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
-            timestamp_ms=self._wall_ms(),
+            partitions=[(topic.name, index) for topic in marker.topics for index in topic.partition_indexes],
+            wall_ms=self._wall_ms(),
+            timeout_ms=self._timeout_ms,
         )
-        places = [(topic, self._id_of(topic.name)) for topic in marker.topics]
-        parts = [
-            core.ProducePartition(key=(topic_id, index), records=data)
-            for topic, topic_id in places
-            if topic_id is not None
-            for index in topic.partition_indexes
-        ]
-        codes: dict[core.PartitionKey, ErrorCode] = {}
-        if parts:
-            answer: Any = await self._requests.begin(
-                core.ProduceRequest(
-                    acks=core.ACKS_ALL,
-                    timeout_ms=self._timeout_ms,
-                    partitions=tuple(parts),
-                    by_coordinator=True,
-                )
-            )
-            if isinstance(answer, ApiError):
-                # What keeps the whole request out is over soon: the coordinator tries again.
-                codes = {part.key: ErrorCode.NOT_ENOUGH_REPLICAS for part in parts}
-            else:
-                codes = {each.key: each.error for each in answer.results}
         message = WriteTxnMarkersResponse
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return message.WritableTxnMarkerResult(
             producer_id=marker.producer_id,
             topics=tuple(
@@ -92,12 +73,12 @@ class ProducerHandlers:
                     name=topic.name,
                     partitions=tuple(
                         message.WritableTxnMarkerPartitionResult(
-                            partition_index=index, error_code=codes.get((topic_id or b"", index), unknown)
+                            partition_index=index, error_code=codes[topic.name, index]
                         )
                         for index in topic.partition_indexes
                     ),
                 )
-                for topic, topic_id in places
+                for topic in marker.topics
             ),
         )
 

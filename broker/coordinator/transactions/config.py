@@ -1,0 +1,17 @@
+"""What transaction coordinators are configured with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionConfig:
+    """In ms, by Kafka's keys: `max_timeout_ms` is `transaction.max.timeout.ms`, `id_expiration_ms`
+    `transactional.id.expiration.ms`, the intervals are those at which timed out transactions are aborted and
+    expired ids removed."""
+
+    max_timeout_ms: int = 900_000
+    id_expiration_ms: int = 604_800_000
+    abort_interval_ms: int = 10_000
+    removal_interval_ms: int = 3_600_000

@@ -1,0 +1,92 @@
+"""What is asked of a transaction coordinator and what it replies, as values. Knows no rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaquorum.metadata.errors import ErrorCode
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducer:
+    """InitProducerId with a transactional id. `producer_id` -1: the client has none yet. `fresh_id`: an id
+    that was never given, for where one is needed; None: none was taken so far."""
+
+    transactional_id: str
+    timeout_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    fresh_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitializedProducer:
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsProducerId:
+    """Ask again, with a fresh id. Nothing has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions:
+    """AddPartitionsToTxn of one transactional id, and AddOffsetsToTxn; the reply is an ErrorCode.
+    `verify_only`: whether the partitions are in the transaction (KIP-890); the reply is one code for each."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransaction:
+    """EndTxn; the reply is an ErrorCode."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersWritten:
+    """Every partition of the transaction has its marker. The reply is an ErrorCode."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransaction:
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """`start_ms` -1: no transaction is under way. `state` as Kafka names it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    transactional_id: str
+    state: str = ""
+    timeout_ms: int = 0
+    start_ms: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    partitions: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListTransactions:
+    """An empty filter takes everything. `min_duration_ms` -1: however long a transaction has been open. The
+    reply is a tuple of descriptions."""
+
+    states: frozenset[str] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    min_duration_ms: int = -1

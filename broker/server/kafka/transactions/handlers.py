@@ -1,0 +1,307 @@
+"""The transaction APIs of Kafka's protocol in front of the coordinators.
+
+Owns what depends on the version of a request, and where producer ids come from. Which partition of
+__transaction_state a request goes to is `PartitionCoordinators`'. Decides nothing about transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from metaquorum.broker.coordinator.transactions.requests import (
+    AddPartitions,
+    DescribeTransaction,
+    EndTransaction,
+    InitializedProducer,
+    InitProducer,
+    ListTransactions,
+    NeedsProducerId,
+    TopicPartition,
+    TransactionDescription,
+)
+from metaquorum.broker.coordinator.transactions.transaction import TransactionStatus
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.services import Client
+from metaquorum.wire.codec import Request
+from metaquorum.wire.messages import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+_FENCED_SINCE, _INIT_FENCED_SINCE = 2, 4
+"""The versions from which clients know PRODUCER_FENCED (KIP-588)."""
+_MANY = 4
+"""The version of AddPartitionsToTxn from which brokers ask about several transactions (KIP-890)."""
+_STATES = {each.shown for each in TransactionStatus}
+
+
+class TransactionHandlers:
+    """Each method is the handler of one API (`runtime.kafka.services`). `offsets_topic`: the name of the
+    groups' topic, and its partitions where it does not exist yet."""
+
+    def __init__(
+        self,
+        coordinators: GroupCoordinators,
+        requests: DataRequests,
+        image: Callable[[], MetadataImage],
+        offsets_topic: tuple[str, int],
+    ) -> None:
+        self._coordinators = coordinators
+        self._requests = requests
+        self._image = image
+        self._offsets_topic = offsets_topic
+
+    # ---- InitProducerId
+
+    async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
+        body: InitProducerIdRequest = request.body
+        if body.transactional_id is None:
+            found = await self._fresh_id(body.producer_id, body.producer_epoch)
+        elif not body.transactional_id:
+            found = ErrorCode.INVALID_REQUEST
+        else:
+            found = await self._init(body, request, client)
+        if isinstance(found, ErrorCode):
+            return InitProducerIdResponse(
+                error_code=_known_to(found, request.header.version, _INIT_FENCED_SINCE)
+            )
+        return InitProducerIdResponse(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+
+    async def _init(
+        self, body: InitProducerIdRequest, request: Request, client: Client
+    ) -> InitializedProducer | ErrorCode:
+        fresh: int | None = None
+        while True:
+            asked = InitProducer(
+                transactional_id=body.transactional_id or "",
+                timeout_ms=body.transaction_timeout_ms,
+                producer_id=body.producer_id,
+                producer_epoch=body.producer_epoch,
+                fresh_id=fresh,
+            )
+            answer = await self._coordinators.ask(asked.transactional_id, asked, request, client)
+            if not isinstance(answer, NeedsProducerId):
+                found: InitializedProducer | ErrorCode = answer
+                return found
+            allocated = await self._fresh_id(-1, -1)
+            if isinstance(allocated, ErrorCode):
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients ask again
+            fresh = allocated.producer_id
+
+    async def _fresh_id(self, producer_id: int, epoch: int) -> InitializedProducer | ErrorCode:
+        answer: Any = await self._requests.begin(
+            core.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+        )
+        if isinstance(answer, ApiError):
+            return answer.code
+        return InitializedProducer(answer.producer_id, answer.producer_epoch)
+
+    # ---- AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
+
+    async def add_partitions_to_txn(self, request: Request, client: Client) -> AddPartitionsToTxnResponse:
+        body: AddPartitionsToTxnRequest = request.body
+        message = AddPartitionsToTxnResponse
+        version = request.header.version
+        if version < _MANY:
+            one = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+                transactional_id=body.v3_and_below_transactional_id,
+                producer_id=body.v3_and_below_producer_id,
+                producer_epoch=body.v3_and_below_producer_epoch,
+                verify_only=False,
+                topics=body.v3_and_below_topics,
+            )
+            codes = await self._add(one, request, client)
+            return message(results_by_topic_v3_and_below=_results(one, codes, version))
+        answers = await asyncio.gather(*[self._add(one, request, client) for one in body.transactions])
+        return message(
+            results_by_transaction=tuple(
+                message.AddPartitionsToTxnResult(
+                    transactional_id=one.transactional_id, topic_results=_results(one, codes, version)
+                )
+                for one, codes in zip(body.transactions, answers, strict=True)
+            )
+        )
+
+    async def _add(
+        self,
+        one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+        request: Request,
+        client: Client,
+    ) -> dict[TopicPartition, ErrorCode]:
+        places = [(topic.name, index) for topic in one.topics for index in topic.partitions]
+        if not one.transactional_id:
+            return dict.fromkeys(places, ErrorCode.INVALID_REQUEST)
+        unknown = {each for each in places if not one.verify_only and not self._exists(each)}
+        if unknown:
+            other = ErrorCode.OPERATION_NOT_ATTEMPTED
+            return {
+                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if each in unknown else other for each in places
+            }
+        asked = AddPartitions(
+            transactional_id=one.transactional_id,
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            partitions=tuple(places),
+            verify_only=one.verify_only,
+        )
+        answer = await self._coordinators.ask(one.transactional_id, asked, request, client)
+        if isinstance(answer, ErrorCode):
+            return dict.fromkeys(places, answer)
+        return dict(zip(places, answer, strict=True))
+
+    def _exists(self, place: TopicPartition) -> bool:
+        topics = self._image().topics
+        topic = topics.topic_named(place[0])
+        return topic is not None and topics.partition(topic.topic_id, place[1]) is not None
+
+    async def add_offsets_to_txn(self, request: Request, client: Client) -> AddOffsetsToTxnResponse:
+        body: AddOffsetsToTxnRequest = request.body
+        if not body.transactional_id or not body.group_id:
+            code = ErrorCode.INVALID_REQUEST if body.group_id else ErrorCode.INVALID_GROUP_ID
+            return AddOffsetsToTxnResponse(error_code=code)
+        asked = AddPartitions(
+            transactional_id=body.transactional_id,
+            producer_id=body.producer_id,
+            producer_epoch=body.producer_epoch,
+            partitions=(self.offsets_partition(body.group_id),),
+        )
+        code = await self._coordinators.ask(body.transactional_id, asked, request, client)
+        return AddOffsetsToTxnResponse(error_code=_known_to(code, request.header.version, _FENCED_SINCE))
+
+    def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Where the offsets of a group are."""
+        name, count = self._offsets_topic
+        topics = self._image().topics
+        topic = topics.topic_named(name)
+        if topic is not None:
+            count = topics.partition_count_of(topic.topic_id) or count
+        return name, partition_of(group_id, count)
+
+    async def end_txn(self, request: Request, client: Client) -> EndTxnResponse:
+        body: EndTxnRequest = request.body
+        if not body.transactional_id:
+            return EndTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
+        asked = EndTransaction(
+            transactional_id=body.transactional_id,
+            producer_id=body.producer_id,
+            producer_epoch=body.producer_epoch,
+            committed=body.committed,
+        )
+        code = await self._coordinators.ask(body.transactional_id, asked, request, client)
+        return EndTxnResponse(error_code=_known_to(code, request.header.version, _FENCED_SINCE))
+
+    # ---- DescribeTransactions, ListTransactions
+
+    async def describe_transactions(self, request: Request, client: Client) -> DescribeTransactionsResponse:
+        body: DescribeTransactionsRequest = request.body
+        found = [await self._describe(each, request, client) for each in body.transactional_ids]
+        return DescribeTransactionsResponse(transaction_states=tuple(map(_described, found)))
+
+    async def _describe(
+        self, transactional_id: str, request: Request, client: Client
+    ) -> TransactionDescription:
+        if not transactional_id:
+            return TransactionDescription(error=ErrorCode.INVALID_REQUEST, transactional_id="")
+        asked = DescribeTransaction(transactional_id)
+        answer = await self._coordinators.ask(transactional_id, asked, request, client)
+        if isinstance(answer, ErrorCode):
+            return TransactionDescription(error=answer, transactional_id=transactional_id)
+        found: TransactionDescription = answer
+        return found
+
+    async def list_transactions(self, request: Request, client: Client) -> ListTransactionsResponse:
+        body: ListTransactionsRequest = request.body
+        message = ListTransactionsResponse
+        unknown = tuple(each for each in body.state_filters if each not in _STATES)
+        asked = ListTransactions(
+            states=frozenset(body.state_filters),
+            producer_ids=frozenset(body.producer_id_filters),
+            min_duration_ms=body.duration_filter,
+        )
+        found: list[TransactionDescription] = []
+        for partition in self._coordinators.led():
+            answer = await self._coordinators.ask_partition(partition, asked, request, client)
+            if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return message(error_code=answer)
+            if not isinstance(answer, ErrorCode):
+                found += answer
+        return message(
+            unknown_state_filters=unknown,
+            transaction_states=tuple(
+                message.TransactionState(
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer_id,
+                    transaction_state=each.state,
+                )
+                for each in found
+            ),
+        )
+
+
+def _known_to(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
+    """Older clients know one code for every producer that was overtaken."""
+    if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+def _results(
+    one: AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
+    codes: dict[TopicPartition, ErrorCode],
+    version: int,
+) -> tuple[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult, ...]:
+    message = AddPartitionsToTxnResponse
+    return tuple(
+        message.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=tuple(
+                message.AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=_known_to(codes[topic.name, index], version, _FENCED_SINCE),
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic in one.topics
+    )
+
+
+def _described(one: TransactionDescription) -> DescribeTransactionsResponse.TransactionState:
+    message = DescribeTransactionsResponse
+    return message.TransactionState(
+        error_code=one.error,
+        transactional_id=one.transactional_id,
+        transaction_state=one.state,
+        transaction_timeout_ms=one.timeout_ms,
+        transaction_start_time_ms=one.start_ms,
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        topics=tuple(
+            message.TopicData(topic=name, partitions=indexes) for name, indexes in by_topic(one.partitions)
+        ),
+    )
+
+
+def by_topic(places: Iterable[TopicPartition]) -> Sequence[tuple[str, tuple[int, ...]]]:
+    """Partitions as messages have them."""
+    found: dict[str, list[int]] = {}
+    for name, index in places:
+        found.setdefault(name, []).append(index)
+    return [(name, tuple(indexes)) for name, indexes in found.items()]

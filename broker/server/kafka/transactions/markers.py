@@ -1,0 +1,209 @@
+"""Sending the markers of decided transactions to the leaders of their partitions, until each has one.
+
+Owns the repeats. What is decided is the coordinator's; it hears when every partition has its marker. A topic
+that was deleted needs none. A coordinator that another one has replaced stops: the other one sends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from metaquorum.broker.coordinator.transactions.requests import MarkersWritten, TopicPartition
+from metaquorum.broker.replica.events import SendTxnMarkers
+from metaquorum.broker.server.data.fetch_messages import error_of
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.wire.messages import WriteTxnMarkersRequest
+
+FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_REPLACED = frozenset(
+    {ErrorCode.NOT_COORDINATOR, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+)
+
+Codes = dict[TopicPartition, ErrorCode]
+
+
+async def write_markers(
+    requests: DataRequests,
+    image: MetadataImage,
+    end: EndMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Iterable[TopicPartition],
+    wall_ms: int,
+    timeout_ms: int,
+) -> Codes:
+    """Appends one transaction's markers to partitions that this broker leads; a code for each."""
+    data = encode_marker(end, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=wall_ms)
+    codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    topics = {name: image.topics.topic_named(name) for name, _ in codes}
+    keys = {(topic.topic_id, index): (name, index) for name, index in codes if (topic := topics[name])}
+    if not keys:
+        return codes
+    answer: Any = await requests.begin(
+        core.ProduceRequest(
+            acks=core.ACKS_ALL,
+            timeout_ms=timeout_ms,
+            partitions=tuple([core.ProducePartition(key=key, records=data) for key in keys]),
+            by_coordinator=True,
+        )
+    )
+    if isinstance(answer, ApiError):
+        # What keeps the whole request out is over soon: the coordinator tries again.
+        return codes | dict.fromkeys(keys.values(), ErrorCode.NOT_ENOUGH_REPLICAS)
+    return codes | {keys[each.key]: each.error for each in answer.results}
+
+
+class MarkerSender:
+    """`topic`: that of the coordinators. `image` is asked for at each attempt."""
+
+    def __init__(
+        self,
+        requests: DataRequests,
+        brokers: OtherBrokers,
+        image: Callable[[], MetadataImage],
+        wall_ms: Callable[[], int],
+        *,
+        topic: str,
+        broker_id: int,
+        timeout_ms: int,
+    ) -> None:
+        self._requests = requests
+        self._brokers = brokers
+        self._image = image
+        self._wall_ms = wall_ms
+        self._topic = topic
+        self._broker_id = broker_id
+        self._timeout_ms = timeout_ms
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def send(self, effect: SendTxnMarkers) -> None:
+        """Never calls back before it returned."""
+        name = effect.transactional_id
+        before = self._tasks.get(name)
+        if before is not None:
+            before.cancel()
+        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._send(effect))
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled():
+            task.result()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send(self, effect: SendTxnMarkers) -> None:
+        left = set(effect.partitions)
+        retry_s = FIRST_RETRY_S
+        while left:
+            image = self._image()
+            epoch = self._coordinator_epoch(image, effect.partition)
+            if epoch is None:
+                return
+            by_leader: dict[int, list[TopicPartition]] = {}
+            for each in sorted(left):
+                leader = _leader(image, each)
+                if leader is None:
+                    left.discard(each)
+                else:
+                    by_leader.setdefault(leader, []).append(each)
+            asked = [self._to(leader, parts, effect, epoch) for leader, parts in by_leader.items()]
+            for codes in await asyncio.gather(*asked):
+                if not _FENCED.isdisjoint(codes.values()):
+                    return
+                left.difference_update([each for each, code in codes.items() if code is ErrorCode.NONE])
+            if left:
+                await asyncio.sleep(retry_s)
+                retry_s = min(LAST_RETRY_S, 2 * retry_s)
+        await self._report(effect)
+
+    async def _report(self, effect: SendTxnMarkers) -> None:
+        body = MarkersWritten(
+            transactional_id=effect.transactional_id,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+        )
+        request = core.CoordinatorRequest(topic=self._topic, partition=effect.partition, body=body)
+        while True:
+            answer: Any = await self._requests.begin(request)
+            code = answer.code if isinstance(answer, ApiError) else answer.body
+            if code is ErrorCode.NONE or code in _REPLACED:
+                return
+            if self._coordinator_epoch(self._image(), effect.partition) is None:
+                return
+            await asyncio.sleep(LAST_RETRY_S)
+
+    def _coordinator_epoch(self, image: MetadataImage, index: int) -> int | None:
+        """None: this broker is not the coordinator any more."""
+        topic = image.topics.topic_named(self._topic)
+        partition = None if topic is None else image.topics.partition(topic.topic_id, index)
+        if partition is None or partition.leader != self._broker_id:
+            return None
+        return partition.leader_epoch
+
+    async def _to(
+        self, leader: int, partitions: list[TopicPartition], effect: SendTxnMarkers, epoch: int
+    ) -> Codes:
+        """A code for each partition; none for those of which nothing is known."""
+        if leader == self._broker_id:
+            return await write_markers(
+                self._requests,
+                self._image(),
+                EndMarker(effect.committed, epoch),
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+                partitions=partitions,
+                wall_ms=self._wall_ms(),
+                timeout_ms=self._timeout_ms,
+            )
+        try:
+            answer = await self._brokers.ask(leader, _request(partitions, effect, epoch))
+        except (ConnectionFailed, TimeoutError):
+            return {}
+        return {
+            (topic.name, part.partition_index): error_of(part.error_code)
+            for marker in answer.markers
+            for topic in marker.topics
+            for part in topic.partitions
+        }
+
+
+def _leader(image: MetadataImage, place: TopicPartition) -> int | None:
+    """None: there is no such partition (any more)."""
+    topic = image.topics.topic_named(place[0])
+    partition = None if topic is None else image.topics.partition(topic.topic_id, place[1])
+    return None if partition is None else partition.leader
+
+
+def _request(partitions: list[TopicPartition], effect: SendTxnMarkers, epoch: int) -> WriteTxnMarkersRequest:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    message = WriteTxnMarkersRequest
+    topics = [
+        message.WritableTxnMarkerTopic(name=name, partition_indexes=tuple(indexes))
+        for name, indexes in by_topic.items()
+    ]
+    marker = message.WritableTxnMarker(
+        producer_id=effect.producer_id,
+        producer_epoch=effect.producer_epoch,
+        transaction_result=effect.committed,
+        topics=tuple(topics),
+        coordinator_epoch=epoch,
+    )
+    return message(markers=(marker,))

@@ -1,0 +1,206 @@
+"""Produces in transactions: the coordinator is asked before the first batch reaches a partition (KIP-890).
+
+Owns the order of a producer's batches while a question is under way: later ones wait behind it. What must be
+asked, and whether the batch is taken in the end, is the partition's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
+from metaquorum.broker.server.data.fetch_messages import error_of
+from metaquorum.broker.server.data.requests import Answer, DataRequests
+from metaquorum.broker.server.kafka.groups.find import partition_of
+from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
+from metaquorum.broker.server.kafka.transactions.handlers import by_topic
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.storage.batches.format import BatchHeader, parse_header
+from metaquorum.storage.errors import BatchError
+from metaquorum.wire.messages import AddPartitionsToTxnRequest
+
+_VERIFY_VERSION = 4
+_LATER = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""What is over soon: producers retry NOT_ENOUGH_REPLICAS, in every version."""
+
+Refusals = dict[core.PartitionKey, ApiError]
+
+
+class TransactionVerifier:
+    """Asks a transaction's coordinator, here or on another broker, whether partitions are in it. `topic`:
+    that of the coordinators."""
+
+    def __init__(
+        self,
+        requests: DataRequests,
+        brokers: OtherBrokers,
+        image: Callable[[], MetadataImage],
+        *,
+        topic: str,
+        broker_id: int,
+    ) -> None:
+        self._requests = requests
+        self._brokers = brokers
+        self._image = image
+        self._topic = topic
+        self._broker_id = broker_id
+
+    async def verify(self, asked: AddPartitions) -> dict[TopicPartition, ErrorCode]:
+        """A code for each partition."""
+        topics = self._image().topics
+        topic = topics.topic_named(self._topic)
+        count = 0 if topic is None else topics.partition_count_of(topic.topic_id)
+        if topic is None or not count:
+            return dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = partition_of(asked.transactional_id, count)
+        partition = topics.partition(topic.topic_id, index)
+        if partition is None or partition.leader < 0:
+            return dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if partition.leader != self._broker_id:
+            return await self._ask_other(partition.leader, asked)
+        answer: Any = await self._requests.begin(
+            core.CoordinatorRequest(topic=self._topic, partition=index, body=asked)
+        )
+        if isinstance(answer, ApiError):
+            return dict.fromkeys(asked.partitions, answer.code)
+        return dict(zip(asked.partitions, answer.body, strict=True))
+
+    async def _ask_other(self, leader: int, asked: AddPartitions) -> dict[TopicPartition, ErrorCode]:
+        message = AddPartitionsToTxnRequest
+        topics = [
+            message.AddPartitionsToTxnTopic(name=name, partitions=indexes)
+            for name, indexes in by_topic(asked.partitions)
+        ]
+        one = message.AddPartitionsToTxnTransaction(
+            transactional_id=asked.transactional_id,
+            producer_id=asked.producer_id,
+            producer_epoch=asked.producer_epoch,
+            verify_only=True,
+            topics=tuple(topics),
+        )
+        codes = dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
+        try:
+            answer = await self._brokers.ask(leader, message(transactions=(one,)), version=_VERIFY_VERSION)
+        except (ConnectionFailed, TimeoutError):
+            return codes
+        if answer.error_code:
+            return dict.fromkeys(asked.partitions, error_of(answer.error_code))
+        for result in answer.results_by_transaction:
+            for topic in result.topic_results:
+                for part in topic.results_by_partition:
+                    codes[topic.name, part.partition_index] = error_of(part.partition_error_code)
+        return codes
+
+
+class TransactionalProduces:
+    """`image` is asked for at each request."""
+
+    def __init__(
+        self, requests: DataRequests, verifier: TransactionVerifier, image: Callable[[], MetadataImage]
+    ) -> None:
+        self._requests = requests
+        self._verifier = verifier
+        self._image = image
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+
+    async def begin(
+        self, transactional_id: str, request: core.ProduceRequest
+    ) -> tuple[Answer | None, Refusals]:
+        """The answer to what may be written (None: nothing may), and why the rest may not."""
+        headers = {part.key: header for part in request.partitions if (header := _transactional(part))}
+        if not headers:
+            return self._requests.begin(request), {}
+        producer_id = next(iter(headers.values())).producer_id
+        turn = self._turns.setdefault(producer_id, asyncio.Lock())
+        async with turn:
+            guards = await self._guards(headers)
+            if isinstance(guards, ApiError):
+                return None, {part.key: _later(guards.code) for part in request.partitions}
+            refused = await self._refused(transactional_id, headers, guards)
+            allowed = [
+                replace(part, guard=guards.get(part.key))
+                for part in request.partitions
+                if part.key not in refused
+            ]
+            if not allowed:
+                return None, refused
+            return self._requests.begin(replace(request, partitions=tuple(allowed))), refused
+
+    async def _guards(
+        self, headers: Mapping[core.PartitionKey, BatchHeader]
+    ) -> dict[core.PartitionKey, int] | ApiError:
+        """Of the partitions that the coordinator has to be asked about."""
+        answer: Any = await self._requests.begin(
+            core.BeginVerification(
+                partitions=tuple(
+                    core.TransactionalPartition(
+                        key=key, producer_id=header.producer_id, producer_epoch=header.producer_epoch
+                    )
+                    for key, header in headers.items()
+                )
+            )
+        )
+        if isinstance(answer, ApiError):
+            return answer
+        return {each.key: each.guard for each in answer.guards if each.guard is not None}
+
+    async def _refused(
+        self,
+        transactional_id: str,
+        headers: Mapping[core.PartitionKey, BatchHeader],
+        guards: Mapping[core.PartitionKey, int],
+    ) -> Refusals:
+        topics = self._image().topics
+        names = {key: topic.name for key in guards if (topic := topics.topic(key[0])) is not None}
+        if not names:
+            return {}
+        header = headers[next(iter(names))]
+        codes = await self._verifier.verify(
+            AddPartitions(
+                transactional_id=transactional_id,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                partitions=tuple((name, key[1]) for key, name in names.items()),
+                verify_only=True,
+            )
+        )
+        found = {key: codes[name, key[1]] for key, name in names.items()}
+        return {key: _later(code) for key, code in found.items() if code is not ErrorCode.NONE}
+
+
+def _transactional(part: core.ProducePartition) -> BatchHeader | None:
+    """The header of a batch in a transaction; what is no batch is refused later."""
+    try:
+        header = parse_header(part.records)
+    except BatchError:
+        return None
+    return header if header.is_transactional else None
+
+
+def _later(code: ErrorCode) -> ApiError:
+    if code in _LATER:
+        text = f"the transaction's coordinator could not be asked ({code.name}): send the batch again"
+        return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, text)
+    if code is ErrorCode.PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    text = (
+        f"the transaction's coordinator refuses the partition ({code.name}): add it to the transaction first"
+    )
+    return ApiError(code, text)

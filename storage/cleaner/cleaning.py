@@ -52,9 +52,10 @@ class CleaningResult(NamedTuple):
     utilization: float
 
 
-def segment_facts(log: PartitionLog) -> list[SegmentFacts]:
+def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts]:
     """The segments of a log that a cleaner may touch: full, and with nothing above the recovery point, which
-    names a segment by its place."""
+    names a segment by its place. Without `timed` no newest timestamps: to find one, a whole segment may have
+    to be hopped over."""
     facts = []
     with log._lookup:
         for segment in log._timed_segments():
@@ -66,7 +67,7 @@ def segment_facts(log: PartitionLog) -> list[SegmentFacts]:
                     segment.sealed_end,
                     segment.size,
                     segment.first_batch_ms(),
-                    segment.newest_timestamp_ms(),
+                    segment.newest_timestamp_ms() if timed else -1,
                 )
             )
     return facts
@@ -94,7 +95,7 @@ class Cleaning:
         self._settings = settings
         self._now_ms = now_ms
         self._keys = KeyOffsets(key_bytes)
-        self._facts = [one for one in segment_facts(log) if one.end_offset <= plan.end]
+        self._facts = [one for one in segment_facts(log, timed=False) if one.end_offset <= plan.end]
         self._segments = {one.base_offset: one for one in log._timed_segments()}
         self._aborted = log.producers.aborted.overlapping(log.start_offset, plan.end)
         self._producers = {

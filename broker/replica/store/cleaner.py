@@ -90,7 +90,7 @@ class DirectoryCleaner:
         open_from = log.producers.open_from
         try:
             return plan_cleaning(
-                segment_facts(log),
+                segment_facts(log, timed=replica.settings.cleaner.min_lag_ms > 0),
                 first_dirty=first_dirty_offset(known, log.start_offset, log.end_offset),
                 stable_to=work.below_offset if open_from is None else min(work.below_offset, open_from),
                 settings=replica.settings.cleaner,

@@ -25,7 +25,7 @@ from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_control_key, parse_header
 from metaquorum.storage.batches.format import TRANSACTIONAL
 from metaquorum.storage.errors import BatchError
-from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.errors import DecodeError, EncodeError
 from metaquorum.wire.stored import decode_stored, encode_stored
 
 LOAD_BYTES = 256 * 1024
@@ -259,7 +259,13 @@ class Shard:
     def _append(self, decision: Decision, now: Now) -> None:
         batch = _Batch(self, now.ms + self._commit_timeout_ms)
         batch.add(decision)
-        data = _encoded(decision, now)
+        try:
+            data = _encoded(decision, now)
+        except (BatchError, EncodeError) as error:
+            # A name or an assignment that no record can hold; clients choose them.
+            code = ErrorCode.MESSAGE_TOO_LARGE
+            self._refused(decision, ProduceResult(key=self.key, error=code, message=str(error)), now)
+            return
         bounds = self._logs.bounds(self.key)
         result = self._logs.append(self.key, self.epoch, data, batch, wall_ms=now.wall_ms)
         if result is not None and result.error is not ErrorCode.NONE:

@@ -84,6 +84,17 @@ COORDINATORS = (
         "Maximum `session.timeout.ms` of a consumer.",
     ),
     _count("group.max.size", "int", MAX_INT, "Maximum number of members of a group."),
+    _ms(
+        "group.consumer.session.timeout.ms",
+        _GROUPS.group_consumer_session_timeout_ms,
+        "How long a member of the new consumer protocol (KIP-848) may be silent.",
+    ),
+    _ms(
+        "group.consumer.heartbeat.interval.ms",
+        _GROUPS.group_consumer_heartbeat_interval_ms,
+        "How often such a member is to send heartbeats.",
+    ),
+    _count("group.consumer.max.size", "int", MAX_INT, "Maximum number of members of such a group."),
     *_topic_rows("transaction.state.log", "__transaction_state"),
     _count(
         "transaction.state.log.min.isr",
@@ -131,6 +142,9 @@ def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
             group_min_session_timeout_ms=number("group.min.session.timeout.ms"),
             group_max_session_timeout_ms=number("group.max.session.timeout.ms"),
             group_max_size=number("group.max.size"),
+            group_consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
+            group_consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
+            group_consumer_max_size=number("group.consumer.max.size"),
             offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
             offsets_retention_ms=number("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=number("offsets.retention.check.interval.ms"),

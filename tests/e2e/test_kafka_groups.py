@@ -26,7 +26,10 @@ PARTITIONS = 4
 MESSAGES = 200
 PATIENCE_S = 60.0
 SESSION_MS = 2_000
+QUICK_MEMBERS = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 200}
 QUICK_GROUPS = {
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.session.timeout.ms": "3000",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "500",
@@ -59,8 +62,7 @@ class Site:
             {
                 "bootstrap.servers": self.bootstrap,
                 "group.id": group,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 200,
+                **({} if "group.protocol" in config else QUICK_MEMBERS),
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 **config,
@@ -208,6 +210,38 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(site: 
     assert refused.value.args[0].name() == "NON_EMPTY_GROUP"
     first.close()
     back.close()
+
+
+def test_members_of_the_new_protocol_share_commit_and_take_over(site: Site) -> None:
+    """KIP-848: the coordinator assigns."""
+    new = {"group.protocol": "consumer"}
+    group, found = "modern", list[bytes]()
+    first, second = site.consumer(group, **new), site.consumer(group, **new)
+    first.subscribe(["orders"])
+    share_out([first], [PARTITIONS], found)
+    second.subscribe(["orders"])
+    share_out([first, second], [2, 2], found)
+    until(lambda: read([first, second], found) or set(found) == set(site.sent), "all messages are read")
+    mine = [confluent_kafka.TopicPartition(each.topic, each.partition, 7) for each in first.assignment()]
+    first.commit(offsets=mine, asynchronous=False)
+    assert [each.offset for each in second.committed(mine, PATIENCE_S)] == [7, 7]
+    described = site.admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+    assert (described.state.name, described.type.name) == ("STABLE", "CONSUMER")
+    assert sorted(len(each.assignment.topic_partitions) for each in described.members) == [2, 2]
+    second.close()
+    share_out([first], [PARTITIONS], found)
+    node = site.coordinator(group)
+    node.kill()
+    third = site.consumer(group, **new)
+    third.subscribe(["orders"])
+    share_out([first, third], [2, 2], found)
+    node.start()
+    first.close()
+    third.close()
+    classic = site.consumer(group)
+    classic.subscribe(["orders"])
+    share_out([classic], [PARTITIONS], found)
+    classic.close()
 
 
 def test_offsets_are_read_deleted_and_go_with_their_group(site: Site) -> None:

@@ -147,7 +147,6 @@ class GroupMachine(RuleBasedStateMachine):
         """What only memory knew is lost; members join again."""
         before = self.groups
         self.groups = before.again()
-        self.groups.now_ms = before.now_ms
         self.groups.next_key = before.next_key
         for client in self.clients:
             client.groups = self.groups

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup
 from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances
@@ -30,19 +31,25 @@ class Commits:
         self._offsets = offsets
         self._rebalances = rebalances
 
-    def commit(self, work: Work, key: object, group: Group | None, request: OffsetCommitRequest) -> None:
+    def commit(
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
+    ) -> None:
         """Stores what fits, and answers for each partition."""
         error = self._commit_error(group, request)
-        if error is None and group is not None and group.members:
+        if error is None and isinstance(group, Group) and group.members:
             self._rebalances.alive(work, group, request.member_id)
         work.reply(key, committed_response(request, lambda part: self._store(work, request, part, error)))
 
-    def _commit_error(self, group: Group | None, request: OffsetCommitRequest) -> ErrorCode | None:
+    def _commit_error(
+        self, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
+    ) -> ErrorCode | None:
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if group is None:
             return None if generation < 0 else ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.phase is Phase.EMPTY:
             return None
+        if isinstance(group, ConsumerGroup):
+            return _epoch_error(group, member_id, generation)
         if generation < 0 and not member_id and request.group_instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._rebalances.stranger(group, member_id, request.group_instance_id)
@@ -80,7 +87,7 @@ class Commits:
         return ErrorCode.NONE
 
     def commit_in_transaction(
-        self, work: Work, key: object, group: Group | None, request: TxnOffsetCommitRequest
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
     ) -> None:
         """Stores what counts when the transaction commits; the reply is a code for each partition."""
         error = self._transaction_error(group, request)
@@ -93,7 +100,9 @@ class Commits:
         ]
         work.reply(key, tuple(codes))
 
-    def _transaction_error(self, group: Group | None, request: TxnOffsetCommitRequest) -> ErrorCode | None:
+    def _transaction_error(
+        self, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
+    ) -> ErrorCode | None:
         """Clients before KIP-447 do not say which member they are."""
         generation = request.generation_id
         if generation < 0 and not request.member_id and request.group_instance_id is None:
@@ -102,12 +111,16 @@ class Commits:
             return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else None
         if generation < 0 and group.phase is Phase.EMPTY:
             return None
+        if isinstance(group, ConsumerGroup):
+            return _epoch_error(group, request.member_id, generation)
         error = self._rebalances.stranger(group, request.member_id, request.group_instance_id)
         if error is None and generation != group.generation:
             error = ErrorCode.ILLEGAL_GENERATION
         return error
 
-    def delete(self, work: Work, key: object, group: Group | None, request: OffsetDeleteRequest) -> None:
+    def delete(
+        self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetDeleteRequest
+    ) -> None:
         """Deletes offsets of topics that the group does not consume (KIP-496)."""
         if group is None:
             work.reply(key, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
@@ -162,3 +175,11 @@ def committed_response(
             for topic in request.topics
         )
     )
+
+
+def _epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode | None:
+    """Members of the new protocol commit in their epoch."""
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return None if member.epoch == epoch else ErrorCode.STALE_MEMBER_EPOCH

@@ -14,6 +14,9 @@ class GroupConfig:
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 86_400_000
     offsets_retention_check_interval_ms: int = 600_000

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup
 from metaquorum.broker.coordinator.groups.group import CONSUMER, Group, Phase
 from metaquorum.broker.coordinator.groups.records import CommittedOffset, offset_of
 from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOffsets, TopicPartition
@@ -95,13 +96,15 @@ class OffsetTable:
 
     # ---- age -------------------------------------------------------------------------------------
 
-    def expired(self, group: Group, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
+    def expired(self, group: Group | ConsumerGroup, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
         """Offsets that have been kept for long enough (KIP-211): of a group without members counted from when
         it became empty, else from their commit. Topics that the members of a stable group consume keep
         theirs, and so does a group that is between generations."""
         subscribed: frozenset[str] | None = frozenset()
         since_ms = -1
-        if group.protocol_type is not None:
+        if isinstance(group, ConsumerGroup):
+            subscribed = group.subscribed()
+        elif group.protocol_type is not None:
             if group.phase is Phase.EMPTY:
                 since_ms = group.state_since_ms
             elif group.phase is Phase.STABLE and group.protocol_type == CONSUMER:

@@ -41,6 +41,13 @@ class DescribeGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConsumerGroup:
+    """A group of the new protocol (KIP-848)."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroups:
     """The groups of one partition. Empty sets: of any state or type. Compared without case."""
 

@@ -11,18 +11,32 @@ from typing import Any
 
 from metaquorum.broker.coordinator.groups.commits import Commits
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.consumer.group import (
+    CONSUMER_RECORDS,
+    ConsumerGroup,
+    group_tombstones,
+)
+from metaquorum.broker.coordinator.groups.consumer.heartbeat import CONSUMER_TIMERS, ConsumerGroups
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
 from metaquorum.broker.coordinator.groups.records import group_of, group_tombstone, offset_tombstone
 from metaquorum.broker.coordinator.groups.replies import described, listed, not_joined, not_synced
-from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, FetchOffsets, ListGroups
+from metaquorum.broker.coordinator.groups.requests import (
+    DeleteGroup,
+    DescribeConsumerGroup,
+    DescribeGroup,
+    FetchOffsets,
+    ListGroups,
+)
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     GroupMetadataKey,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -42,7 +56,7 @@ CLEANED_MAX = 1_000
 DUE_MAX = 100
 """Timers that are handled at once."""
 
-_READS = (FetchOffsets, DescribeGroup, ListGroups, HeartbeatRequest)
+_READS = (FetchOffsets, DescribeGroup, DescribeConsumerGroup, ListGroups, HeartbeatRequest)
 _CLEANING: Timer = ("cleaning", "", "")
 _DELETED_TOPICS: Timer = ("deleted topics", "", "")
 
@@ -57,6 +71,7 @@ class GroupState:
         self.offsets = OffsetTable()
         self._rebalances = Rebalances(config, self._timers, rng)
         self._commits = Commits(config, self.offsets, self._rebalances)
+        self.consumers = ConsumerGroups(config, self._timers, rng)
         self._is_loaded = False
         self._deleted_topics: set[str] = set()
 
@@ -66,8 +81,10 @@ class GroupState:
         key = record.key
         if isinstance(key, OffsetCommitKey):
             self.offsets.replay(key, record.value, origin)
-            if self._is_loaded and record.value is not None:
+            if self._is_loaded and record.value is not None and key.group not in self.consumers.groups:
                 self._group_or_new(key.group)
+        elif isinstance(key, CONSUMER_RECORDS):
+            self.consumers.replay(record)
         elif isinstance(key, GroupMetadataKey):
             known = self.groups.get(key.group)
             if record.value is None:
@@ -80,13 +97,17 @@ class GroupState:
 
     def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
         for group_id in self.offsets.marker(origin.producer_id, committed=committed):
-            self._group_or_new(group_id)
+            if group_id not in self.consumers.groups:
+                self._group_or_new(group_id)
 
     def loaded(self, image: MetadataImage, now: Now) -> Decision:
         self._is_loaded = True
         work = Work(now)
+        self.consumers.image = image
         for group_id in self.offsets.groups:
-            self._group_or_new(group_id)
+            if group_id not in self.consumers.groups:
+                self._group_or_new(group_id)
+        self.consumers.begin(work)
         for group in self.groups.values():
             self._rebalances.begin(work, group)
         self._timers.arm(_CLEANING, now.ms + self._config.offsets_retention_check_interval_ms)
@@ -110,6 +131,8 @@ class GroupState:
             case HeartbeatRequest() as body:
                 work.reply(ask.key, HeartbeatResponse(error_code=self._heartbeat(work, body)))
                 return work.decision(at_once=True)
+            case ConsumerGroupHeartbeatRequest():
+                self._consumer_heartbeat(work, ask)
             case JoinGroupRequest():
                 self._join(work, ask)
             case SyncGroupRequest():
@@ -117,26 +140,58 @@ class GroupState:
             case LeaveGroupRequest() as body:
                 self._leave(work, ask.key, body)
             case OffsetCommitRequest() as body:
-                self._commits.commit(work, ask.key, self.groups.get(body.group_id), body)
-            case TxnOffsetCommitRequest() as body:
-                self._commits.commit_in_transaction(work, ask.key, self.groups.get(body.group_id), body)
+                self._commits.commit(work, ask.key, self._any(body.group_id), body)
             case OffsetDeleteRequest() as body:
-                self._commits.delete(work, ask.key, self.groups.get(body.group_id), body)
+                self._commits.delete(work, ask.key, self._any(body.group_id), body)
+            case _:
+                self._tell(work, ask)
+        return work.decision()
+
+    def _tell(self, work: Work, ask: Ask) -> None:
+        """What operators ask, and what is committed."""
+        match ask.body:
+            case TxnOffsetCommitRequest() as body:
+                self._commits.commit_in_transaction(work, ask.key, self._any(body.group_id), body)
             case FetchOffsets() as body:
                 work.reply(ask.key, self.offsets.fetch(body))
             case DescribeGroup(group_id=group_id):
                 work.reply(ask.key, described(group_id, self.groups.get(group_id)))
+            case DescribeConsumerGroup(group_id=group_id):
+                work.reply(ask.key, self.consumers.described(group_id))
             case ListGroups() as body:
                 found = (group for group in self.groups.values() if _is_asked(group, body))
-                work.reply(ask.key, tuple(listed(group) for group in found))
+                work.reply(ask.key, (*(listed(group) for group in found), *self.consumers.listed(body)))
             case DeleteGroup(group_id=group_id):
                 work.reply(ask.key, self._delete(work, group_id))
             case _:
                 raise TypeError(f"a group coordinator has no answer to {type(ask.body).__name__}")
-        return work.decision()
+
+    def _any(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self.groups.get(group_id) or self.consumers.groups.get(group_id)
+
+    def _consumer_heartbeat(self, work: Work, ask: Ask) -> None:
+        """A group without members may change its protocol."""
+        body: ConsumerGroupHeartbeatRequest = ask.body
+        classic = self.groups.get(body.group_id)
+        if classic is not None and (classic.members or classic.pending):
+            text = f"group {body.group_id} has members of the classic protocol: stop them first"
+            work.reply(
+                ask.key,
+                ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text),
+            )
+            return
+        self.consumers.heartbeat(work, ask)
+        if classic is not None and work.records:
+            self._bury(work, classic)
 
     def _join(self, work: Work, ask: Ask) -> None:
         body: JoinGroupRequest = ask.body
+        consumers = self.consumers.groups.get(body.group_id)
+        if consumers is not None:
+            if consumers.members:
+                work.reply(ask.key, not_joined(body.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+                return
+            work.records += group_tombstones(body.group_id)
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= body.session_timeout_ms <= high:
             work.reply(ask.key, not_joined(body.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
@@ -218,13 +273,17 @@ class GroupState:
 
     def _delete(self, work: Work, group_id: str) -> ErrorCode:
         group = self.groups.get(group_id)
-        if group is None:
+        consumers = self.consumers.groups.get(group_id)
+        if group is None and consumers is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.phase is not Phase.EMPTY:
+        if any(each is not None and each.phase is not Phase.EMPTY for each in (group, consumers)):
             return ErrorCode.NON_EMPTY_GROUP
         for at in self.offsets.of(group_id):
             work.store(offset_tombstone(group_id, at))
-        self._bury(work, group)
+        if group is not None:
+            self._bury(work, group)
+        if consumers is not None:
+            work.records += group_tombstones(group_id)
         return ErrorCode.NONE
 
     def _bury(self, work: Work, group: Group) -> None:
@@ -237,6 +296,7 @@ class GroupState:
     # ---- time ------------------------------------------------------------------------------------
 
     def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
+        self.consumers.image = image
         if image.topics is not previous.topics:
             for name in self.offsets.topics:
                 before, after = previous.topics.topic_named(name), image.topics.topic_named(name)
@@ -257,6 +317,8 @@ class GroupState:
                 self._clean(work)
             elif timer == _DELETED_TOPICS:
                 self._forget_topics(work)
+            elif name in CONSUMER_TIMERS:
+                self.consumers.is_due(work, group_id, member_id)
             elif group is None:
                 continue
             elif name == "join":
@@ -272,16 +334,20 @@ class GroupState:
     def _clean(self, work: Work) -> None:
         """Offsets that expired, and groups without members that have none any more."""
         next_ms = work.now.ms + self._config.offsets_retention_check_interval_ms
-        for group in list(self.groups.values()):
+        found: list[Group | ConsumerGroup] = [*self.groups.values(), *self.consumers.groups.values()]
+        for group in found:
             if len(work.records) >= CLEANED_MAX:
                 next_ms = work.now.ms
                 break
             expired = self.offsets.expired(group, work.now.wall_ms, self._config.offsets_retention_ms)
             for at in expired:
                 work.store(offset_tombstone(group.group_id, at))
-            is_left = group.phase is Phase.EMPTY and not group.pending
             all_expired = len(expired) == len(self.offsets.of(group.group_id))
-            if is_left and all_expired and not self.offsets.is_held(group.group_id):
+            if group.phase is not Phase.EMPTY or not all_expired or self.offsets.is_held(group.group_id):
+                continue
+            if isinstance(group, ConsumerGroup):
+                work.records += group_tombstones(group.group_id)
+            elif not group.pending:
                 self._bury(work, group)
         self._timers.arm(_CLEANING, next_ms)
 

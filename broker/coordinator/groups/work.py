@@ -17,6 +17,8 @@ class Work:
     def __init__(self, now: Now) -> None:
         self.now = now
         self.records: list[StoredRecord] = []
+        self.drafts: dict[str, Any] = {}
+        """States that are decided on further, by group."""
         self._replies: list[Reply] = []
         self._refused: list[Callable[[Work, ErrorCode], None]] = []
         self.origin = BatchOrigin()

@@ -38,9 +38,14 @@ def subscription(*topics: str) -> bytes:
 class Groups:
     """See the module. `records`: everything that was stored."""
 
-    def __init__(self, config: GroupConfig = CONFIG, records: list[StoredRecord] | None = None) -> None:
+    def __init__(
+        self,
+        config: GroupConfig = CONFIG,
+        records: list[StoredRecord] | None = None,
+        now_ms: int = 1_000,
+    ) -> None:
         self.config = config
-        self.now_ms = 1_000
+        self.now_ms = now_ms
         self.state = GroupState(config, random.Random(7))
         self.records: list[StoredRecord] = []
         self.answers: dict[object, Any] = {}
@@ -62,7 +67,7 @@ class Groups:
 
     def again(self) -> Groups:
         """What another broker finds in the log."""
-        return Groups(self.config, self.records)
+        return Groups(self.config, self.records, self.now_ms)
 
     # ---- inputs ----------------------------------------------------------------------------------
 

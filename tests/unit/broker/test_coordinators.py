@@ -317,6 +317,13 @@ def test_a_batch_that_the_log_does_not_take_changes_nothing() -> None:
     assert world.states[0].counts == {}
 
 
+def test_what_no_record_can_hold_is_refused_and_the_broker_lives() -> None:
+    world = World()
+    world.host.work()
+    assert error_of(world.ask("add", "n" * 40_000)) is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert world.states[0].counts == {}
+
+
 def test_an_answer_does_not_wait_for_ever() -> None:
     world = World()
     world.host.work()

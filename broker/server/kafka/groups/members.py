@@ -10,7 +10,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, ListGroups
+from metaquorum.broker.coordinator.groups.requests import (
+    DeleteGroup,
+    DescribeConsumerGroup,
+    DescribeGroup,
+    ListGroups,
+)
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -19,6 +24,9 @@ from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -146,7 +154,34 @@ class GroupHandlers:
             return ErrorCode.INVALID_GROUP_ID
         return await self._coordinators.ask(group_id, body or request.body, request, client)
 
+    async def consumer_heartbeat(self, request: Request, client: Client) -> ConsumerGroupHeartbeatResponse:
+        answer = await self._ask_member(request.body.group_id, request, client)
+        if isinstance(answer, ErrorCode):
+            return ConsumerGroupHeartbeatResponse(error_code=answer)
+        found: ConsumerGroupHeartbeatResponse = answer
+        return found
+
     # ---- those who look after groups
+
+    async def describe_consumer_groups(
+        self, request: Request, client: Client
+    ) -> ConsumerGroupDescribeResponse:
+        body: ConsumerGroupDescribeRequest = request.body
+        found = await asyncio.gather(
+            *(
+                self._coordinators.ask(group_id, DescribeConsumerGroup(group_id=group_id), request, client)
+                for group_id in body.group_ids
+            )
+        )
+        operations = GROUP_OPERATIONS if body.include_authorized_operations else _NOT_ASKED
+        kind = ConsumerGroupDescribeResponse.DescribedGroup
+        groups = []
+        for group_id, each in zip(body.group_ids, found, strict=True):
+            if isinstance(each, ErrorCode):
+                groups.append(kind(group_id=group_id, error_code=each))
+            else:
+                groups.append(_with(each, authorized_operations=operations))
+        return ConsumerGroupDescribeResponse(groups=tuple(groups))
 
     async def describe_groups(self, request: Request, client: Client) -> DescribeGroupsResponse:
         body: DescribeGroupsRequest = request.body

@@ -47,5 +47,7 @@ class GroupServices:
             "OffsetDelete": Offered(0, 0, offsets.offset_delete),
             "DescribeGroups": Offered(0, 6, groups.describe_groups),
             "ListGroups": Offered(0, 5, groups.list_groups),
+            "ConsumerGroupHeartbeat": Offered(0, 1, groups.consumer_heartbeat),
+            "ConsumerGroupDescribe": Offered(0, 1, groups.describe_consumer_groups),
             "DeleteGroups": Offered(0, 2, groups.delete_groups),
         }

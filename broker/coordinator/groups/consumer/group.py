@@ -1,0 +1,268 @@
+"""A group of KIP-848: what its records say, and what follows from that.
+
+Only `replay` changes a group. Source: KIP-848; the records are those of Kafka 3.8 and later.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Any
+
+from metaquorum.broker.coordinator.groups.consumer.assignors import Parts
+from metaquorum.broker.coordinator.groups.group import CONSUMER, Phase
+from metaquorum.wire.messages import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from metaquorum.wire.stored import StoredRecord
+
+LEFT, AWAY = -1, -2
+"""Member epochs: a member leaves; a static member goes away and will come back."""
+
+CONSUMER_RECORDS = (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupCurrentMemberAssignmentKey,
+)
+
+
+class MemberState(IntEnum):
+    """As it is stored. STABLE: it has what it is to have. UNREVOKED: it must give something up first.
+    UNRELEASED: it waits for what others must give up."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    UNRELEASED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """`assigned`: what it may consume, `revoking`: what it must stop to. `previous_epoch`: that of the answer
+    before, which it may not have got."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: MemberState = MemberState.STABLE
+    assigned: Parts = field(default_factory=dict)
+    revoking: Parts = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerGroup:
+    """`epoch` rises when members or topics change, `target_epoch` is the one for which `targets` were made.
+    `topics`: (topic id, number of partitions) by name, as they were when the epoch was last raised."""
+
+    group_id: str
+    protocol_type = CONSUMER
+    epoch: int = 0
+    target_epoch: int = 0
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    targets: dict[str, Parts] = field(default_factory=dict)
+    topics: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+
+    def draft(self) -> ConsumerGroup:
+        """A copy to decide on."""
+        found = copy.copy(self)
+        found.members, found.targets = dict(self.members), dict(self.targets)
+        return found
+
+    # ---- records ---------------------------------------------------------------------------------
+
+    def replay(self, record: StoredRecord) -> None:
+        key, value = record.key, record.value
+        match key:
+            case ConsumerGroupMetadataKey():
+                self.epoch = 0 if value is None else value.epoch
+            case ConsumerGroupPartitionMetadataKey():
+                found = () if value is None else value.topics
+                self.topics = {each.topic_name: (each.topic_id, each.num_partitions) for each in found}
+            case ConsumerGroupTargetAssignmentMetadataKey():
+                self.target_epoch = 0 if value is None else value.assignment_epoch
+            case ConsumerGroupTargetAssignmentMemberKey(member_id=member_id):
+                self.targets.pop(member_id, None)
+                if value is not None:
+                    self.targets[member_id] = parts_of(value.topic_partitions)
+            case ConsumerGroupMemberMetadataKey(member_id=member_id):
+                self._replay_member(member_id, value)
+            case ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id):
+                self._replay_assignment(member_id, value)
+
+    def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
+        if value is None:
+            self.members.pop(member_id, None)
+            return
+        self.members[member_id] = replace(
+            self.members.get(member_id, ConsumerMember(member_id=member_id)),
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topics=value.subscribed_topic_names,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            assignor=value.server_assignor,
+        )
+
+    def _replay_assignment(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        member = self.members.get(member_id)
+        if member is None and value is None:
+            return
+        member = ConsumerMember(member_id=member_id) if member is None else member
+        if value is None:
+            changed = replace(
+                member, epoch=0, previous_epoch=-1, state=MemberState.STABLE, assigned={}, revoking={}
+            )
+        else:
+            known = value.state in (state.value for state in MemberState)
+            changed = replace(
+                member,
+                epoch=value.member_epoch,
+                previous_epoch=value.previous_member_epoch,
+                state=MemberState(value.state) if known else MemberState.STABLE,
+                assigned=parts_of(value.assigned_partitions),
+                revoking=parts_of(value.partitions_pending_revocation),
+            )
+        self.members[member_id] = changed
+
+    # ---- what follows ----------------------------------------------------------------------------
+
+    @property
+    def state_name(self) -> str:
+        """As operators see it."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.target_epoch:
+            return "Assigning"
+        settled = all(
+            each.state is MemberState.STABLE and each.epoch == self.target_epoch
+            for each in self.members.values()
+        )
+        return "Stable" if settled else "Reconciling"
+
+    @property
+    def phase(self) -> Phase:
+        """In the words of the classic protocol."""
+        return Phase.STABLE if self.members else Phase.EMPTY
+
+    def static_member(self, instance_id: str | None) -> ConsumerMember | None:
+        if instance_id is None:
+            return None
+        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
+
+    def subscribed(self) -> frozenset[str]:
+        return frozenset(name for each in self.members.values() for name in each.topics)
+
+    def owned_by_others(self, member_id: str) -> set[tuple[bytes, int]]:
+        """Partitions that other members have or have not given up yet."""
+        return {
+            at
+            for each in self.members.values()
+            if each.member_id != member_id
+            for held in (each.assigned, each.revoking)
+            for at in flat(held)
+        }
+
+
+# ---- values of records ---------------------------------------------------------------------------
+
+
+def flat(parts: Parts) -> Iterator[tuple[bytes, int]]:
+    return ((topic, index) for topic, indexes in parts.items() for index in indexes)
+
+
+def parts_of(listed: Iterable[Any]) -> dict[bytes, frozenset[int]]:
+    """Of structures with a topic's id and partitions."""
+    return {each.topic_id: frozenset(each.partitions) for each in listed if each.partitions}
+
+
+def gathered(flattened: Iterable[tuple[bytes, int]]) -> dict[bytes, frozenset[int]]:
+    found: dict[bytes, set[int]] = {}
+    for topic, index in flattened:
+        found.setdefault(topic, set()).add(index)
+    return {topic: frozenset(indexes) for topic, indexes in found.items()}
+
+
+def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=None,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=member.assignor,
+    )
+    return StoredRecord(
+        ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value, 5
+    )
+
+
+def assignment_record(group_id: str, member: ConsumerMember) -> StoredRecord:
+    kinds = ConsumerGroupCurrentMemberAssignmentValue
+    value = kinds(
+        member_epoch=member.epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=member.state,
+        assigned_partitions=tuple(
+            kinds.TopicPartitions(topic_id=topic, partitions=tuple(sorted(indexes)))
+            for topic, indexes in sorted(member.assigned.items())
+        ),
+        partitions_pending_revocation=tuple(
+            kinds.TopicPartitions(topic_id=topic, partitions=tuple(sorted(indexes)))
+            for topic, indexes in sorted(member.revoking.items())
+        ),
+    )
+    key = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id)
+    return StoredRecord(key, value, 8)
+
+
+def target_record(group_id: str, member_id: str, target: Parts) -> StoredRecord:
+    kinds = ConsumerGroupTargetAssignmentMemberValue
+    value = kinds(
+        topic_partitions=tuple(
+            kinds.TopicPartition(topic_id=topic, partitions=tuple(sorted(indexes)))
+            for topic, indexes in sorted(target.items())
+        )
+    )
+    key = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    return StoredRecord(key, value, 7)
+
+
+def member_tombstones(group_id: str, member_id: str) -> tuple[StoredRecord, ...]:
+    """Everything that is stored of a member, in the order in which it goes."""
+    current = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
+    target = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
+    metadata = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
+    return StoredRecord(current, None, 8), StoredRecord(target, None, 7), StoredRecord(metadata, None, 5)
+
+
+def group_tombstones(group_id: str) -> tuple[StoredRecord, ...]:
+    """Everything that is stored of a group without members; the last one ends it."""
+    return (
+        StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None, 6),
+        StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None, 4),
+        StoredRecord(ConsumerGroupMetadataKey(group_id=group_id), None, 3),
+    )

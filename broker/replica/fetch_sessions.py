@@ -107,9 +107,13 @@ class FetchSession:
             self.paused.add(key)
 
     def put_off(self, key: PartitionKey) -> None:
-        """It had no room in the answer: it is served in its turn, behind those that wait already."""
+        """It was not looked at, since the answer is full: it waits behind the others."""
         self.fresh.pop(key, None)
         self.fresh[key] = None
+
+    def go_first(self, keys: list[PartitionKey]) -> None:
+        """They were looked at and had no room in the answer: the next one begins with them."""
+        self.fresh = dict.fromkeys(keys) | self.fresh
 
     def advance(self) -> None:
         self.next_epoch = 1 if self.next_epoch == LAST_EPOCH else self.next_epoch + 1

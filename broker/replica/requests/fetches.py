@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import NamedTuple
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
@@ -40,13 +41,10 @@ _MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
 _MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
 
-class _Read:
-    __slots__ = ("directory_id", "fetch", "key")
-
-    def __init__(self, fetch: Fetch, key: PartitionKey, directory_id: bytes) -> None:
-        self.fetch = fetch
-        self.key = key
-        self.directory_id = directory_id
+class _Read(NamedTuple):
+    fetch: Fetch
+    key: PartitionKey
+    directory_id: bytes
 
 
 class Fetches:
@@ -330,6 +328,7 @@ class Fetches:
         session = fetch.session
         self._close_fetch(fetch)
         answered: list[FetchedPartition] = []
+        without_room: list[PartitionKey] = []
         total = 0
         keys = session.partitions if fetch.whole else fetch.answers | fetch.plans | session.late
         for key in list(keys):
@@ -344,7 +343,8 @@ class Fetches:
                 answered.append(part)
             session.answered(key, told, pause=speaks)
             if not speaks and key in fetch.plans:
-                session.put_off(key)
+                without_room.append(key)
+        session.go_first(without_room)
         self.bytes += total
         response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
         self._out.append(DataRespond(key=fetch.key, response=response))

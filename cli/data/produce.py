@@ -1,6 +1,7 @@
 """`metaquorum produce`: lines of standard input, or generated messages, into a topic.
 
 Owns what an interruption does (flush what was taken, say how much of it was acknowledged) and the summary.
+librdkafka produces.
 """
 
 from __future__ import annotations
@@ -16,19 +17,32 @@ from typing import Any, Self
 
 import click
 import uvloop
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from metaquorum.cli.client import ClientOptions, client_options
-from metaquorum.cli.data.produce_input import generated, lines, paced
+from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
+from metaquorum.cli.data.produce_input import LINE_MAX_BYTES, generated, lines, paced
 from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
-from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure, one_line
+from metaquorum.cli.errors import EXIT_INTERRUPTED, Failure
 from metaquorum.cli.interrupts import EXIT_TERMINATED
 from metaquorum.cli.text.output import echo_json
-from metaquorum.runtime.client.admin import ClientError
-from metaquorum.runtime.data_client.connections import GrpcConnections
-from metaquorum.runtime.data_client.producer import Producer, ProducerConfig, Settlement
-from metaquorum.runtime.data_client.producing.batches import Codec
 
-_ACKS = {"all": -1, "1": 1, "0": 0}
+_ACKS = ("all", "1", "0")
+_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_QUEUE_MESSAGES = 100_000
+_QUEUE_KBYTES = 256 * 1024
+_PAUSE_S = 0.002
+"""How long to wait for acknowledgements that are not there yet."""
+_TICK_S = 0.02
+_UNKNOWN_FATE = frozenset(
+    {
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._TRANSPORT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
 _ENDINGS = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
 
 
@@ -41,7 +55,8 @@ class ProduceOptions:
     key_separator: bytes | None
     per_second: float | None
     generate: tuple[int, int] | None
-    config: ProducerConfig
+    acks: str
+    settings: dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -58,26 +73,23 @@ class ProduceTotals:
     first: float | None = None
     last: float = 0.0
     ended_by: signal.Signals | None = None
-    batches: int = 0
 
     @property
     def seconds(self) -> float:
         """From the first message that was taken to the last acknowledgement."""
         return 0.0 if self.first is None else max(0.0, self.last - self.first)
 
-    def settled(self, batch: Settlement) -> None:
-        now = time.monotonic()
-        self.last = now
-        self.batches += 1
-        if batch.error is not None:
-            self.failed += batch.count
-            self.problem = self.problem or one_line(batch.error)
-            self.maybe_stored = self.maybe_stored or batch.error.maybe_stored
+    def settled(self, error: KafkaError | None, message: Message) -> None:
+        """librdkafka's report on one message."""
+        self.last = time.monotonic()
+        if error is not None:
+            self.failed += 1
+            self.problem = self.problem or text_of(error)
+            self.maybe_stored = self.maybe_stored or error.code() in _UNKNOWN_FATE
             return
-        self.acknowledged += batch.count
-        self.size_bytes += batch.size_bytes
-        for count, at in batch.taken:
-            self.latencies.note(now - at, count)
+        self.acknowledged += 1
+        self.size_bytes += len(message)
+        self.latencies.note(message.latency() or 0.0)
 
 
 @click.command()
@@ -91,7 +103,7 @@ class ProduceTotals:
 @click.option("--key-separator", metavar="TEXT", help="Split each line into key and value at TEXT.")
 @click.option(
     "--acks",
-    type=click.Choice(list(_ACKS)),
+    type=click.Choice(_ACKS),
     default="all",
     show_default=True,
     help="Required acknowledgements: all in-sync replicas (all), the leader (1), none (0).",
@@ -110,9 +122,7 @@ class ProduceTotals:
     show_default=True,
     help="How long an incomplete batch waits for more messages.",
 )
-@click.option(
-    "--compression", type=click.Choice([each.value for each in Codec]), default="none", show_default=True
-)
+@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
 @click.option(
     "--count",
@@ -131,6 +141,7 @@ class ProduceTotals:
     show_default=True,
     help="Seconds until an unacknowledged message fails.",
 )
+@property_option
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def produce(  # noqa: PLR0913
@@ -146,13 +157,14 @@ def produce(  # noqa: PLR0913
     count: int | None,
     size: int | None,
     delivery_timeout: float,
+    properties: tuple[str, ...],
     progress: bool | None,
     as_json: bool,
 ) -> int:
     """Write messages to TOPIC: the lines of standard input, or generated messages with --count.
 
-    Messages are stored once and in order, even after retries. The summary counts acknowledged messages. Exit
-    code 1 if any message was not acknowledged.
+    With --acks all, messages are stored once and in order, even after retries. The summary counts
+    acknowledged messages. Exit code 1 if any message was not acknowledged.
     """
     if size is not None and count is None:
         raise click.UsageError("--size is for generated messages; add --count")
@@ -166,18 +178,17 @@ def produce(  # noqa: PLR0913
         key_separator=None if key_separator is None else key_separator.encode(),
         per_second=rate,
         generate=None if count is None else (count, 100 if size is None else size),
-        config=ProducerConfig(
-            acks=_ACKS[acks],
-            batch_bytes=batch_bytes,
-            linger_ms=linger_ms,
-            codec=Codec(compression),
-            delivery_timeout_ms=int(delivery_timeout * 1000),
-            metadata_timeout_ms=options.timeout_ms,
-        ),
+        acks=acks,
+        settings=_settings(acks, batch_bytes, linger_ms, compression, int(delivery_timeout * 1000)),
     )
     account = ProduceTotals()
     shown = Progress(progress)
-    problem = uvloop.run(_produce(options, plan, account, shown))
+    cluster = KafkaCluster(options, properties)
+    producer = cluster.make(Producer, plan.settings)
+    partitions = cluster.topic(producer, topic).partitions
+    if partition is not None and partition not in partitions:
+        raise Failure(f"{topic} has {len(partitions)} partitions, from 0 on, and no partition {partition}")
+    problem = uvloop.run(_produce(producer, plan, account, shown))
     shown.clear()
     if problem is not None and not account.taken:
         raise problem
@@ -192,23 +203,68 @@ def produce(  # noqa: PLR0913
     return 0 if account.ended_by is None else _ENDINGS[account.ended_by]
 
 
+def _settings(
+    acks: str, batch_bytes: int, linger_ms: int, compression: str, delivery_timeout_ms: int
+) -> dict[str, Any]:
+    """librdkafka's."""
+    return {
+        "acks": acks,
+        "enable.idempotence": acks == "all",
+        # Without idempotence, order needs one request at a time.
+        **({} if acks == "all" else {"max.in.flight.requests.per.connection": 1}),
+        "batch.size": batch_bytes,
+        "message.max.bytes": LINE_MAX_BYTES + 1024,
+        "linger.ms": linger_ms,
+        "compression.type": compression,
+        "delivery.timeout.ms": delivery_timeout_ms,
+        "partitioner": "murmur2_random",
+        "queue.buffering.max.messages": _QUEUE_MESSAGES,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES,
+    }
+
+
 async def _produce(
-    options: ClientOptions, plan: ProduceOptions, account: ProduceTotals, progress: Progress
+    producer: Producer, plan: ProduceOptions, account: ProduceTotals, progress: Progress
 ) -> Exception | None:
     """Returns what stopped it, if it was not the end of the input or a signal."""
-    connections = GrpcConnections(options.tls.material())
-    try:
-        producer = Producer(connections, options.addresses(), plan.config, observer=account.settled)
-        async with producer:
-            ticking = asyncio.ensure_future(_tick(account, progress))
-            with _Interruptions(account) as interruptions:
-                problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
-                await interruptions.run(producer.flush(), feeding=False)
-            ticking.cancel()
-            await producer.close(flush=False)
-        return problem
-    finally:
-        await connections.close()
+    ticking = asyncio.ensure_future(_tick(producer, account, progress))
+    with _Interruptions(account) as interruptions:
+        problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
+        await interruptions.run(_flush(producer), feeding=False)
+    ticking.cancel()
+    if len(producer):
+        producer.purge()
+        producer.flush(1.0)
+    return problem
+
+
+async def _flush(producer: Producer) -> None:
+    while len(producer):
+        if not producer.poll(0):
+            await asyncio.sleep(_PAUSE_S)
+
+
+async def _put(
+    producer: Producer, plan: ProduceOptions, account: ProduceTotals, key: bytes | None, value: bytes
+) -> None:
+    """Waits while librdkafka's queue is full. Raises Failure for a message that it does not take."""
+    while True:
+        try:
+            producer.produce(
+                plan.topic,
+                value,
+                key,
+                partition=-1 if plan.partition is None else plan.partition,
+                on_delivery=account.settled,
+            )
+        except BufferError:
+            if not producer.poll(0):
+                await asyncio.sleep(_PAUSE_S)
+        except KafkaException as error:
+            raise Failure(f"message {account.taken + 1} was not taken: {text_of(error)}") from error
+        else:
+            account.taken += 1
+            return
 
 
 class _Interruptions:
@@ -241,8 +297,6 @@ class _Interruptions:
             await self._task
         except asyncio.CancelledError:
             return None
-        except ClientError as error:
-            return Failure(one_line(error))
         except Exception as error:
             return error
         return None
@@ -261,34 +315,35 @@ class _Interruptions:
 
 
 async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals) -> None:
-    await producer.partitions(plan.topic)
     source: AsyncIterator[list[bytes]]
     source = lines(sys.stdin.fileno()) if plan.generate is None else generated(*plan.generate)
     async with contextlib.aclosing(paced(source, plan.per_second)) as runs:  # type: ignore[type-var]
         async for run in runs:
-            if account.failed:
-                return  # what comes after it must not be stored as if nothing were missing
             if account.first is None:
                 account.first = time.monotonic()
-            if plan.key_separator is None:
-                receipts = await producer.send_many(plan.topic, run, partition=plan.partition)
-                account.taken += sum(each.count for each in receipts)
-                continue
             for line in run:
+                if account.failed:
+                    return  # what comes after it must not be stored as if nothing were missing
+                if plan.key_separator is None:
+                    await _put(producer, plan, account, None, line)
+                    continue
                 key, separator, value = line.partition(plan.key_separator)
                 if not separator:
                     raise Failure(
                         f"line {account.taken + 1} of the input has no key separator"
                         f" {plan.key_separator.decode()!r}; correct it, or leave out --key-separator"
                     )
-                await producer.send(plan.topic, value, key=key, partition=plan.partition)
-                account.taken += 1
+                await _put(producer, plan, account, key, value)
+            producer.poll(0)
+            await asyncio.sleep(0)
 
 
-async def _tick(account: ProduceTotals, progress: Progress) -> None:
+async def _tick(producer: Producer, account: ProduceTotals, progress: Progress) -> None:
+    """Takes reports while the input says nothing, and shows the progress."""
     before, bytes_before, at = 0, 0, time.monotonic()
-    while progress.shown:
-        await asyncio.sleep(0.2)
+    while True:
+        await asyncio.sleep(_TICK_S)
+        producer.poll(0)
         if not progress.due():
             continue
         now = time.monotonic()
@@ -303,7 +358,6 @@ def _report(plan: ProduceOptions, account: ProduceTotals, as_json: bool) -> None
             {
                 "topic": plan.topic,
                 **rates_json(account.acknowledged, account.size_bytes, account.seconds),
-                "batches": account.batches,
                 "failed": account.failed,
                 "problem": account.problem,
                 "interrupted": account.ended_by is not None,
@@ -312,7 +366,7 @@ def _report(plan: ProduceOptions, account: ProduceTotals, as_json: bool) -> None
         )
         return
     of = f" of {account.acknowledged + account.failed:,}" if account.failed or account.ended_by else ""
-    done = "sent" if plan.config.acks == 0 else "acknowledged"
+    done = "sent" if plan.acks == "0" else "acknowledged"
     noun = "message" if account.acknowledged == 1 and not of else "messages"
     text = f"{account.acknowledged:,}{of} {noun} ({account.size_bytes:,} bytes) {done}"
     if account.acknowledged:

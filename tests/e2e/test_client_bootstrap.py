@@ -119,6 +119,15 @@ def test_a_thousand_first_sends_at_once_land_in_their_order(cluster: Cluster) ->
     assert client_loop().call(send_all()) == list(range(1_000))
 
 
+def test_a_group_continues_where_it_committed(cluster: Cluster) -> None:
+    cluster.create_topic("grouped", partitions=2)
+    brokers = ",".join(f"{HOST}:{node.kafka_port}" for node in cluster.brokers)
+    command = ("consume", "grouped", "--group", "g", "--until-end", "-b", brokers)
+    for count in (5, 2):
+        run_cli("produce", "grouped", "--count", count, "-b", brokers)
+        assert len(run_cli(*command).stdout.splitlines()) == count
+
+
 def test_a_standby_of_a_lost_quorum_still_leads_to_the_brokers(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=3, brokers=1) as cluster:
         cluster.start()

@@ -65,6 +65,8 @@ CALLED_BY_A_LIBRARY = (
     "latestOffset",
 )
 FOR_TESTS_AND_USERS = {
+    "end_offsets",
+    "send_many",
     # laws that tests and the simulator check after every input
     "check_cluster",
     "check_input",

@@ -80,8 +80,10 @@ async def connect(
     tls: ssl.SSLContext | None = None,
     answer_max_bytes: int,
     timeout_s: float,
+    looks_for_tls: bool = True,
 ) -> NodeConnection:
-    """A connection whose versions are settled. Raises ConnectionFailed, in one line without the address, or
+    """A connection whose versions are settled. `looks_for_tls`: a node that closes a plain connection at once
+    is tried with TLS, for the reason. Raises ConnectionFailed, in one line without the address, or
     TimeoutError."""
     exchange = PendingRequests(client_id)
     async with asyncio.timeout(timeout_s):
@@ -92,7 +94,8 @@ async def connect(
         except ConnectionFailed as error:
             connection.close()
             # A node that expects TLS may close without a word.
-            if tls is None and not isinstance(error, TlsFailed) and await _speaks_tls(host, port):
+            wrong_tls = looks_for_tls and tls is None and not isinstance(error, TlsFailed)
+            if wrong_tls and await _speaks_tls(host, port):
                 raise TlsFailed(SPEAKS_TLS) from error
             raise
         except BaseException:

@@ -18,6 +18,7 @@ from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 from metaquorum.wire.primitives import Buffer
 
 UNSUPPORTED_VERSION = 35
+_REFUSED = UNSUPPORTED_VERSION.to_bytes(2, "big")
 _LENGTH = struct.Struct(">i")
 _CORRELATION_ID = struct.Struct(">i")
 _LAST_CORRELATION_ID = 2**31 - 1
@@ -101,4 +102,8 @@ class PendingRequests:
         try:
             return codec.decode_response(expected.api_key, expected.version, frame)
         except DecodeError as error:
+            if expected.api_key == API_VERSIONS and frame[4:6] == _REFUSED:
+                # Not everybody writes this answer in version 0.
+                body = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION)
+                return codec.Response(0, expected.correlation_id, body, len(frame))
             raise ConnectionFailed(f"its answer to {name} cannot be read: {error}") from error

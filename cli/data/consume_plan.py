@@ -1,0 +1,66 @@
+"""What a user of `metaquorum consume` asked for, and how far the command is. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class ReadFromKind(Enum):
+    """Where to begin a partition."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIME = "time"
+
+
+class RangePolicy(Enum):
+    """What becomes of a position that is not in the log."""
+
+    FAIL = "fail"
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrom:
+    """`value`: the offset, or ms since 1970."""
+
+    kind: ReadFromKind
+    value: int = 0
+
+
+@dataclass(slots=True)
+class ConsumeOptions:
+    """What the user asked for."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    start: ReadFrom
+    group: str | None
+    out_of_range: RangePolicy
+    max_messages: int | None
+    until_end: bool
+    idle_timeout_s: float | None
+    with_key: bool
+    with_offsets: bool
+    skip_cut: bool
+    as_json: bool
+
+
+@dataclass(slots=True)
+class ConsumeTotals:
+    """`ends`: where the partitions ended at the beginning, where the command stops there; `positions`: the
+    next offset of each partition that is read."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    began: float = 0.0
+    ends: dict[int, int] | None = None
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def reached(self, partition: int, offset: int) -> None:
+        """An offset as far as which a partition was read; below 0: that is not known."""
+        if offset >= 0:
+            self.positions[partition] = max(offset, self.positions.get(partition, 0))

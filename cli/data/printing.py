@@ -1,0 +1,85 @@
+"""Records of `metaquorum consume` on standard output: their forms, and whether their reader is there."""
+
+from __future__ import annotations
+
+import base64
+import select
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from metaquorum.cli.data.consume_plan import ConsumeOptions
+from metaquorum.cli.text.output import json_line
+
+
+def look_for_reader() -> None:
+    """While nothing is written no one says that the pipe's reader went away. Raises BrokenPipeError."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except OSError:
+        return
+    watch = select.poll()
+    watch.register(descriptor, 0)
+    if any(events & select.POLLERR for _, events in watch.poll(0)):
+        raise BrokenPipeError
+
+
+def print_records(plan: ConsumeOptions, records: Sequence[Message]) -> None:
+    """To standard output at once: who reads a pipe sees every record as soon as it is here."""
+    if plan.as_json:
+        text = "".join(json_line(_as_json(each)) + "\n" for each in records).encode()
+    elif plan.with_key or plan.with_offsets:
+        text = b"".join(_line(plan, each) for each in records)
+    else:
+        text = b"\n".join([_shown(_bytes(each.value())) for each in records]) + b"\n"
+    out = sys.stdout.buffer
+    out.write(text)
+    out.flush()
+
+
+def _line(plan: ConsumeOptions, record: Message) -> bytes:
+    parts: list[bytes] = []
+    if plan.with_offsets:
+        parts.append(b"%d:%d" % place_of(record))
+    if plan.with_key:
+        parts.append(_shown(_bytes(record.key())))
+    parts.append(_shown(_bytes(record.value())))
+    return b"\t".join(parts) + b"\n"
+
+
+def _bytes(content: Any) -> bytes | None:
+    return cast("bytes | None", content)
+
+
+def _shown(content: bytes | None) -> bytes:
+    return b"null" if content is None else content
+
+
+def _as_json(record: Message) -> dict[str, Any]:
+    kind, timestamp_ms = record.timestamp()
+    headers = cast("list[tuple[str, bytes | None]]", record.headers() or [])
+    return {
+        "partition": place_of(record)[0],
+        "offset": place_of(record)[1],
+        "timestampMs": -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
+        **_named("key", _bytes(record.key())),
+        **_named("value", _bytes(record.value())),
+        "headers": [{"name": name, **_named("value", value)} for name, value in headers],
+    }
+
+
+def _named(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Text as it is; what is no UTF-8 in base64, under a name that says so."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(content).decode()}
+
+
+def place_of(record: Message) -> tuple[int, int]:
+    """(partition, offset)."""
+    return cast("tuple[int, int]", (record.partition(), record.offset()))

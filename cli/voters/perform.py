@@ -24,11 +24,14 @@ from metaquorum.cli.voters.plan import (
     lag_of,
     make_plan,
 )
-from metaquorum.controller.server.voter_changes import runs_with_static_voters
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter, VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
-from metaquorum.metadata.requests.voters import AddRaftVoterRequest, RemoveRaftVoterRequest
+from metaquorum.metadata.requests.voters import (
+    AddRaftVoterRequest,
+    RemoveRaftVoterRequest,
+    runs_with_static_voters,
+)
 from metaquorum.runtime.client.admin import Address
 from metaquorum.runtime.client.nodes import describe_nodes
 from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter

@@ -20,6 +20,7 @@ from metaquorum.metadata.requests.voters import (
     AddRaftVoterRequest,
     RaftVoterRequest,
     UpgradeKRaftVersionRequest,
+    runs_with_static_voters,
 )
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
@@ -130,15 +131,6 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
         f"node {voter.voter_id} supports kraft.version {found.min_supported_version} to"
         f" {found.max_supported_version} and this quorum is at {kraft_version}: install a release there that"
         " supports it",
-    )
-
-
-def runs_with_static_voters(node_id: int, where: str) -> ApiError:
-    """Why a node that leads or follows a quorum of its configuration cannot be added to this one."""
-    return ApiError(
-        ErrorCode.INVALID_REQUEST,
-        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters by"
-        " controller.quorum.bootstrap.servers there, format it with --no-initial-controllers, and start it",
     )
 
 

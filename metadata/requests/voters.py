@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter
 
 DEFAULT_CHANGE_TIMEOUT_MS = 30_000
@@ -46,3 +47,12 @@ class UpgradeKRaftVersionRequest:
 
 
 RaftVoterRequest = AddRaftVoterRequest | RemoveRaftVoterRequest | UpgradeKRaftVersionRequest
+
+
+def runs_with_static_voters(node_id: int, where: str) -> ApiError:
+    """Why a node that leads or follows a quorum of its configuration cannot be added to this one."""
+    return ApiError(
+        ErrorCode.INVALID_REQUEST,
+        f"node {node_id} at {where} runs with static voters: replace controller.quorum.voters by"
+        " controller.quorum.bootstrap.servers there, format it with --no-initial-controllers, and start it",
+    )

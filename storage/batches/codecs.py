@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cramjam
-import numpy as np
 
 from metaquorum.storage.batches.format import COMPRESSION_MASK, Compression, hop_headers
 from metaquorum.storage.errors import BatchError
@@ -55,6 +54,8 @@ def unpack(codec: int, payload: bytes, *, limit: int = MAX_UNPACKED_BYTES) -> by
 
 
 def _unpacked(into: Callable[[bytes, Any], int], payload: bytes, limit: int) -> bytes:
+    import numpy as np  # a command that unpacks nothing starts without it
+
     # Memory that is not written to costs next to nothing, but mapping much of it does.
     guess = min(limit, max(_FIRST_TRY_BYTES, _FIRST_TRY_FACTOR * len(payload)))
     out = np.empty(guess, dtype=np.uint8)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.metadata.columnar.apply_changes import versions_of
+from metaquorum.metadata.columnar.changes import MAX_SHAPES
 from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.image.types import PartitionInfo
@@ -53,6 +54,12 @@ def begun(*, use_columns: bool) -> tuple[Replayer, list[str]]:
     return engine, refused
 
 
+def _shape(record: r.PartitionChangeRecord) -> tuple[int | None, ...]:
+    """Changes of one shape are decoded at once: those that name the same fields, with lists as long."""
+    named = (record.isr, record.directories, record.leader, record.leader_recovery_state)
+    return tuple(len(each) if isinstance(each, tuple) else each is not None for each in named)
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.lists(usual, min_size=1, max_size=120))
 def test_every_version_is_what_the_changes_one_by_one_make(records: list[r.PartitionChangeRecord]) -> None:
@@ -62,7 +69,9 @@ def test_every_version_is_what_the_changes_one_by_one_make(records: list[r.Parti
     frames = read_frames(batch.data, batch.header)
     assert frames is not None
     versions = versions_of(engine.builder, frames, frames.keys.nonzero()[0])
-    assert versions is not None
+    if versions is None:
+        assert len({_shape(record) for record in records}) > MAX_SHAPES
+        return
     pairs = zip(
         versions.records.tolist(),
         topics.seen(versions.chunk(versions.before()), versions.rows),

@@ -66,11 +66,8 @@ def test_kafkas_own_file_of_a_broker_starts_ours(tmp_path: Path) -> None:
         "num.network.threads",
         "num.partitions",
         "num.recovery.threads.per.data.dir",
-        "offsets.topic.replication.factor",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.replication.factor",
     )
 
 
@@ -209,10 +206,10 @@ def test_a_process_names_them_once_at_its_start(tmp_path: Path, capfd: pytest.Ca
     async def serve(config: NodeConfig) -> Ending:
         return Ending(reason="served", failed=False)
 
-    path = written(tmp_path, {**BROKER, "num.io.threads": "8", "auto.create.topics.enable": "false"})
+    path = written(tmp_path, {**BROKER, "num.io.threads": "8", "background.threads": "10"})
     assert run_process(str(path), "broker", serve) == 0
     said = [line for line in capfd.readouterr().err.splitlines() if "num.io.threads" in line]
-    assert len(said) == 1 and said[0].endswith("have no effect: auto.create.topics.enable, num.io.threads")
+    assert len(said) == 1 and said[0].endswith("have no effect: background.threads, num.io.threads")
 
 
 def test_a_controller_is_not_asked_which_listener_brokers_use(tmp_path: Path) -> None:

@@ -320,7 +320,7 @@ def test_all_of_them_are_taken_at_once(tmp_path: Path, role: str) -> None:
     pairs = {name: value for name, value in DEFAULTS.items() if name not in REFUSED_BY_KAFKA_TOO}
     config = load_config(written(tmp_path, role, pairs), role)
     assert str(config.log_dirs[0]) == "/tmp/kafka-logs"
-    assert {"num.network.threads", "offsets.topic.num.partitions"} <= set(config.passed_over)
+    assert {"num.network.threads", "background.threads"} <= set(config.passed_over)
 
 
 @ROLES

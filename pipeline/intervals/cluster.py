@@ -368,6 +368,7 @@ class ClusterReplay:
         self.saved_state = encode_state(
             SavedState(
                 offset=provenance.offset,
+                last_offset=self._moment.offset,
                 epoch=provenance.epoch,
                 image=image,
                 finalized=dict(state.image.features.finalized),
@@ -380,7 +381,7 @@ class ClusterReplay:
     def _load(self, saved: SavedState) -> MetadataImage:
         image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset), saved.finalized)
         timestamp_ms = self._told.load(saved.trackers, image)
-        self._moment = self._told.clock.moment(saved.offset, timestamp_ms)
+        self._moment = self._told.clock.moment(saved.last_offset, timestamp_ms)
         return image.with_provenance(Provenance(saved.offset, saved.epoch, timestamp_ms))
 
 

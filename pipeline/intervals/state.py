@@ -19,7 +19,7 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
-VERSION = 7
+VERSION = 8
 
 
 class StateError(Exception):
@@ -27,10 +27,12 @@ class StateError(Exception):
 
 
 class SavedState(msgspec.Struct, kw_only=True):
-    """Everything below `offset` was replayed; `epoch` is that of the record before it (-1: none)."""
+    """Everything below `offset` was replayed; `epoch` is that of the record before it (-1: none).
+    `last_offset` is the first one of the last batch."""
 
     version: int = VERSION
     offset: int
+    last_offset: int
     epoch: int
     image: bytes
     finalized: dict[str, int]

@@ -67,7 +67,9 @@ def test_a_broker_joins_and_serves_its_image(cluster: Cluster) -> None:
         assert listing.read.node_id == broker.node_id
         assert not listing.read.linearizable
         assert listing.read.offset > registrations[broker.node_id].epoch
-        (endpoint,) = registrations[broker.node_id].endpoints
+        (endpoint,) = [
+            each for each in registrations[broker.node_id].endpoints if each.name.startswith("GRPC")
+        ]
         assert (endpoint.host, endpoint.port) == ("127.0.0.1", broker.port)
 
 

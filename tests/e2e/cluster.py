@@ -173,9 +173,18 @@ class Cluster:
                 "listeners": listeners,
                 "log.dirs": ",".join(map(str, node.log_dirs)),
                 **({} if node.log_dirs == [node.data] else {"metadata.log.dir": str(node.data)}),
+                **(self._internal_topics() if node.role == "broker" else {}),
                 **self._properties.get(node.role, {}),
             }
         )
+
+    def _internal_topics(self) -> dict[str, str]:
+        """A replica on each broker of a small cluster: by default there are three, and none with fewer."""
+        replicas = str(min(3, len(self.brokers)))
+        return {
+            "offsets.topic.replication.factor": replicas,
+            "transaction.state.log.replication.factor": replicas,
+        }
 
     def format(self, node: Node, cluster_id: str | None = None) -> subprocess.CompletedProcess[str]:
         return run_cli(*self._formatting(node, cluster_id))

@@ -83,6 +83,7 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "metaquorum.cli.local.forks", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
             )

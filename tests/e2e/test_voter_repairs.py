@@ -72,7 +72,7 @@ def test_a_machine_replaced_under_another_id(cluster: DynamicCluster) -> None:
     quorum = cluster.wait_leader()
     old = next(node for node in cluster.controllers if node.node_id != quorum.leader_id)
     ids = cluster.voter_ids()
-    new_id = max(ids) + 1
+    new_id = cluster.unused_id()
     with under_load(cluster, "another id") as load:
         old.kill()
         load.wait_more(10)
@@ -97,7 +97,7 @@ def test_a_machine_replaced_under_the_same_id(cluster: DynamicCluster) -> None:
 
 def test_three_to_five_and_back(cluster: DynamicCluster) -> None:
     ids = cluster.voter_ids()
-    new_ids = [max(ids) + 1, max(ids) + 2]
+    new_ids = [cluster.unused_id(), cluster.unused_id() + 1]
     names = {"3003": new_ids[0], "3004": new_ids[1]}
     with under_load(cluster, "three to five and back") as load:
         for node_id in new_ids:
@@ -152,7 +152,7 @@ def test_client_histories_are_linearizable_while_voters_change_and_leaders_are_k
     print(f"the moments of this run come from seed {seed}")
     rng = random.Random(seed)
     ids = cluster.voter_ids()
-    new = cluster.new_controller(max(ids) + 1)
+    new = cluster.new_controller(cluster.unused_id())
     identity = ["--cluster-id", cluster.cluster_id, "--no-initial-controllers"]
     cluster.run(["storage", "format", "--config", str(new.config), *identity], new)
     cluster.run(["controller", "run", str(new.config)], new)

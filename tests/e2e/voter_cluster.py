@@ -58,6 +58,10 @@ class DynamicCluster(Cluster):
         identity = ["--cluster-id", cluster_id or self.cluster_id]
         return ["storage", "format", "--config", str(node.config), *identity, *more]
 
+    def unused_id(self) -> int:
+        """The id after those of all controllers that there ever were."""
+        return 1 + max(int(home.name.rpartition("-")[2]) for home in self.directory.glob("controller-*"))
+
     def new_controller(self, node_id: int) -> Node:
         """One more controller, configured and neither formatted nor started."""
         (port,) = free_ports(1)

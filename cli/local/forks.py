@@ -26,6 +26,7 @@ import msgspec
 
 _MESSAGE_MAX = 1 << 18
 _START_WAIT_S = 60.0
+_END_WAIT_S = 10.0
 _POLL_S = 0.02
 
 
@@ -117,7 +118,11 @@ class ForkServer:
     def close(self) -> None:
         """Ends the process that starts nodes; those that it started go on."""
         self._socket.close()
-        self._process.wait()
+        try:
+            self._process.wait(_END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _read(self) -> _Report:
         data = self._socket.recv(_MESSAGE_MAX)

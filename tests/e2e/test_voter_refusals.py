@@ -106,7 +106,7 @@ def test_a_second_machine_with_the_id_of_a_voter(cluster: DynamicCluster) -> Non
     cluster.write_config(second)
     second.set_properties({"controller.quorum.auto.join.enable": "true"})
     joins(cluster, second)
-    second.wait_for_line("a voter with the same id runs")
+    second.wait_for_line("a voter with the same id runs", timeout_s=90)
     assert "give this one another node.id and format it again, or stop the other" in second.output()
     after = cluster.wait_voters([3000, OBSERVER_ID])
     assert [voter.directory_id for voter in after.voters] == [voter.directory_id for voter in before.voters]

@@ -45,8 +45,10 @@ HOST = "127.0.0.1"
 LISTENER = "CONTROLLER"
 KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
 """A broker's: for Kafka's clients and other brokers, and for this program's commands."""
-_FIRST_PORT, _END_PORT = 12_000, 32_000
-"""Where free ports are drawn from."""
+PORTS = range(12_000, 32_000)
+"""What `free_ports` draws from."""
+_given: set[int] = set()
+"""The ports that `free_ports` has given out in this process."""
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,18 +153,20 @@ def free_ports(count: int) -> list[int]:
 
     They are below those that the kernel gives to outgoing connections, and are drawn from many: a node that
     is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
+    One process is never given a port twice: that nobody listens on it yet does not mean that nobody will.
     """
     rng = random.SystemRandom()
     found: list[int] = []
     while len(found) < count:
-        port = rng.randrange(_FIRST_PORT, _END_PORT)
+        port = rng.choice(PORTS)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        if port not in found:
+        if port not in _given:
+            _given.add(port)
             found.append(port)
     return found
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from metaquorum.cli import layout
+
 # A busy machine takes its time for an example, or to draw one: neither is a failure. Time is for tests/bench.
 _PATIENT: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("patient", **_PATIENT)
@@ -47,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # Tests start hundreds of processes: without bytecode on disk each of them compiles the same modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Each worker draws its ports from a part of its own: nodes that are killed leave theirs free for a while.
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+layout.PORTS = layout.PORTS[_worker::_workers]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

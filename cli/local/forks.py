@@ -144,7 +144,10 @@ def _serve(orders: socket.socket) -> _Order:
             _report_ended(orders)
         if orders.fileno() not in ready:
             continue
-        data, files, _, _ = socket.recv_fds(orders, _MESSAGE_MAX, 1)
+        try:
+            data, files, _, _ = socket.recv_fds(orders, _MESSAGE_MAX, 1)
+        except ConnectionResetError:  # the other end closed with a report unread
+            data = b""
         if not data:
             os._exit(0)
         order = msgspec.msgpack.decode(data, type=_Order)

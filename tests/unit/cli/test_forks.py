@@ -88,6 +88,18 @@ def test_nodes_stay_when_their_starter_goes(layout: Layout, tmp_path: Path) -> N
         os.kill(child.pid, signal.SIGKILL)
 
 
+def test_a_starter_whose_last_report_nobody_read_ends_in_order(tmp_path: Path) -> None:
+    """Its end of the socket is reset then, not closed."""
+    server = ForkServer()
+    child = start(server, tmp_path, "no-such-command")
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(child.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server.close()
+    assert server._process.returncode == 0
+
+
 def test_a_killed_node_says_so_and_a_killed_starter_too(server: ForkServer, tmp_path: Path) -> None:
     layout = create(tmp_path / "killed", controllers=1, brokers=0, ports=free_ports(1))
     child = start(server, tmp_path, "controller", "run", str(layout.config(layout.nodes[0])))

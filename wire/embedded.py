@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaquorum.wire.generator import compile_decoder
+from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.table import read_structure
 
 _HIGHEST = 3
@@ -34,24 +35,43 @@ _ASSIGNMENT = """
 """
 
 
+class Embedded(NamedTuple):
+    """A message and the version that it was read as."""
+
+    schema: StructSchema
+    version: int
+    value: Any
+
+
+def consumer_assignment(data: bytes) -> Embedded | None:
+    """A ConsumerProtocolAssignment; None: it is none."""
+    return _decode("ConsumerProtocolAssignment", _ASSIGNMENT, data)
+
+
+def consumer_subscription(data: bytes) -> Embedded | None:
+    """A ConsumerProtocolSubscription (KIP-429); None: it is none."""
+    return _decode("ConsumerProtocolSubscription", _SUBSCRIPTION, data)
+
+
 def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | None:
-    """The partitions of a consumer's assignment, and its user data (ConsumerProtocolAssignment); None: it is
-    none."""
-    found = _decode("ConsumerProtocolAssignment", _ASSIGNMENT, data)
+    """The partitions of a consumer's assignment, and its user data; None: it is none."""
+    found = consumer_assignment(data)
     if found is None:
         return None
-    parts = [(each.topic, index) for each in found.assigned_partitions for index in each.partitions]
-    return parts, found.user_data or b""
+    assigned = found.value.assigned_partitions
+    return [
+        (each.topic, index) for each in assigned for index in each.partitions
+    ], found.value.user_data or b""
 
 
 def subscribed_topics(data: bytes) -> tuple[str, ...] | None:
-    """The topics of a consumer's subscription (KIP-429: ConsumerProtocolSubscription); None: it is none."""
-    found = _decode("ConsumerProtocolSubscription", _SUBSCRIPTION, data)
-    return None if found is None else found.topics
+    """The topics of a consumer's subscription; None: it is none."""
+    found = consumer_subscription(data)
+    return None if found is None else found.value.topics
 
 
 @cache
-def _schema(name: str, text: str) -> Any:
+def _schema(name: str, text: str) -> StructSchema:
     return read_structure(name, text)
 
 
@@ -60,12 +80,13 @@ def _decoder(name: str, text: str, version: int) -> Any:
     return compile_decoder(_schema(name, text), version, flexible=False)
 
 
-def _decode(name: str, text: str, data: bytes) -> Any:
+def _decode(name: str, text: str, data: bytes) -> Embedded | None:
     try:
         (version,) = _VERSION.unpack_from(data)
         if version < 0:
             return None
-        value, end = _decoder(name, text, min(version, _HIGHEST))(data, _VERSION.size, len(data))
+        version = min(version, _HIGHEST)
+        value, end = _decoder(name, text, version)(data, _VERSION.size, len(data))
     except (struct.error, IndexError, ValueError):
         return None
-    return value if end <= len(data) else None
+    return Embedded(_schema(name, text), version, value) if end <= len(data) else None

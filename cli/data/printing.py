@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import select
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any, cast
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from metaquorum.cli.data.consume_plan import ConsumeOptions
-from metaquorum.cli.text.output import json_line
+from metaquorum.cli.text.output import json_line, text_or_base64
 
 
 def look_for_reader() -> None:
@@ -64,20 +63,10 @@ def _as_json(record: Message) -> dict[str, Any]:
         "partition": place_of(record)[0],
         "offset": place_of(record)[1],
         "timestampMs": -1 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
-        **_named("key", _bytes(record.key())),
-        **_named("value", _bytes(record.value())),
-        "headers": [{"name": name, **_named("value", value)} for name, value in headers],
+        **text_or_base64("key", _bytes(record.key())),
+        **text_or_base64("value", _bytes(record.value())),
+        "headers": [{"name": name, **text_or_base64("value", value)} for name, value in headers],
     }
-
-
-def _named(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Text as it is; what is no UTF-8 in base64, under a name that says so."""
-    if content is None:
-        return {name: None}
-    try:
-        return {name: content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}Base64": base64.b64encode(content).decode()}
 
 
 def place_of(record: Message) -> tuple[int, int]:

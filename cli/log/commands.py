@@ -11,6 +11,7 @@ import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +22,7 @@ from metaquorum.cli.log.input import source as log_source
 from metaquorum.cli.log.input.follow import follow as follow_log
 from metaquorum.cli.log.input.live import LiveCommand
 from metaquorum.cli.log.input.options import ENTITY, PATH, TIME, TYPE, clear_progress, tell_limits
-from metaquorum.cli.log.input.partition import dump_segment, partition_segments
+from metaquorum.cli.log.input.partition import Shown, dump_file, partition_files
 from metaquorum.cli.log.input.select import SelectedRecords
 from metaquorum.cli.log.input.source import Item, MetadataLog, ReadBatch
 from metaquorum.cli.log.repair import repair
@@ -44,7 +45,7 @@ from metaquorum.metadata.text.dump import payload_json
 from metaquorum.metadata.text.dump_columns import batch_payloads
 from metaquorum.metadata.text.dump_text import payload_texter
 from metaquorum.metadata.text.tree import plain_number
-from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
+from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 
@@ -89,41 +90,36 @@ log.add_command(check)
 )
 @click.option("--from-offset", type=click.IntRange(min=0), help="First offset to show.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="Last offset to show.")
-@click.option("--from-time", type=TIME, help="First time to show (ISO 8601, UTC, or ms since 1970).")
-@click.option("--to-time", type=TIME, help="Last time to show.")
+@click.option(
+    "--from-time", "from_ms", type=TIME, help="First time to show (ISO 8601, UTC, or ms since 1970)."
+)
+@click.option("--to-time", "to_ms", type=TIME, help="Last time to show.")
+@click.option("--topic", help="Take segments as the log of this topic, however their directory is called.")
 @click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")
 def dump(
     paths: tuple[str, ...],
     as_json: bool,
     types: tuple[str, ...],
     entities: tuple[str, ...],
-    from_offset: int | None,
-    to_offset: int | None,
-    from_time: int | None,
-    to_time: int | None,
+    topic: str | None,
     follow: bool,
+    **bounds: Any,
 ) -> int:
     """Print the records of each PATH: a node's directory, a __cluster_metadata-0 directory, a segment or a
-    checkpoint; or a topic partition's directory or segment, as kafka-dump-log prints it."""
+    checkpoint; or, as kafka-dump-log prints it, a topic partition's directory or segment, an index, a
+    producer snapshot, a text file of a log directory (meta.properties, quorum-state, offset checkpoints)."""
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
-    segments = {path: partition_segments(path) for path in paths}
-    if any(segments.values()) and (as_json or types or entities or follow):
-        raise click.UsageError("--json, --type, --entity and --follow are for metadata logs")
-    selection = SelectedRecords(
-        types=frozenset(types),
-        entities=entities,
-        from_offset=from_offset,
-        to_offset=to_offset,
-        from_ms=from_time,
-        to_ms=to_time,
-    )
+    files = {path: partition_files(path, topic) for path in paths}
+    if any(files.values()) and (types or entities or follow):
+        raise click.UsageError("--type, --entity and --follow are for metadata logs")
+    selection = SelectedRecords(types=frozenset(types), entities=entities, **bounds)
     printer = _Printer(selection, as_json, shows_secrets())
     clusters: dict[str, str] = {}
     for path in paths:
         try:
-            if segments[path]:
-                printer.dump_partition(segments[path])
+            if files[path]:
+                printer.dump_files(files[path], topic)
                 continue
             log = log_source.open_path(path, progress=not follow and not sys.stdout.isatty())
             _tell_clusters(log, clusters)
@@ -170,21 +166,12 @@ class _Printer:
         self._damaged = False
         self._unknown = 0
 
-    def dump_partition(self, segments: Sequence[Path]) -> None:
-        """Batches that hold anything of what is selected."""
-        asked = self._asked
-
-        def chosen(header: BatchHeader) -> bool:
-            return not (
-                (asked.from_offset is not None and header.last_offset < asked.from_offset)
-                or (asked.to_offset is not None and header.base_offset > asked.to_offset)
-                or (asked.from_ms is not None and header.max_timestamp_ms < asked.from_ms)
-                or (asked.to_ms is not None and header.base_timestamp_ms > asked.to_ms)
-            )
-
-        for segment in segments:
+    def dump_files(self, files: Sequence[Path], topic: str | None) -> None:
+        """Files of topic partitions and log directories."""
+        how = Shown(self._asked, self._as_json, topic, self.complain)
+        for path in files:
             self._shown += 1
-            dump_segment(segment, chosen, self.complain)
+            dump_file(path, how)
 
     def dump(self, log: MetadataLog, follow: bool) -> None:
         path = log.path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ __all__ = [
     "table_options",
     "table_width",
     "terminal_width",
+    "text_or_base64",
     "trimmed",
     "utc_text",
 ]
@@ -70,6 +72,16 @@ def echo_json(value: object) -> None:
 def json_line(value: object) -> str:
     """Compact JSON; bytes in base64, sets sorted."""
     return msgspec.json.encode(value, enc_hook=_plain).decode()
+
+
+def text_or_base64(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Text as it is; what is no UTF-8 in base64, under a name that says so."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": base64.b64encode(content).decode()}
 
 
 def secrets_option(command: F) -> F:

@@ -44,7 +44,7 @@ def payload_json(record: AnyRecord, version: int, *, secrets: bool = False) -> d
                 "value": _base64(record.value),
             }
         case _:
-            data = _struct_json(SCHEMA_BY_CLASS[type(record)].body, version, secrets)(record)
+            data = struct_json(SCHEMA_BY_CLASS[type(record)].body, version, secrets)(record)
     return {"type": record.type_name, "version": version, "data": data}
 
 
@@ -64,6 +64,10 @@ def _double(value: float) -> float | str:
 _CONVERTERS: dict[str, Converter] = {"uuid": uuid_to_text, "bytes": _base64, "float64": _double}
 
 
+def _camel(name: str) -> str:
+    return name[:1].lower() + name[1:]
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -71,7 +75,7 @@ def _same(value: Any) -> Any:
 def converter(field: Field, version: int) -> Converter:
     """How a value of `field` that is not None becomes plain data."""
     if field.struct is not None:
-        element = _struct_json(field.struct, version, True)  # no structure inside a record has secrets
+        element = struct_json(field.struct, version)  # no structure inside a record has secrets
     else:
         element = _CONVERTERS.get(field.element_type, _same)
     if field.is_array:
@@ -80,15 +84,15 @@ def converter(field: Field, version: int) -> Converter:
 
 
 @cache
-def _struct_json(schema: StructSchema, version: int, secrets: bool) -> Converter:
+def struct_json(schema: StructSchema, version: int, secrets: bool = True) -> Converter:
     """The function that prints a structure, its fields in the order of the schema, tagged ones among them."""
     plan = [
         (
-            *(field.name, field.kafka_name, field.tag is not None, field.default),
+            *(field.name, _camel(field.kafka_name), field.tag is not None, field.default),
             *(converter(field, version), False if secrets else field.secret),
         )
         for field in schema.fields
-        if field.since <= version
+        if field.exists_at(version)
     ]
 
     def convert(record: Any) -> dict[str, Any]:

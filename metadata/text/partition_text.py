@@ -7,18 +7,19 @@ Owns the lines of one batch. Touches no file.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from metaquorum.metadata.text.stored_json import stored_json
 from metaquorum.storage.batches.batch import RawRecord, RecordBatch, batch_problem, parse_control_key
-from metaquorum.storage.batches.format import BatchHeader, Compression
+from metaquorum.storage.batches.format import DELETE_HORIZON, BatchHeader, Compression
 from metaquorum.storage.errors import BatchError
 from metaquorum.wire.embedded import assigned_partitions
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.messages import GroupMetadataKey, OffsetCommitKey, TransactionLogKey
 from metaquorum.wire.stored import StoredRecord, decode_stored
 
-_DELETE_HORIZON = 0x40
+_OPTIONAL = frozenset({"deleteHorizonMs", "currentTxnFirstOffset"})
 _MAX_SEQUENCE = 2**31 - 1
 _MARKERS = {0: "ABORT", 1: "COMMIT"}
 _STATES = (
@@ -31,69 +32,79 @@ _STATES = (
     "Dead",
     "PrepareEpochFence",
 )
-_DECODED = ("__consumer_offsets", "__transaction_state")
+DECODED_TOPICS = ("__consumer_offsets", "__transaction_state")
 _DELETED = "<DELETE>"
 
 
 def batch_lines(topic: str, header: BatchHeader, data: bytes, position: int) -> Iterator[str]:
     """The batch at `position` of its file, and each of its records. Raises BatchError for records that cannot
     be read."""
-    yield _batch_line(header, data, position)
+    yield fields_line(batch_fields(header, data, position))
     for record in RecordBatch(header, data, position).records():
         yield _record_line(topic, header, record)
 
 
-def _batch_line(header: BatchHeader, data: bytes, position: int) -> str:
-    horizon = "OptionalLong.empty"
-    if header.attributes & _DELETE_HORIZON:
-        horizon = f"OptionalLong[{header.base_timestamp_ms}]"
-    codec = Compression(header.compression).name.lower()
-    valid = batch_problem(data, 0, check_count=False) is None
-    fields = {
+def batch_fields(header: BatchHeader, data: bytes, position: int) -> dict[str, object]:
+    """What kafka-dump-log says of a batch, in its order."""
+    codec = header.compression
+    return {
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
         "count": header.records_count,
         "baseSequence": header.base_sequence,
-        "lastSequence": _sequence(header, header.last_offset_delta),
+        "lastSequence": sequence_at(header, header.last_offset_delta),
         "producerId": header.producer_id,
         "producerEpoch": header.producer_epoch,
         "partitionLeaderEpoch": header.leader_epoch,
-        "isTransactional": _java(header.is_transactional),
-        "isControl": _java(header.is_control),
-        "deleteHorizonMs": horizon,
+        "isTransactional": header.is_transactional,
+        "isControl": header.is_control,
+        "deleteHorizonMs": header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None,
         "position": position,
-        _time_name(header): header.max_timestamp_ms,
+        time_name(header): header.max_timestamp_ms,
         "size": header.size_bytes,
         "magic": header.magic,
-        "compresscodec": codec,
+        "compresscodec": Compression(codec).name.lower() if codec <= max(Compression) else codec,
         "crc": header.crc,
-        "isvalid": _java(valid),
+        "isvalid": batch_problem(data, 0, check_count=False) is None,
     }
-    return " ".join(f"{name}: {value}" for name, value in fields.items())
+
+
+def fields_line(fields: Mapping[str, object]) -> str:
+    """`name: value` of each, as Java prints them."""
+    return " ".join(f"{name}: {_java(name, value)}" for name, value in fields.items())
+
+
+def _java(name: str, value: object) -> object:
+    if name in _OPTIONAL:
+        return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _record_line(topic: str, header: BatchHeader, record: RawRecord) -> str:
     names = ",".join(name.decode(errors="replace") for name, _ in record.headers)
     line = (
-        f"| offset: {record.offset} {_time_name(header)}: {record.timestamp_ms} "
+        f"| offset: {record.offset} {time_name(header)}: {record.timestamp_ms} "
         f"keySize: {_size(record.key)} valueSize: {_size(record.value)} "
-        f"sequence: {_sequence(header, record.offset - header.base_offset)} headerKeys: [{names}]"
+        f"sequence: {sequence_at(header, record.offset - header.base_offset)} headerKeys: [{names}]"
     )
     if header.is_control:
-        return line + _control_text(record)
-    key, payload = _decoded(topic, record) if topic in _DECODED else _plain(record)
+        return f"{line} {fields_line(control_fields(record))}"
+    key, payload = _decoded(topic, record) if topic in DECODED_TOPICS else _plain(record)
     return (
         line + ("" if key is None else f" key: {key}") + ("" if payload is None else f" payload: {payload}")
     )
 
 
-def _control_text(record: RawRecord) -> str:
+def control_fields(record: RawRecord) -> dict[str, object]:
+    """What a control record says: the end of a transaction, or a type that this release does not know. Raises
+    BatchError."""
     kind = parse_control_key(record.key)[1]
     if kind not in _MARKERS:
-        return f" controlType: UNKNOWN({kind})"
+        return {"controlType": f"UNKNOWN({kind})"}
     if record.value is None or len(record.value) < 6:
         raise BatchError(f"the marker at offset {record.offset} has no coordinator epoch")
-    return f" endTxnMarker: {_MARKERS[kind]} coordinatorEpoch: {int.from_bytes(record.value[2:6], 'big')}"
+    epoch = int.from_bytes(record.value[2:6], "big", signed=True)
+    return {"endTxnMarker": _MARKERS[kind], "coordinatorEpoch": epoch}
 
 
 def _plain(record: RawRecord) -> tuple[str | None, str | None]:
@@ -114,20 +125,18 @@ def _decoded(topic: str, record: RawRecord) -> tuple[str | None, str | None]:
         return _plain(record)[0], f"<{error}>"
     if stored is None:
         return f"unknown::version={int.from_bytes(record.key[:2], 'big', signed=True)}", None
-    return _key_text(stored.key), _DELETED if stored.value is None else _value_text(stored)
+    return _key_text(stored), _DELETED if stored.value is None else _value_text(stored)
 
 
-def _key_text(key: Any) -> str:
+def _key_text(stored: StoredRecord) -> str:
+    key = stored.key
     if isinstance(key, OffsetCommitKey):
         return f"offset_commit::group={key.group},partition={key.topic}-{key.partition}"
     if isinstance(key, GroupMetadataKey):
         return f"group_metadata::group={key.group}"
     if isinstance(key, TransactionLogKey):
         return f"transaction_metadata::transactionalId={key.transactional_id}"
-    fields = ",".join(
-        f"{name}={getattr(key, name)}" for name in key.__struct_fields__ if name != "unknown_tags"
-    )
-    return f"{type(key).__name__.removesuffix('Key')}::{fields}"
+    return json.dumps(stored_json(stored)[0], separators=(",", ":"), ensure_ascii=False)
 
 
 def _value_text(stored: StoredRecord) -> str:
@@ -152,7 +161,7 @@ def _value_text(stored: StoredRecord) -> str:
             f"txnLastUpdateTimestamp={value.transaction_last_update_timestamp_ms},"
             f"txnTimeoutMs={value.transaction_timeout_ms}"
         )
-    return str(value)
+    return json.dumps(stored_json(stored)[1], separators=(",", ":"), ensure_ascii=False)
 
 
 def _group_text(value: Any) -> str:
@@ -176,11 +185,11 @@ def _group_text(value: Any) -> str:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
 
 
-def _time_name(header: BatchHeader) -> str:
+def time_name(header: BatchHeader) -> str:
     return "LogAppendTime" if header.is_log_append_time else "CreateTime"
 
 
-def _sequence(header: BatchHeader, delta: int) -> int:
+def sequence_at(header: BatchHeader, delta: int) -> int:
     """A sequence number begins at 0 again after the largest int."""
     if header.base_sequence < 0:
         return -1
@@ -189,7 +198,3 @@ def _sequence(header: BatchHeader, delta: int) -> int:
 
 def _size(data: bytes | None) -> int:
     return -1 if data is None else len(data)
-
-
-def _java(value: bool) -> str:
-    return "true" if value else "false"

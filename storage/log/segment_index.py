@@ -16,10 +16,13 @@ from itertools import pairwise
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
-_TIME = struct.Struct(">qi")
-# Version, producer id, first and last offset of an aborted transaction, last stable offset.
-_ABORTED = struct.Struct(">hqqqq")
-_ABORTED_VERSION = 0
+INDEX_ENTRY = struct.Struct(">ii")
+"""A batch's last offset less base offset, byte position."""
+TIME_ENTRY = struct.Struct(">qi")
+"""Newest timestamp so far, last offset of its batch less base offset."""
+ABORTED_ENTRY = struct.Struct(">hqqqq")
+"""Version, producer id, first and last offset of an aborted transaction, last stable offset."""
+ABORTED_VERSION = 0
 
 
 def index_name(base_offset: int, suffix: str) -> str:
@@ -50,7 +53,7 @@ def decode_index(
     data: bytes, base_offset: int, *, end_offset: int, size: int
 ) -> tuple[array[int], array[int]] | None:
     """(offsets, positions), both strictly rising, below the segment's ends; None for anything else."""
-    if len(data) % 8:
+    if len(data) % INDEX_ENTRY.size:
         return None
     flat = array("i", data)
     flat.byteswap()
@@ -66,17 +69,17 @@ def decode_index(
 def encode_times(base_offset: int, times_ms: Sequence[int], offsets: Sequence[int]) -> bytes:
     """Entries of (newest timestamp so far, last offset of its batch less base offset): 8 and 4 bytes. What
     has no timestamp (-1) has no entry."""
-    pack = _TIME.pack
+    pack = TIME_ENTRY.pack
     pairs = zip(times_ms, offsets, strict=True)
     return b"".join(pack(time, offset - base_offset) for time, offset in pairs if time >= 0)
 
 
 def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[array[int], array[int]] | None:
     """(timestamps in ms, offsets), both strictly rising; None for anything else, and where there is none."""
-    if not data or len(data) % _TIME.size:
+    if not data or len(data) % TIME_ENTRY.size:
         return None
     times, offsets = array("q"), array("q")
-    for time, offset in _TIME.iter_unpack(data):
+    for time, offset in TIME_ENTRY.iter_unpack(data):
         times.append(time)
         offsets.append(base_offset + offset)
     if offsets[0] < base_offset or offsets[-1] >= end_offset:
@@ -87,28 +90,28 @@ def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[arr
 def encode_aborted(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
     """Kafka's `.txnindex`: (producer id, first offset, last offset, last stable offset) of each aborted
     transaction whose marker is in the segment."""
-    return b"".join(_ABORTED.pack(_ABORTED_VERSION, *entry) for entry in entries)
+    return b"".join(ABORTED_ENTRY.pack(ABORTED_VERSION, *entry) for entry in entries)
 
 
 def decode_aborted(
     data: bytes, base_offset: int, *, end_offset: int
 ) -> list[tuple[int, int, int, int]] | None:
     """The inverse, by rising last offset; None for anything else."""
-    if len(data) % _ABORTED.size:
+    if len(data) % ABORTED_ENTRY.size:
         return None
-    entries = list(_ABORTED.iter_unpack(data))
+    entries = list(ABORTED_ENTRY.iter_unpack(data))
     lasts = [entry[3] for entry in entries]
     within = not lasts or (lasts[0] >= base_offset and lasts[-1] < end_offset)
-    if not within or not _rises(lasts) or any(entry[0] != _ABORTED_VERSION for entry in entries):
+    if not within or not _rises(lasts) or any(entry[0] != ABORTED_VERSION for entry in entries):
         return None
     return [(entry[1], entry[2], entry[3], entry[4]) for entry in entries]
 
 
 def cut_aborted(data: bytes, end_offset: int) -> bytes:
     """The same file for a segment that is cut at `end_offset`."""
-    entries = (data[at : at + _ABORTED.size] for at in range(0, len(data), _ABORTED.size))
-    whole = (one for one in entries if len(one) == _ABORTED.size)
-    return b"".join(one for one in whole if _ABORTED.unpack(one)[3] < end_offset)
+    entries = (data[at : at + ABORTED_ENTRY.size] for at in range(0, len(data), ABORTED_ENTRY.size))
+    whole = (one for one in entries if len(one) == ABORTED_ENTRY.size)
+    return b"".join(one for one in whole if ABORTED_ENTRY.unpack(one)[3] < end_offset)
 
 
 def _rises(numbers: Sequence[int]) -> bool:

@@ -81,6 +81,11 @@ def encode_producers(table: ProducerTable) -> bytes:
 
 def decode_producers(data: bytes, file: str) -> ProducerTable:
     """The inverse; reads Kafka's files too. Raises CorruptFileError for anything that is not whole."""
+    return ProducerTable({known.producer_id: known for known in decode_entries(data, file)})
+
+
+def decode_entries(data: bytes, file: str) -> list[KnownProducer]:
+    """The producers in the order of the file. Raises CorruptFileError."""
     try:
         version, crc = _HEAD.unpack_from(data)
         body = memoryview(data)[_HEAD.size :]
@@ -92,8 +97,8 @@ def decode_producers(data: bytes, file: str) -> ProducerTable:
         entries = [_ENTRY.unpack_from(body, _COUNT.size + index * _ENTRY.size) for index in range(count)]
         rest = bytes(body[_COUNT.size + count * _ENTRY.size :])
         if not rest.startswith(_APPENDIX):
-            return ProducerTable({entry[0]: _from_kafka(entry) for entry in entries})
-        return ProducerTable(_with_appendix(entries, rest))
+            return [_from_kafka(entry) for entry in entries]
+        return _with_appendix(entries, rest)
     except (struct.error, ValueError) as error:
         raise CorruptFileError(file, f"is not a producer snapshot ({error})", _ADVICE) from None
 
@@ -107,8 +112,8 @@ def _from_kafka(entry: tuple[int, ...]) -> KnownProducer:
     return KnownProducer(producer_id, epoch, batches, timestamp_ms, coordinator, open_from)
 
 
-def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> dict[int, KnownProducer]:
-    producers: dict[int, KnownProducer] = {}
+def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> list[KnownProducer]:
+    producers = []
     at = len(_APPENDIX)
     for entry in entries:
         seen_ms, kept = _SEEN.unpack_from(rest, at)
@@ -119,7 +124,7 @@ def _with_appendix(entries: list[tuple[int, ...]], rest: bytes) -> dict[int, Kno
             KnownBatch(*_BATCH.unpack_from(rest, at + index * _BATCH.size)) for index in range(kept)
         )
         at += kept * _BATCH.size
-        producers[entry[0]] = KnownProducer(entry[0], entry[1], batches, seen_ms, *entry[-2:])
+        producers.append(KnownProducer(entry[0], entry[1], batches, seen_ms, *entry[-2:]))
     return producers
 
 

@@ -58,21 +58,27 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
     return f"version: {_VERSION}\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
 
 
-def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """The topic's id; None where there is no such file. Raises CorruptFileError, DiskError."""
-    path = join(directory, PARTITION_METADATA_FILE)
+def decode_partition_metadata(data: bytes, file: str) -> bytes:
+    """The topic's id. Raises CorruptFileError."""
     advice = "restore it from another replica of the topic, or move this directory away"
     try:
-        lines = read_file(disk, path).decode("ascii").splitlines()
+        lines = data.decode("ascii").splitlines()
         fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if fields["version"] != _VERSION:
             version = fields["version"]
-            raise CorruptFileError(path, f"has version {version}, this release reads {_VERSION}", advice)
+            raise CorruptFileError(file, f"has version {version}, this release reads {_VERSION}", advice)
         return uuid_from_text(fields["topic_id"])
+    except (ValueError, KeyError) as error:
+        raise CorruptFileError(file, f"does not name a topic ({error})", advice) from None
+
+
+def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
+    """The topic's id; None where there is no such file. Raises CorruptFileError, DiskError."""
+    path = join(directory, PARTITION_METADATA_FILE)
+    try:
+        return decode_partition_metadata(read_file(disk, path), path)
     except FileMissingError:
         return None
-    except (ValueError, KeyError) as error:
-        raise CorruptFileError(path, f"does not name a topic ({error})", advice) from None
 
 
 def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[str, int, int]]) -> None:

@@ -1,6 +1,8 @@
-"""`log dump` of a topic partition's log: segments on this machine's disk, in the form of kafka-dump-log.
+"""`log dump` of the files of topic partitions and log directories: on this machine's disk, in the form of
+kafka-dump-log where it prints them.
 
-Owns which files those are, and the reading of one batch at a time. The lines are `partition_text`'s.
+Owns which files those are, the reading of one batch at a time, and the JSON of a batch. The lines are
+`partition_text`'s, the rows of other files `partition_files`'.
 """
 
 from __future__ import annotations
@@ -8,74 +10,177 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import click
 
-from metaquorum.metadata.text.partition_text import batch_lines
-from metaquorum.storage.batches.batch import BatchHeader, batch_problem, parse_header
+from metaquorum.cli.log.input.select import SelectedRecords
+from metaquorum.cli.text.output import json_line, text_or_base64
+from metaquorum.metadata.text.partition_files import FileRows, rows_for
+from metaquorum.metadata.text.partition_text import (
+    DECODED_TOPICS,
+    batch_fields,
+    batch_lines,
+    control_fields,
+    fields_line,
+    sequence_at,
+)
+from metaquorum.metadata.text.stored_json import stored_json
+from metaquorum.storage.batches.batch import BatchHeader, RawRecord, RecordBatch, batch_problem, parse_header
 from metaquorum.storage.batches.format import HEADER_BYTES, LENGTH_OVERHEAD_BYTES
-from metaquorum.storage.errors import BatchError, CompressedBatchError
+from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.config import METADATA_DIRECTORY
+from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
+from metaquorum.storage.log.segment_index import INDEX_SUFFIX
+from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.stored import decode_stored
 
 _DIRECTORY = re.compile(r"(?P<topic>[\w.-]+)-\d+")
 _SEGMENT = re.compile(r"\d{20}\.log")
 
 
-def partition_segments(path: str) -> list[Path]:
-    """The segments of a partition's log that a path names, as a file or as their directory; none: it names
-    something else."""
+class Shown(NamedTuple):
+    """How files are shown. `topic`: of all segments; None: as their directories are called. `complain` takes
+    a line about damage."""
+
+    selection: SelectedRecords
+    as_json: bool
+    topic: str | None
+    complain: Callable[[str], None]
+
+
+def partition_files(path: str, topic: str | None) -> list[Path]:
+    """The files that a path names: the segments of a partition's log, as a file or as their directory, or
+    another file of a partition or log directory; none: it names something else. With a `topic`, every segment
+    is one of a partition."""
     found = Path(path)
+    if rows_for(found.name) is not None and found.is_file():
+        return [found]
     directory = found.absolute() if found.is_dir() else found.absolute().parent
-    if _DIRECTORY.fullmatch(directory.name) is None or directory.name == METADATA_DIRECTORY:
+    of_partition = _DIRECTORY.fullmatch(directory.name) is not None and directory.name != METADATA_DIRECTORY
+    if not of_partition and topic is None:
         return []
     if found.is_dir():
         return sorted(each for each in found.iterdir() if _SEGMENT.fullmatch(each.name))
     return [found] if _SEGMENT.fullmatch(found.name) and found.is_file() else []
 
 
-def dump_segment(
-    segment: Path, chosen: Callable[[BatchHeader], bool], complain: Callable[[str], None]
-) -> None:
-    """Prints the batches of a segment that are chosen; `complain` takes a line about damage."""
+def dump_file(path: Path, how: Shown) -> None:
+    """Prints a file; of a segment, the batches that are selected. Raises CorruptFileError."""
+    if not how.as_json:
+        click.echo(f"Dumping {path}")
+    rows = rows_for(path.name)
+    if rows is None:
+        _dump_segment(path, how)
+    else:
+        _dump_rows(path, rows, how)
+
+
+def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
+    segment = path.with_suffix(".log")
+    is_index = rows.suffix == INDEX_SUFFIX
+    with path.open("rb") as file:
+        found = 0
+        for found, row in enumerate(rows.read(file, str(path)), 1):
+            if is_index:
+                problem = _index_problem(segment, row)
+                if problem is not None:
+                    how.complain(f"{path}: entry {found}: {problem}")
+            click.echo(json_line({"file": str(path), **row}) if how.as_json else fields_line(row))
+        if is_index and not found and not how.as_json:
+            click.echo(f"{path} is empty.")
+
+
+def _index_problem(segment: Path, row: dict[str, Any]) -> str | None:
+    """Why a reader that begins at an entry's position would miss records; None: it does not, or the segment
+    is not there."""
+    if not segment.is_file():
+        return None
+    with segment.open("rb") as log:
+        log.seek(row["position"])
+        try:
+            header = parse_header(log.read(HEADER_BYTES))
+        except BatchError:
+            return f"expected a batch at byte {row['position']} of {segment.name}, and there is none"
+    if header.base_offset <= row["offset"]:
+        return None
+    return f"expected a batch from offset {row['offset']} or below, found {header.base_offset}"
+
+
+def _dump_segment(segment: Path, how: Shown) -> None:
     named = _DIRECTORY.fullmatch(segment.absolute().parent.name)
-    topic = "" if named is None else named["topic"]
-    click.echo(f"Dumping {segment}")
-    click.echo(f"Log starting offset: {int(segment.stem)}")
+    topic = how.topic or ("" if named is None else named["topic"])
+    if not how.as_json:
+        click.echo(f"Log starting offset: {int(segment.stem)}")
     position = 0
     with segment.open("rb") as file:
         while head := file.read(HEADER_BYTES):
             try:
                 header = parse_header(head)
             except BatchError as error:
-                complain(f"{segment}: byte {position}: {error}; nothing behind it is shown")
+                how.complain(f"{segment}: byte {position}: {error}; nothing behind it is shown")
                 return
-            rest = max(0, header.batch_length + LENGTH_OVERHEAD_BYTES - HEADER_BYTES)
-            if not chosen(header):
-                file.seek(rest, 1)
-            elif not _dump_batch(segment, topic, header, head + file.read(rest), position, complain):
+            size = header.batch_length + LENGTH_OVERHEAD_BYTES
+            if not HEADER_BYTES <= size <= MAX_READABLE_BATCH_BYTES:
+                how.complain(
+                    f"{segment}: byte {position}: a batch has {size} bytes; nothing behind it is shown"
+                )
                 return
-            position += HEADER_BYTES + rest
+            if not how.selection.wants_batch(header):
+                file.seek(size - HEADER_BYTES, 1)
+            elif not _dump_batch(segment, topic, header, head, file, position, how):
+                return
+            position += size
 
 
 def _dump_batch(
-    segment: Path,
-    topic: str,
-    header: BatchHeader,
-    data: bytes,
-    position: int,
-    complain: Callable[[str], None],
+    segment: Path, topic: str, header: BatchHeader, head: bytes, file: BinaryIO, position: int, how: Shown
 ) -> bool:
     """Whether the log can be read on behind the batch."""
+    data = head + file.read(header.size_bytes - HEADER_BYTES)
     if len(data) < header.size_bytes:
         left = header.size_bytes - len(data)
-        complain(f"{segment}: byte {position}: the last batch is torn, {left} of its bytes are missing")
+        how.complain(f"{segment}: byte {position}: the last batch is torn, {left} of its bytes are missing")
         return False
     problem = batch_problem(data, 0, check_count=False)
     if problem is not None:
-        complain(f"{segment}: byte {position}: {problem}")
+        how.complain(f"{segment}: byte {position}: {problem}")
     try:
-        for line in batch_lines(topic, header, data, position):
-            click.echo(line)
-    except (BatchError, CompressedBatchError) as error:
-        complain(f"{segment}: byte {position}: {error}")
+        if how.as_json:
+            fields = {"file": str(segment), **batch_fields(header, data, position)}
+            records = [
+                _record_json(topic, header, record)
+                for record in RecordBatch(header, data, position).records()
+            ]
+            click.echo(json_line({**fields, "records": records}))
+        else:
+            for line in batch_lines(topic, header, data, position):
+                click.echo(line)
+    except BatchError as error:
+        how.complain(f"{segment}: byte {position}: {error}")
     return True
+
+
+def _record_json(topic: str, header: BatchHeader, record: RawRecord) -> dict[str, Any]:
+    headers = [
+        {"name": name.decode(errors="replace"), **text_or_base64("value", value)}
+        for name, value in record.headers
+    ]
+    fields: dict[str, Any] = {
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "sequence": sequence_at(header, record.offset - header.base_offset),
+        "headers": headers,
+    }
+    if header.is_control:
+        return {**fields, **control_fields(record)}
+    if topic in DECODED_TOPICS and record.key is not None:
+        try:
+            stored = decode_stored(topic, record.key, record.value)
+        except DecodeError as error:
+            fields["problem"] = str(error)
+            stored = None
+        if stored is not None:
+            key, value = stored_json(stored)
+            return {**fields, "key": key, "value": value}
+    return {**fields, **text_or_base64("key", record.key), **text_or_base64("value", record.value)}

@@ -18,6 +18,7 @@ from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.schema import CONTROL_SCHEMAS, RECORD_SCHEMAS
 from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.storage.batches.format import BatchHeader
 
 TYPE_NAMES = (
     *(schema.type_name for schema in RECORD_SCHEMAS),
@@ -54,6 +55,15 @@ class SelectedRecords:
                 not self.entities
                 or any(is_below(one, wanted) for one in entities for wanted in self.entities)
             )
+        )
+
+    def wants_batch(self, header: BatchHeader) -> bool:
+        """Whether a batch may hold anything of what is in range."""
+        return not (
+            (self.from_offset is not None and header.last_offset < self.from_offset)
+            or (self.to_offset is not None and header.base_offset > self.to_offset)
+            or (self.from_ms is not None and header.max_timestamp_ms < self.from_ms)
+            or (self.to_ms is not None and header.base_timestamp_ms > self.to_ms)
         )
 
     def settled(self, log: MetadataLog, *, grows: bool = False) -> tuple[SelectedRecords, list[ShownAs]]:

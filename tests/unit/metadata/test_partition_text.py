@@ -65,7 +65,7 @@ def test_log_dump_prints_partitions_and_says_what_is_damaged(shared_data: Path, 
     assert list(map(in_any_order, whole.stdout.splitlines()[1:])) == list(map(in_any_order, theirs))
     some = CliRunner().invoke(main, ["log", "dump", str(segment), "--from-offset", "2", "--to-offset", "4"])
     assert [line.split()[2] for line in some.stdout.splitlines() if line.startswith("| ")] == list("1234")
-    refused = CliRunner().invoke(main, ["log", "dump", str(segment), "--json"])
+    refused = CliRunner().invoke(main, ["log", "dump", str(segment), "--follow"])
     assert refused.exit_code == 2
     segment.write_bytes(data[:-3])
     torn = CliRunner().invoke(main, ["log", "dump", str(directory)])

@@ -1,0 +1,248 @@
+"""The files beside a log's segments, and those of a log directory, as rows of names and values; indexes and
+producer snapshots with the names that kafka-dump-log prints.
+
+Owns which files those are, what a row of each says, and where a file is damaged. Opens no file.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.files import known_committed, meta_properties, quorum_state
+from metaquorum.storage.files.checkpoint_text import decode_offsets
+from metaquorum.storage.log import epochs, recovery
+from metaquorum.storage.log.config import PARTITION_METADATA_FILE
+from metaquorum.storage.log.segment_index import (
+    ABORTED_ENTRY,
+    ABORTED_VERSION,
+    INDEX_ENTRY,
+    INDEX_SUFFIX,
+    TIME_ENTRY,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+)
+from metaquorum.storage.partition.producer_snapshot import SUFFIX as SNAPSHOT_SUFFIX
+from metaquorum.storage.partition.producer_snapshot import decode_entries as decode_producers
+from metaquorum.storage.partition.replica_directory import (
+    CLEANER_OFFSET_FILE,
+    HIGH_WATERMARK_FILE,
+    KAFKA_RECOVERY_POINT_FILE,
+    LOG_START_FILE,
+    decode_partition_metadata,
+)
+from metaquorum.storage.uuids import uuid_to_text
+
+Row = dict[str, object]
+
+_ENTRIES_AT_ONCE = 4096
+_MAX_BYTES = 1 << 28
+"""Of a file that is read whole."""
+_REBUILT = "a broker that finds it so builds it again from the log"
+_NOT_NEEDED = "a broker that finds it so goes on without it"
+_NAME = re.compile(r"(\d{20})(\.index|\.timeindex|\.txnindex|\.snapshot)")
+
+
+class FileRows(NamedTuple):
+    """`read` gives the rows of a file, and raises CorruptFileError where it is damaged. `base_offset`: what
+    its name says; 0 for names without an offset. `suffix`: of a segment's file, else empty."""
+
+    read: Callable[[BinaryIO, str], Iterator[Row]]
+    base_offset: int = 0
+    suffix: str = ""
+
+
+def rows_for(name: str) -> FileRows | None:
+    """How a file of this name is shown; None for any other file."""
+    if name in _BY_NAME:
+        return FileRows(_whole(_BY_NAME[name]))
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    base, suffix = int(match[1]), match[2]
+    return FileRows(lambda file, path: _BY_SUFFIX[suffix](file, path, base), base, suffix)
+
+
+def _whole(rows: Callable[[bytes, str], Iterator[Row]]) -> Callable[[BinaryIO, str], Iterator[Row]]:
+    """For files that are small."""
+
+    def read(file: BinaryIO, path: str) -> Iterator[Row]:
+        data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise CorruptFileError(path, f"has more than {_MAX_BYTES >> 20} MiB", "check that it is the file")
+        return rows(data, path)
+
+    return read
+
+
+def _entries(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """(byte, fields) of each entry."""
+    position = 0
+    while chunk := file.read(form.size * _ENTRIES_AT_ONCE):
+        whole = len(chunk) - len(chunk) % form.size
+        for at in range(0, whole, form.size):
+            yield position + at, form.unpack_from(chunk, at)
+        position += whole
+        if whole < len(chunk):
+            raise _damage(
+                path, position, f"expected an entry of {form.size} bytes, found {len(chunk) - whole}"
+            )
+
+
+def _used(file: BinaryIO, path: str, form: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """The entries before those that were only set aside: Kafka makes an index as large as it may become. Its
+    last field is 0 in no entry but the first."""
+    unused = False
+    for at, entry in _entries(file, path, form):
+        unused = unused or (at > 0 and not any(entry))
+        if not unused:
+            yield at, entry
+        elif any(entry):
+            raise _damage(path, at, "expected the zeros of entries that are not used yet")
+
+
+def _damage(path: str, at: int, what: str, advice: str = _REBUILT) -> CorruptFileError:
+    return CorruptFileError(path, f"byte {at}: {what}", advice)
+
+
+def _index_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
+    last = (-1, -1)
+    for at, (delta, position) in _used(file, path, INDEX_ENTRY):
+        if delta <= last[0] or position <= last[1]:
+            raise _damage(
+                path,
+                at,
+                f"expected offset and position above {last[0]} and {last[1]}, found {delta} and {position}",
+            )
+        last = (delta, position)
+        yield {"offset": base + delta, "position": position}
+
+
+def _time_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
+    last_ms, last = -1, 0
+    for at, (time_ms, delta) in _used(file, path, TIME_ENTRY):
+        if time_ms <= last_ms or delta < last:
+            raise _damage(
+                path,
+                at,
+                f"expected a time above {last_ms} and an offset of at least {base + last}, "
+                f"found {time_ms} and {base + delta}",
+            )
+        last_ms, last = time_ms, delta
+        yield {"timestamp": time_ms, "offset": base + delta}
+
+
+def _aborted_rows(file: BinaryIO, path: str, base: int) -> Iterator[Row]:
+    ended = base - 1
+    for at, (version, producer_id, first, last, stable) in _entries(file, path, ABORTED_ENTRY):
+        if version != ABORTED_VERSION:
+            raise _damage(path, at, f"expected version {ABORTED_VERSION}, found {version}")
+        if last <= ended or not 0 <= first <= last:
+            raise _damage(path, at, f"expected offsets that end above {ended}, found {first} to {last}")
+        ended = last
+        yield {
+            "version": version,
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": stable,
+        }
+
+
+def _producer_rows(data: bytes, path: str) -> Iterator[Row]:
+    for known in decode_producers(data, path):
+        last = known.batches[-1] if known.batches else None
+        row: Row = {
+            "producerId": known.producer_id,
+            "producerEpoch": known.epoch,
+            "coordinatorEpoch": known.coordinator_epoch,
+            "currentTxnFirstOffset": None if known.open_from < 0 else known.open_from,
+            "lastTimestamp": known.seen_ms if last is None else last.timestamp_ms,
+        }
+        if last is not None:
+            row |= {
+                "firstSequence": last.first_sequence,
+                "lastSequence": last.last_sequence,
+                "lastOffset": last.last_offset,
+                "offsetDelta": last.last_offset - last.first_offset,
+                "timestamp": last.timestamp_ms,
+            }
+        yield row
+
+
+def _epoch_rows(data: bytes, path: str) -> Iterator[Row]:
+    for epoch, start in epochs.EpochTable.decode(data, path).entries:
+        yield {"epoch": epoch, "startOffset": start}
+
+
+def _offset_rows(data: bytes, path: str) -> Iterator[Row]:
+    for (topic, partition), offset in decode_offsets(data, path, _NOT_NEEDED).items():
+        yield {"topic": topic, "partition": partition, "offset": offset}
+
+
+def _partition_metadata_rows(data: bytes, path: str) -> Iterator[Row]:
+    yield {"topic_id": uuid_to_text(decode_partition_metadata(data, path))}
+
+
+def _properties_rows(data: bytes, path: str) -> Iterator[Row]:
+    found = meta_properties.MetaProperties.decode(data, path)
+    yield {
+        "version": found.version,
+        "cluster.id": found.cluster_id,
+        "node.id": found.node_id,
+        "directory.id": None if found.directory_id is None else uuid_to_text(found.directory_id),
+    }
+
+
+def _quorum_rows(data: bytes, path: str) -> Iterator[Row]:
+    found = quorum_state.QuorumState.decode(data, path)
+    yield {
+        "leaderId": found.leader_id,
+        "leaderEpoch": found.epoch,
+        "votedId": found.voted_id,
+        "votedDirectoryId": uuid_to_text(found.voted_directory_id),
+        "currentVoters": list(found.voters),
+    }
+
+
+def _recovery_rows(data: bytes, path: str) -> Iterator[Row]:
+    found = recovery.RecoveryPoint.decode(data, path)
+    yield {
+        "offset": found.offset,
+        "segment": found.segment,
+        "position": found.position,
+        "startOffset": found.start_offset,
+        "startEpoch": found.start_epoch,
+        "resetting": found.resetting,
+    }
+
+
+def _committed_rows(data: bytes, path: str) -> Iterator[Row]:
+    found = known_committed.decode_known(data, path)
+    yield {"committedOffset": found.position.offset, "epoch": found.position.epoch}
+    for each in found.acknowledged:
+        directory = uuid_to_text(each.directory_id)
+        yield {"directoryId": directory, "acknowledgedOffset": each.offset, "epoch": each.epoch}
+
+
+_BY_SUFFIX: dict[str, Callable[[BinaryIO, str, int], Iterator[Row]]] = {
+    INDEX_SUFFIX: _index_rows,
+    TIME_INDEX_SUFFIX: _time_rows,
+    TXN_INDEX_SUFFIX: _aborted_rows,
+    SNAPSHOT_SUFFIX: lambda file, path, _: _whole(_producer_rows)(file, path),
+}
+_BY_NAME: dict[str, Callable[[bytes, str], Iterator[Row]]] = {
+    epochs.FILE_NAME: _epoch_rows,
+    HIGH_WATERMARK_FILE: _offset_rows,
+    KAFKA_RECOVERY_POINT_FILE: _offset_rows,
+    LOG_START_FILE: _offset_rows,
+    CLEANER_OFFSET_FILE: _offset_rows,
+    PARTITION_METADATA_FILE: _partition_metadata_rows,
+    meta_properties.FILE_NAME: _properties_rows,
+    quorum_state.FILE_NAME: _quorum_rows,
+    recovery.FILE_NAME: _recovery_rows,
+    known_committed.FILE_NAME: _committed_rows,
+}

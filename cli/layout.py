@@ -153,7 +153,7 @@ def free_ports(count: int) -> list[int]:
 
     They are below those that the kernel gives to outgoing connections, and are drawn from many: a node that
     is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
-    One process is never given a port twice: that nobody listens on it yet does not mean that nobody will.
+    One process is never given a port twice: that it is free now does not mean that it stays so.
     """
     rng = random.SystemRandom()
     found: list[int] = []

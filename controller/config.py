@@ -57,6 +57,9 @@ class ControllerConfig:
     """leader.imbalance.check.interval.seconds: how often leaders are balanced; 0: never."""
     unclean_leader_election_enable: bool = False
     """unclean.leader.election.enable: for topics that set nothing, nor the cluster's default."""
+    controller_quota_span_ms: int = 11_000
+    """controller.quota.window.num times controller.quota.window.size.seconds: a client may use up the
+    controller_mutation_rate of this time at once (KIP-599)."""
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION."""
     records_per_slice_max: int = 5_000

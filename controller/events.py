@@ -60,12 +60,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mutator:
+    """A client whose changes of partitions count against its quota (KIP-599). `strict`: it understands a
+    refusal; others have to wait after what they did."""
+
+    user: str
+    client_id: str
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
-    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue."""
+    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue. `mutator` None: no quota
+    concerns it."""
 
     key: int
     arrived_ms: int
     request: ControllerRequest
+    mutator: Mutator | None = None
 
 
 Event = (

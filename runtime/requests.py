@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable
 
-from metaquorum.controller.events import Answer, RequestArrived
+from metaquorum.controller.events import Answer, Mutator, RequestArrived
 from metaquorum.metadata.errors import ApiError, busy
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.runtime.clock import Clock
@@ -40,15 +40,17 @@ class WaitingRequests:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+    async def ask(
+        self, request: ControllerRequest, mutator: Mutator | None = None
+    ) -> ControllerResponse | ApiError:
         """The node's answer. A caller that goes away is forgotten; what it asked for may still happen."""
         statistics = self._statistics
         if statistics is None:
-            return await self._ask(request)
+            return await self._ask(request, mutator)
         name = request_name(request)
         begun_ns = time.monotonic_ns()
         try:
-            response = await self._ask(request)
+            response = await self._ask(request, mutator)
         except asyncio.CancelledError:
             statistics.abandon(name)
             raise
@@ -56,12 +58,15 @@ class WaitingRequests:
         statistics.observe(name, (time.monotonic_ns() - begun_ns) / 1e6, error)
         return response
 
-    async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+    async def _ask(
+        self, request: ControllerRequest, mutator: Mutator | None
+    ) -> ControllerResponse | ApiError:
         arrived_ms = self._clock.monotonic_ms()
         if len(self._waiting) >= WAITING_MAX:
             return busy(f"{WAITING_MAX} requests are waiting for an answer")
         key = next(self._keys)
-        if not self._submit(RequestArrived(key=key, arrived_ms=arrived_ms, request=request)):
+        arrived = RequestArrived(key=key, arrived_ms=arrived_ms, request=request, mutator=mutator)
+        if not self._submit(arrived):
             return busy("the inbox is full")
         future: asyncio.Future[ControllerResponse | ApiError] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future

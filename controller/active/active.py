@@ -6,6 +6,7 @@ belongs to, and when there is something to do without being asked. Appends and a
 
 from __future__ import annotations
 
+import dataclasses
 from random import Random
 from typing import assert_never
 
@@ -21,11 +22,12 @@ from metaquorum.controller.active.work import RemoveBroker, Work
 from metaquorum.controller.brokers import broker_ids
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
-from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.events import Mutator, RequestArrived
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.elections import decide_elections
 from metaquorum.controller.partitions.log_dirs import decide_assign_replicas
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.reassignments import decide_reassignments, refuse_reassignments
 from metaquorum.controller.partitions.topics import (
     decide_create_partitions,
@@ -48,6 +50,7 @@ from metaquorum.metadata.requests.common import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     RegisterBrokerRequest,
+    TopicsResponse,
     UnregisterBrokerRequest,
 )
 from metaquorum.metadata.requests.partitions import (
@@ -164,23 +167,30 @@ class ActiveController:
         if isinstance(request, BROKER_ID_REQUESTS):
             return self._broker_id(arrived, request, now_ms)
         if isinstance(request, _TOPICS_REQUESTS):
-            return self._topics(arrived.key, request)
+            return self._topics(arrived, request, now_ms)
         raise TypeError(f"{type(request).__name__} is not a request to the active controller")
 
-    def _topics(self, key: int, request: TopicsRequest) -> Outcome:
-        state, config = self._state, self._config
+    def _topics(self, arrived: RequestArrived, request: TopicsRequest, now_ms: int) -> Outcome:
+        state, config, key = self._state, self._config, arrived.key
+        allowance = state.mutations.allowance(arrived.mutator, now_ms)
         image, rng = state.image, state.rng
         most = config.records_per_request_max
         match request:
             case CreateTopicsRequest():
                 result = decide_create_topics(
-                    image, request, config, candidates=state.candidates(), new_topic_id=state.new_id, rng=rng
+                    image,
+                    request,
+                    config,
+                    candidates=state.candidates(),
+                    new_topic_id=state.new_id,
+                    rng=rng,
+                    allowance=allowance,
                 )
             case DeleteTopicsRequest():
-                result = decide_delete_topics(image, request, config)
+                result = decide_delete_topics(image, request, config, allowance)
             case CreatePartitionsRequest():
                 result = decide_create_partitions(
-                    image, request, config, candidates=state.candidates(), rng=rng
+                    image, request, config, candidates=state.candidates(), rng=rng, allowance=allowance
                 )
             case AlterReassignmentsRequest():
                 result = decide_reassignments(image, request, state.rules(), records_max=most)
@@ -193,7 +203,7 @@ class ActiveController:
                 return self._assigned(key, broker_id, result)
             case _:
                 assert_never(request)
-        return outcome_of(key, result)
+        return _charged(outcome_of(key, result), arrived.mutator, allowance)
 
     def _assigned(self, key: int, broker_id: int, result: ControllerResult) -> Outcome:
         """Replicas that wait for an unclean election, since the directory that held them is gone, are
@@ -258,3 +268,14 @@ class ActiveController:
             case BrokerHeartbeatRequest() as request:
                 return decide_heartbeat(self._state, arrived, request, now_ms)
         raise TypeError(f"{type(arrived.request).__name__} is decided in one turn")
+
+
+def _charged(outcome: Outcome, mutator: Mutator | None, allowance: Allowance) -> Outcome:
+    """What the request took of its client's quota, and how long the client has to wait."""
+    if mutator is None or not (allowance.taken or allowance.refused):
+        return outcome
+    (answer,) = outcome.answers
+    if allowance.throttle_ms and isinstance(answer.response, TopicsResponse):
+        response = dataclasses.replace(answer.response, throttle_ms=allowance.throttle_ms)
+        outcome = replace(outcome, answers=(replace(answer, response=response),))
+    return replace(outcome, mutations=(mutator, allowance.taken))

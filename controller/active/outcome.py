@@ -12,7 +12,7 @@ import msgspec
 
 from metaquorum.controller.active.work import Work, WorkKey
 from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
-from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.events import Mutator, RequestArrived
 from metaquorum.controller.result import ControllerAnswer, ControllerResult
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.records.types import Record
@@ -57,6 +57,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Carried out in the order of its fields. If the batch cannot be appended, nothing of it holds.
 
     `sessions`: by broker id; None: forgotten. `begun_anew`: see `Sessions.begun_anew`; None: settled.
+    `mutations`: what a client used of its quota.
     `work`: begun, or as it is after one more slice. `ended`: work that is done.
     `then`: turns to take next, before all others.
     """
@@ -65,6 +66,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     batch: Batch | None = None
     sessions: tuple[tuple[int, BrokerHeartbeatState | None], ...] = ()
     begun_anew: tuple[tuple[tuple[bytes, int, int], bytes | None], ...] = ()
+    mutations: tuple[Mutator, int] | None = None
     work: tuple[Work, ...] = ()
     ended: tuple[WorkKey, ...] = ()
     answers: tuple[ControllerAnswer, ...] = ()

@@ -27,6 +27,7 @@ from metaquorum.controller.brokers.sessions import BrokerHeartbeatState, Session
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
+from metaquorum.controller.partitions.mutations import Mutations
 from metaquorum.controller.partitions.partition_change import MayLead, Rules
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.result import ControllerAnswer, Slice
@@ -47,7 +48,8 @@ class Quorum(Protocol):
 
 class ActiveState:
     """`quorum` is asked when it matters; `incarnation_id` is this process's. `work` is what is being
-    done in slices, oldest first; `appended_ms`: when this leadership wrote last."""
+    done in slices, oldest first; `appended_ms`: when this leadership wrote last; `mutations`: what quotas
+    leave to clients."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class ActiveState:
         self.incarnation_id = incarnation_id
         self.work: dict[WorkKey, Work] = {}
         self.appended_ms = now_ms
+        self.mutations = Mutations(lambda: self.image, config.controller_quota_span_ms)
         unclean = "true" if config.unclean_leader_election_enable else "false"
         self._topic_defaults = {UNCLEAN_LEADER_ELECTION_ENABLE: unclean}
         self._scans = Scans()
@@ -191,6 +194,8 @@ class ActiveState:
                 sessions.begun_anew.pop(place, None)
             else:
                 sessions.begun_anew[place] = directory_id
+        if outcome.mutations is not None:
+            self.mutations.take(*outcome.mutations, now_ms)
         for work in outcome.work:
             self.work[key_of(work)] = work
             if isinstance(work, RemoveBroker):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.new_partitions import NewPartitions, Refusal, ReplicaLists
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.repeats import repeated
@@ -41,6 +42,7 @@ def decide_create_topics(
     candidates: Sequence[UsableBroker],
     new_topic_id: Callable[[], bytes],
     rng: Random,
+    allowance: Allowance,
 ) -> ControllerResult:
     """`candidates` are the brokers that may hold replicas; `rng` draws where the stripes begin."""
     new = NewPartitions(image, candidates, rng)
@@ -52,6 +54,8 @@ def decide_create_topics(
     for topic in request.topics:
         refusal = _name_refusal(image, topic.name, twice, accepted) or _configs_refusal(topic)
         assignments = refusal or _assignments(topic, config, new, written)
+        if isinstance(assignments, list):
+            assignments = allowance.refusal(len(assignments)) or assignments
         if isinstance(assignments, tuple):
             code, message = assignments
             results.append(_refused(topic.name, code, message))
@@ -84,7 +88,7 @@ def decide_create_topics(
 
 
 def decide_delete_topics(
-    image: MetadataImage, request: DeleteTopicsRequest, config: ControllerConfig
+    image: MetadataImage, request: DeleteTopicsRequest, config: ControllerConfig, allowance: Allowance
 ) -> ControllerResult:
     """Each topic by name or id. Deleting removes its partitions and configuration with it (S2.31)."""
     if len(request.topics) > config.records_per_request_max:
@@ -103,6 +107,8 @@ def decide_delete_topics(
         elif info.topic_id in twice:
             message = f"topic {info.name} is named twice in one request: name it once"
             results.append(_refused(topic, ErrorCode.INVALID_REQUEST, message))
+        elif over := allowance.refusal(image.topics.partition_count_of(info.topic_id)):
+            results.append(_refused(topic, *over))
         else:
             records.append(RemoveTopicRecord(topic_id=info.topic_id))
             results.append(TopicResult(name=info.name, topic_id=info.topic_id, error=ErrorCode.NONE))
@@ -210,6 +216,7 @@ def decide_create_partitions(
     *,
     candidates: Sequence[UsableBroker],
     rng: Random,
+    allowance: Allowance,
 ) -> ControllerResult:
     """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""
     twice = repeated([topic.name for topic in request.topics])
@@ -220,6 +227,8 @@ def decide_create_partitions(
     for topic in request.topics:
         info = image.topics.topic_named(topic.name)
         grown = _growth(image, topic, info, config, new, twice, written)
+        if isinstance(grown, list):
+            grown = allowance.refusal(len(grown)) or grown
         if isinstance(grown, tuple):
             code, message = grown
             results.append(_refused(topic.name, code, message))

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from metaquorum.controller.events import Mutator
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.tokens import TokenSecret
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -24,6 +26,7 @@ from metaquorum.runtime.kafka.forwarded.call import Call
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.wire import codec
+from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.errors import DecodeError
 
 
@@ -68,7 +71,7 @@ class ForwardingService(ForwardingServicer):
             return self._refused(ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
         call = Call(
             version=header.version,
-            ask=self._ask,
+            ask=partial(self._ask, _mutator(header, request.principal, api.strict_from)),
             node_id=request.broker_id,
             wall_ms=time.time_ns() // 1_000_000,
             image=self._image(),
@@ -85,16 +88,24 @@ class ForwardingService(ForwardingServicer):
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
         return pb.ForwardResponse(frame=b"".join(chunks), offset=self._image().provenance.offset)
 
-    async def _ask(self, request: ControllerRequest) -> ControllerResponse | ApiError:
+    async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:
         if isinstance(request, UpdateFeaturesRequest) and [each.name for each in request.updates] == [
             KRAFT_VERSION
         ]:
             answer: ControllerResponse | ApiError = await self._voter_changes.upgrade(request)
         else:
-            answer = await self._requests.ask(request)
+            answer = await self._requests.ask(request, mutator)
         if isinstance(answer, ApiError) and answer.code in NOT_LOOKED_AT:
             raise _NotLookedAt(answer)
         return answer
 
     def _refused(self, error: ApiError) -> pb.ForwardResponse:
         return pb.ForwardResponse(error=error_to_pb(error, self._hints))
+
+
+def _mutator(header: RequestHeader, principal: str, strict_from: int) -> Mutator:
+    return Mutator(
+        user=principal.partition(":")[2],
+        client_id=header.client_id or "",
+        strict=header.version >= strict_from,
+    )

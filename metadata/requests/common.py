@@ -115,7 +115,10 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsResponse:
+    """`throttle_ms`: how long the client has to wait, by its quota."""
+
     results: tuple[TopicResult, ...]
+    throttle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

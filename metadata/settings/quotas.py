@@ -1,4 +1,5 @@
-"""Client quotas (KIP-546, KIP-612): whom they are for, which keys there are, and filters over an image."""
+"""Client quotas (KIP-546, KIP-612): whom they are for, which keys there are, whose counts for a client, and
+filters over an image."""
 
 from __future__ import annotations
 
@@ -16,17 +17,21 @@ if TYPE_CHECKING:
 USER = "user"
 CLIENT_ID = "client-id"
 IP = "ip"
+MUTATIONS = "controller_mutation_rate"
 
 _CLIENT_KEYS: Mapping[str, int | None] = {
     "producer_byte_rate": MAX_LONG,
     "consumer_byte_rate": MAX_LONG,
     "request_percentage": None,
-    "controller_mutation_rate": None,
+    MUTATIONS: None,
 }
 _IP_KEYS: Mapping[str, int | None] = {"connection_creation_rate": MAX_INT}
 """The largest value of a whole number; None: any positive number."""
 
 _FRACTION_MAX = 1e-6
+
+QuotaKey = tuple[str, str | None, str | None]
+"""What is used together: the quota, the user and the client id that share it; None: all of them do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +111,28 @@ def _is_meant(wanted: QuotaFilter, entity: QuotaEntity) -> bool:
     if wanted.strict and len(parts) != len(wanted.parts):
         return False
     return all(kind in parts and (name is ... or parts[kind] == name) for kind, name in wanted.parts)
+
+
+def quota_of(image: MetadataImage, kind: str, user: str, client_id: str) -> tuple[float, QuotaKey] | None:
+    """The quota of a client that counts, and what is used of it together: that of the most special entity,
+    users before client ids (KIP-546)."""
+    for entity, (of_user, of_client) in _entities(user, client_id):
+        bound = (image.quotas.get(entity) or {}).get(kind)
+        if bound is not None:
+            return bound, (kind, of_user, of_client)
+    return None
+
+
+def _entities(user: str, client_id: str) -> tuple[tuple[QuotaEntity, tuple[str | None, str | None]], ...]:
+    """The entities whose quota a client may have, the first that has one counts; with each, who shares it."""
+    both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
+    return (
+        (((CLIENT_ID, client_id), (USER, user)), both),
+        (((CLIENT_ID, None), (USER, user)), both),
+        (((USER, user),), of_user),
+        (((CLIENT_ID, client_id), (USER, None)), both),
+        (((CLIENT_ID, None), (USER, None)), both),
+        (((USER, None),), of_user),
+        (((CLIENT_ID, client_id),), of_client),
+        (((CLIENT_ID, None),), of_client),
+    )

@@ -43,7 +43,7 @@ DELETE_TOPICS = MessageCodec(
     pb.DeleteTopicsRequest,
     topics=FieldRule(encode={"topics": _references}, decode=_names_or_ids),
 )
-TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse)
+TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse, throttle_ms=FieldRule(local=True))
 UNREGISTER_BROKER = MessageCodec(api.UnregisterBrokerRequest, pb.UnregisterBrokerRequest)
 _LOCAL = FieldRule(local=True)
 _DIRECTORY = FieldRule(check=uuid_check("a directory id"))

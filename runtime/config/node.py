@@ -151,6 +151,9 @@ class NodeConfig:
             auto_leader_rebalance_enable=self.text("auto.leader.rebalance.enable") == "true",
             unclean_leader_election_enable=self.text("unclean.leader.election.enable") == "true",
             leader_imbalance_check_interval_ms=1_000 * self.number("leader.imbalance.check.interval.seconds"),
+            controller_quota_span_ms=1_000
+            * self.number("controller.quota.window.num")
+            * self.number("controller.quota.window.size.seconds"),
             num_partitions=self.number("num.partitions"),
             default_replication_factor=self.number("default.replication.factor"),
             reserved_broker_max_id=self.number("reserved.broker.max.id"),

@@ -1,8 +1,8 @@
 """How much a client may: byte rates, request time and new connections, and how long it has to wait (KIP-13,
 KIP-124, KIP-546, KIP-612).
 
-Pure: times are arguments, quotas come out of an image. Owns the windows over which rates are taken, which of
-the quotas a client has, and what is kept of clients that are gone. Rates are of one broker, as in Kafka.
+Pure: times are arguments, quotas come out of an image. Owns the windows over which rates are taken, and what
+is kept of clients that are gone. Rates are of one broker, as in Kafka.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaquorum.metadata.image import MetadataImage, QuotaEntity
-from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.quotas import IP, QuotaKey, quota_of
 
 PRODUCE_BYTES = "producer_byte_rate"
 FETCH_BYTES = "consumer_byte_rate"
@@ -65,16 +65,13 @@ class _Rate:
         return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
 
 
-_Key = tuple[str, str | None, str | None]
-
-
 class Quotas:
     """See the module. `image` is asked for at each use."""
 
     def __init__(self, image: Callable[[], MetadataImage], windows: QuotaWindows) -> None:
         self._image = image
         self._windows = windows
-        self._rates: OrderedDict[_Key, _Rate] = OrderedDict()
+        self._rates: OrderedDict[QuotaKey, _Rate] = OrderedDict()
 
     @property
     def any(self) -> bool:
@@ -84,7 +81,7 @@ class Quotas:
     def use(self, kind: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
         """Counts `amount` (bytes, or percent of a second) against the client's quota of this kind; how long
         it has to wait, in ms."""
-        found = self._quota(kind, user, client_id)
+        found = quota_of(self._image(), kind, user, client_id)
         if found is None:
             return 0
         bound, key = found
@@ -97,7 +94,7 @@ class Quotas:
 
     def take_back(self, kind: str, user: str, client_id: str, amount: float) -> None:
         """What was counted last is not used after all."""
-        found = self._quota(kind, user, client_id)
+        found = quota_of(self._image(), kind, user, client_id)
         if found is not None and found[1] in self._rates:
             self._rates[found[1]].remove(amount)
 
@@ -115,17 +112,7 @@ class Quotas:
                 return min(waits_ms, self._windows.window_ms)
         return 0
 
-    def _quota(self, kind: str, user: str, client_id: str) -> tuple[float, _Key] | None:
-        """The quota that counts, and whose use is counted together: of the most special entity, users before
-        client ids (KIP-546)."""
-        quotas = self._image().quotas
-        for entity, key in _entities(user, client_id):
-            bound = (quotas.get(entity) or {}).get(kind)
-            if bound is not None:
-                return bound, (kind, *key)
-        return None
-
-    def _rate(self, key: _Key) -> _Rate:
+    def _rate(self, key: QuotaKey) -> _Rate:
         rate = self._rates.get(key)
         if rate is None:
             rate = self._rates[key] = _Rate(self._windows)
@@ -134,18 +121,3 @@ class Quotas:
         else:
             self._rates.move_to_end(key)
         return rate
-
-
-def _entities(user: str, client_id: str) -> tuple[tuple[QuotaEntity, tuple[str | None, str | None]], ...]:
-    """The entities whose quota a client may have, the first that has one counts; with each, who shares it."""
-    both, of_user, of_client = (user, client_id), (user, None), (None, client_id)
-    return (
-        (((CLIENT_ID, client_id), (USER, user)), both),
-        (((CLIENT_ID, None), (USER, user)), both),
-        (((USER, user),), of_user),
-        (((CLIENT_ID, client_id), (USER, None)), both),
-        (((CLIENT_ID, None), (USER, None)), both),
-        (((USER, None),), of_user),
-        (((CLIENT_ID, client_id),), of_client),
-        (((CLIENT_ID, None),), of_client),
-    )

@@ -71,7 +71,7 @@ def charge(
     quotas: Quotas, client: Client, request: Request, spent: Spent, answer: Any, answer_size: int, now_ms: int
 ) -> Throttled:
     """Counts a request that has been answered. A fetch over its quota is answered empty and is not counted:
-    the client asks again when it has waited."""
+    the client asks again when it has waited. An answer of the controller may say how long, too."""
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
     wait_ms = quotas.use(REQUEST_PERCENT, user, client_id, 100 * spent.seconds, now_ms)
     key = request.header.api_key
@@ -83,6 +83,8 @@ def charge(
         if fetch_ms and not answer.error_code:
             quotas.take_back(FETCH_BYTES, user, client_id, answer_size)
             answer = FetchResponse(session_id=answer.session_id)
-    if wait_ms and hasattr(answer, "throttle_time_ms"):
+    said_ms = getattr(answer, "throttle_time_ms", None)
+    if said_ms is not None and wait_ms > said_ms:
         answer = replace(answer, throttle_time_ms=wait_ms)
+    wait_ms = max(wait_ms, said_ms or 0)
     return Throttled(wait_ms, answer)

@@ -21,6 +21,7 @@ from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.columns.scan import Scan, naming
 from metaquorum.controller.partitions.effective import rules_of
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.partitions import election_slice, removal_slice
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
@@ -197,6 +198,7 @@ def decide(
         candidates=[UsableBroker(broker_id, None) for broker_id in image.brokers],
         new_topic_id=partial(rng.randbytes, 16),
         rng=rng,
+        allowance=Allowance(),
     )
 
 

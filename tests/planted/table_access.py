@@ -171,7 +171,7 @@ ACCESS_BUGS = (
         name="a-quota-of-another-user",
         breaks="a quota is for its own user",
         source="KIP-546",
-        file="runtime/kafka/quotas.py",
+        file="metadata/settings/quotas.py",
         old="both, of_user, of_client = (user, client_id), (user, None), (None, client_id)",
         new="both, of_user, of_client = (user, client_id), (None, None), (None, client_id)",
         caught_by=(QUOTAS,),

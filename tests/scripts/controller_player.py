@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.events import Mutator
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.records import types as records
@@ -57,6 +58,7 @@ class ControllerPlayer(Player):
         self.names: dict[str, str] = {}
         self._known: dict[str, str] = {}
         self.tokens: list[requests_settings.CreateTokenResponse] = []
+        self.mutator: Mutator | None = None
 
     @property
     def quorum(self) -> Quorum:
@@ -152,7 +154,7 @@ class ControllerPlayer(Player):
 
     def request(self, name: str, request: object, ago_ms: int = 0) -> None:
         at = self.quorum.now_ms - ago_ms
-        self.waiting[self.quorum.request(request, arrived_ms=at)] = name
+        self.waiting[self.quorum.request(request, arrived_ms=at, mutator=self.mutator)] = name
         self.quorum.settle()
         self.take()
 
@@ -202,6 +204,12 @@ class ControllerPlayer(Player):
         """create x 1,2 2,3: partitions with these replicas."""
         topic = requests.NewTopic(name=name, assignments=tuple(numbers(each) for each in lists))
         self.request(f"create {name}", requests.CreateTopicsRequest(topics=(topic,)))
+
+    def do_by(self, user: str, client_id: str, kind: str) -> None:
+        """by alice cli strict, by alice cli patient: this client sends the requests from now on."""
+        self.mutator = Mutator(
+            user=user, client_id=client_id, strict={"strict": True, "patient": False}[kind]
+        )
 
     def do_status(self) -> None:
         """All that the node says of itself, and when the active controller has something to do next."""

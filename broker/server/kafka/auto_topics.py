@@ -33,7 +33,7 @@ class AutoTopics:
         self._enabled = enabled
         self._creating: set[str] = set()
 
-    def want(self, names: Iterable[str], client: Client) -> None:
+    def want(self, names: Iterable[str], client: Client, client_id: str | None) -> None:
         """Begins to create the topics; the client asks again until they are there, as with Kafka. Internal
         topics are their coordinators' to create."""
         if not self._enabled:
@@ -42,9 +42,9 @@ class AutoTopics:
         new = new[: CREATING_MAX - len(self._creating)]
         if new:
             self._creating.update(new)
-            self._forwarder.spawn(self._create(new, client))
+            self._forwarder.spawn(self._create(new, client, client_id))
 
-    async def _create(self, names: list[str], client: Client) -> None:
+    async def _create(self, names: list[str], client: Client, client_id: str | None) -> None:
         topic = CreateTopicsRequest.CreatableTopic
         body = CreateTopicsRequest(
             topics=tuple(
@@ -52,7 +52,7 @@ class AutoTopics:
             ),
             timeout_ms=TIMEOUT_MS,
         )
-        header = RequestHeader(_CREATE_TOPICS.key, _CREATE_TOPICS.max_version, 0)
+        header = RequestHeader(_CREATE_TOPICS.key, _CREATE_TOPICS.max_version, 0, client_id)
         try:
             answer: CreateTopicsResponse = await self._forwarder.handle(Request(header, body, 0), client)
             for each in answer.topics:

@@ -46,7 +46,7 @@ class ClusterHandlers:
         body: MetadataRequest = request.body
         known = self._metadata.answer(body, request.header.version, self._view(client.listener))
         if known.missing and body.allow_auto_topic_creation:
-            self._auto_topics.want(known.missing, client)
+            self._auto_topics.want(known.missing, client, request.header.client_id)
         return known.body
 
     def describe_cluster(self, request: Request, client: Client) -> object:

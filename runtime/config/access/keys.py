@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaquorum.runtime.config.key import BROKER, Key, ms_key
+from metaquorum.runtime.config.key import BROKER, CONTROLLER, Key, ms_key
 
 _ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
 
@@ -81,6 +81,25 @@ ACCESS = (
         maximum=3_600,
         unit="s",
         roles=(BROKER,),
+    ),
+    Key(
+        "controller.quota.window.num",
+        "int",
+        11,
+        "Windows of `controller_mutation_rate`: a client may use up the quota of all of them at once.",
+        minimum=1,
+        maximum=1_000,
+        roles=(CONTROLLER,),
+    ),
+    Key(
+        "controller.quota.window.size.seconds",
+        "int",
+        1,
+        "Length of such a window.",
+        minimum=1,
+        maximum=3_600,
+        unit="s",
+        roles=(CONTROLLER,),
     ),
     Key(
         "sasl.enabled.mechanisms",

@@ -19,17 +19,19 @@ DEFAULT_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """One API. `handle` makes the answer to a request's body."""
+    """One API. `handle` makes the answer to a request's body. `strict_from`: the version from which on it is
+    refused over the quota of changes, which its clients understand then (KIP-599)."""
 
     min_version: int
     max_version: int
     handle: Callable[[Any, Call], Awaitable[Any]]
+    strict_from: int = 0
 
 
 FORWARDED: dict[str, Forwarded] = {
-    "CreateTopics": Forwarded(0, 7, topics.create_topics),
-    "DeleteTopics": Forwarded(0, 6, topics.delete_topics),
-    "CreatePartitions": Forwarded(0, 3, topics.create_partitions),
+    "CreateTopics": Forwarded(0, 7, topics.create_topics, strict_from=6),
+    "DeleteTopics": Forwarded(0, 6, topics.delete_topics, strict_from=5),
+    "CreatePartitions": Forwarded(0, 3, topics.create_partitions, strict_from=3),
     "AlterConfigs": Forwarded(0, 2, configs.alter_configs),
     "IncrementalAlterConfigs": Forwarded(0, 1, configs.incremental_alter_configs),
     "ElectLeaders": Forwarded(0, 2, partitions.elect_leaders),

@@ -39,10 +39,10 @@ async def create_topics(body: CreateTopicsRequest, call: Call) -> CreateTopicsRe
             made = invalid(_TWICE)
         refused = isinstance(made, ApiError)
         parts.append((core.NewTopic(name=topic.name), made) if refused else (made, None))  # type: ignore[arg-type]
-    results = await _results(
-        parts, core.CreateTopicsRequest(topics=tuple(parts.asked()), validate_only=body.validate_only), call
-    )
+    request = core.CreateTopicsRequest(topics=tuple(parts.asked()), validate_only=body.validate_only)
+    results, throttle_ms = await _results(request, call)
     return CreateTopicsResponse(
+        throttle_time_ms=throttle_ms,
         topics=tuple(_created(*each, call) for each in parts.settled(results)),
     )
 
@@ -70,12 +70,13 @@ def _new_topic(topic: CreateTopicsRequest.CreatableTopic) -> core.NewTopic | Api
 
 
 async def _results(
-    parts: Parts[core.NewTopic], request: core.CreateTopicsRequest, call: Call
-) -> tuple[core.TopicResult, ...] | ApiError:
-    if not parts.asked():
-        return ()
+    request: core.CreateTopicsRequest | core.DeleteTopicsRequest | Grow, call: Call
+) -> tuple[tuple[core.TopicResult, ...] | ApiError, int]:
+    """A result for each topic, and how long the client has to wait, in ms. Without topics no one is asked."""
+    if not request.topics:
+        return (), 0
     answer = await call.answer(request, core.TopicsResponse)
-    return answer if isinstance(answer, ApiError) else answer.results
+    return (answer, 0) if isinstance(answer, ApiError) else (answer.results, answer.throttle_ms)
 
 
 def _created(
@@ -117,14 +118,12 @@ async def delete_topics(body: DeleteTopicsRequest, call: Call) -> DeleteTopicsRe
         elif (topic.name is None) == (topic.topic_id == ZERO_ID):
             refusal = invalid("a topic to delete has one name or one id: give either")
         parts.append((topic, refusal))
-    results: tuple[core.TopicResult, ...] | ApiError = ()
-    if asked := parts.asked():
-        request = core.DeleteTopicsRequest(
-            topics=tuple(each.topic_id if each.name is None else each.name for each in asked)
-        )
-        answer = await call.answer(request, core.TopicsResponse)
-        results = answer if isinstance(answer, ApiError) else answer.results
+    request = core.DeleteTopicsRequest(
+        topics=tuple(each.topic_id if each.name is None else each.name for each in parts.asked())
+    )
+    results, throttle_ms = await _results(request, call)
     return DeleteTopicsResponse(
+        throttle_time_ms=throttle_ms,
         responses=tuple(
             DeleteTopicsResponse.DeletableTopicResult(
                 name=result.name if result is not None and not code else topic.name,
@@ -133,7 +132,7 @@ async def delete_topics(body: DeleteTopicsRequest, call: Call) -> DeleteTopicsRe
                 error_message=message,
             )
             for topic, (code, message), result in parts.settled(results)
-        )
+        ),
     )
 
 
@@ -142,19 +141,16 @@ async def create_partitions(body: CreatePartitionsRequest, call: Call) -> Create
     parts: Parts[CreatePartitionsRequest.CreatePartitionsTopic] = Parts(
         (each, invalid(_TWICE) if each.name in twice else None) for each in wanted
     )
-    results: tuple[core.TopicResult, ...] | ApiError = ()
-    if asked := parts.asked():
-        answer = await call.answer(
-            Grow(topics=tuple(map(_growth, asked)), validate_only=body.validate_only), core.TopicsResponse
-        )
-        results = answer if isinstance(answer, ApiError) else answer.results
+    request = Grow(topics=tuple(map(_growth, parts.asked())), validate_only=body.validate_only)
+    results, throttle_ms = await _results(request, call)
     return CreatePartitionsResponse(
+        throttle_time_ms=throttle_ms,
         results=tuple(
             CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=topic.name, error_code=code, error_message=message
             )
             for topic, (code, message), _ in parts.settled(results)
-        )
+        ),
     )
 
 

@@ -18,6 +18,7 @@ from metaquorum.controller.events import (
     LogRead,
     LogSynced,
     LogTrimmed,
+    Mutator,
     QuorumStatePersisted,
     RaftRequestArrived,
     RaftRequestFailed,
@@ -342,12 +343,19 @@ class Quorum:
 
     # ---- clients
 
-    def request(self, request: object, machine: Machine | None = None, arrived_ms: int | None = None) -> int:
+    def request(
+        self,
+        request: object,
+        machine: Machine | None = None,
+        arrived_ms: int | None = None,
+        mutator: Mutator | None = None,
+    ) -> int:
         """Put a request into the inbox of the active controller (or of `machine`); its key."""
         machine = machine or self.leader
         self._keys += 1
         at = self.now_ms if arrived_ms is None else arrived_ms
-        machine.inbox.append(RequestArrived(key=self._keys, arrived_ms=at, request=request))
+        arrived = RequestArrived(key=self._keys, arrived_ms=at, request=request, mutator=mutator)
+        machine.inbox.append(arrived)
         return self._keys
 
     def call(self, request: object, machine: Machine | None = None) -> object:

@@ -11,6 +11,7 @@ from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
 from metaquorum.controller.partitions.effective import min_isr, rules_of
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.topics import decide_delete_topics
 from metaquorum.controller.result import ControllerResult
 from metaquorum.controller.settings.acls import decide_create_acls
@@ -149,7 +150,7 @@ def _acls(count: int, config: ControllerConfig) -> ControllerResult:
 
 def _removed_topics(count: int, config: ControllerConfig) -> ControllerResult:
     request = DeleteTopicsRequest(topics=tuple(topic.name for topic in TOPICS[:count]))
-    return decide_delete_topics(cluster(*TOPICS), request, config)
+    return decide_delete_topics(cluster(*TOPICS), request, config, Allowance())
 
 
 @pytest.mark.parametrize("decide", [_quotas, _configs, _acls, _removed_topics])

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from metaquorum.controller.config import ControllerConfig
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics, decide_delete_topics
 from metaquorum.metadata.errors import ErrorCode
@@ -46,6 +47,7 @@ def create(image: MetadataImage, *topics: NewTopic, usable: tuple[int, ...] = (1
         candidates=[UsableBroker(broker_id) for broker_id in usable],
         new_topic_id=lambda: next(ids),
         rng=Random(1),
+        allowance=Allowance(),
     )
     assert isinstance(result.response, TopicsResponse)
     return result, result.response.results
@@ -240,7 +242,7 @@ def test_more_records_than_a_batch_may_hold_are_refused_as_a_whole() -> None:
 
 
 def delete(image: MetadataImage, *topics: str | bytes) -> tuple[tuple[object, ...], list[TopicResult]]:
-    result = decide_delete_topics(image, DeleteTopicsRequest(topics=topics), CONFIG)
+    result = decide_delete_topics(image, DeleteTopicsRequest(topics=topics), CONFIG, Allowance())
     assert isinstance(result.response, TopicsResponse)
     return result.records, list(result.response.results)
 

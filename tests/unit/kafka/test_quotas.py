@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.settings.quotas import sorted_entity
+from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.runtime.kafka import quotas as module
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     FetchRequest,
     FetchResponse,
     MetadataRequest,
@@ -55,7 +57,7 @@ ALL = {"a_x": 1, "a_any": 2, "a": 3, "any_x": 4, "any_any": 5, "any": 6, "_x": 7
 def test_the_most_special_quota_counts(user: str, client: str, order: list[str]) -> None:
     left = dict(ALL)
     for name in order:
-        found = quotas_of(image(**left))._quota(PRODUCE_BYTES, user, client)
+        found = quota_of(image(**left), PRODUCE_BYTES, user, client)
         assert found is not None and found[0] == ALL[name], name
         del left[name]
     assert quotas_of(image(**left)).use(PRODUCE_BYTES, user, client, 1e12, 0) == 0
@@ -124,6 +126,11 @@ def test_a_produce_is_told_to_wait() -> None:
     assert wait_ms == 5_000 and answer == ProduceResponse(throttle_time_ms=5_000)
     # One that asks for no answer waits as well.
     assert charged(quotas, 0, ProduceRequest(), None, 1) == (5_010, None)
+
+
+def test_the_controller_may_say_how_long_a_client_waits() -> None:
+    answer = CreateTopicsResponse(throttle_time_ms=700)
+    assert charged(quotas_of(image(a=100)), 19, CreateTopicsRequest(), answer, 10) == (700, answer)
 
 
 def test_a_fetch_over_its_quota_is_answered_empty_and_not_counted() -> None:

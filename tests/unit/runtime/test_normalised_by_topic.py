@@ -7,6 +7,7 @@ from random import Random
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.encoding import encode_records_batch
 from metaquorum.controller.partitions.effective import rules_of
+from metaquorum.controller.partitions.mutations import Allowance
 from metaquorum.controller.partitions.partitions import removal_slice
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.partitions.topics import decide_create_topics
@@ -44,6 +45,7 @@ def test_ten_thousand_partitions_name_their_topic_once() -> None:
         candidates=[UsableBroker(broker_id) for broker_id in (1, 2, 3)],
         new_topic_id=lambda: b"topic-id-0000001",
         rng=Random(1),
+        allowance=Allowance(),
     )
     created = encoded(image, result.records)
     assert created.count(NAME.encode()) == 1

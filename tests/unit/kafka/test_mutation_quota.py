@@ -1,0 +1,130 @@
+"""The quota of changes on its way: whose it is, who is refused, and what is kept of clients.
+
+What is refused is in tests/scripts/controller/mutations.txt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from metaquorum.controller.events import Mutator
+from metaquorum.controller.partitions import mutations as module
+from metaquorum.controller.partitions.mutations import Allowance, Mutations
+from metaquorum.controller.server.forwarding_service import ForwardingService
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.requests.common import TopicResult, TopicsResponse
+from metaquorum.proto import forwarding_pb2 as pb
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.messages import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+
+TOPICS = {
+    "CreateTopics": CreateTopicsRequest(
+        topics=(CreateTopicsRequest.CreatableTopic(name="x", num_partitions=1, replication_factor=1),)
+    ),
+    "DeleteTopics": DeleteTopicsRequest(topic_names=("x",)),
+    "CreatePartitions": CreatePartitionsRequest(
+        topics=(CreatePartitionsRequest.CreatePartitionsTopic(name="x", count=2),)
+    ),
+}
+
+
+class Requests:
+    """In the place of the node's inbox."""
+
+    def __init__(self) -> None:
+        self.asked: list[Mutator | None] = []
+
+    async def ask(self, request: object, mutator: Mutator | None = None) -> TopicsResponse:
+        self.asked.append(mutator)
+        return TopicsResponse(
+            results=(TopicResult(name="x", topic_id=b"x" * 16, error=ErrorCode.NONE),), throttle_ms=7
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "strict_from"), [("CreateTopics", 6), ("DeleteTopics", 5), ("CreatePartitions", 3)]
+)
+async def test_versions_that_know_the_refusal_are_refused(name: str, strict_from: int) -> None:
+    requests, api = Requests(), API_BY_NAME[name]
+    unused: Any = None
+    service = ForwardingService(
+        requests,  # type: ignore[arg-type]
+        unused,
+        unused,
+        image=MetadataImage,
+        static={},
+        token_key=None,
+    )
+    for version, strict in ((strict_from - 1, False), (strict_from, True)):
+        header = codec.RequestHeader(api.key, version, 1, "cli")
+        frame = b"".join(codec.encode_request(header, TOPICS[name]))
+        answer = await service.Forward(pb.ForwardRequest(frame=frame, principal="User:a:b"), None)
+        assert requests.asked.pop() == Mutator(user="a:b", client_id="cli", strict=strict)
+        assert codec.decode_response(api.key, version, answer.frame).body.throttle_time_ms == 7
+
+
+def image(**rates: float) -> MetadataImage:
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    for user, rate in rates.items():
+        builder.put((("user", None if user == "any" else user),), {"controller_mutation_rate": rate})
+    return replace(empty, quotas=builder.freeze())
+
+
+def client(user: str, *, strict: bool = True) -> Mutator:
+    return Mutator(user=user, client_id="c", strict=strict)
+
+
+def test_who_has_no_quota_takes_what_it_wants() -> None:
+    mutations = Mutations(lambda: image(a=1), 1_000)
+    for mutator in (None, client("b")):
+        allowance = mutations.allowance(mutator, 0)
+        assert (
+            allowance.refusal(10**9) is None and allowance.refusal(1) is None and allowance.throttle_ms == 0
+        )
+
+
+def test_a_bucket_fills_at_its_rate_and_never_over() -> None:
+    mutations = Mutations(lambda: image(any=2), 5_000)
+    assert mutations.allowance(client("a"), 0).tokens == 10
+    mutations.take(client("a"), 30, 0)
+    assert mutations.allowance(client("a"), 0).tokens == -20
+    assert mutations.allowance(client("b"), 0).tokens == 10, "a default is for each user"
+    assert mutations.allowance(client("a"), 9_000).tokens == -2
+    assert mutations.allowance(client("a"), 90_000).tokens == 10
+
+
+def test_a_rate_that_changes_counts_at_once() -> None:
+    rates = [image(a=1)]
+    mutations = Mutations(lambda: rates[0], 1_000)
+    mutations.take(client("a"), 11, 0)
+    assert mutations.allowance(client("a"), 0).wait_ms == 10_000
+    rates[0] = image(a=100)
+    assert mutations.allowance(client("a"), 0).wait_ms == 100
+    rates[0] = image()
+    assert mutations.allowance(client("a"), 0).refusal(10**6) is None
+
+
+def test_only_a_refusal_makes_a_strict_client_wait() -> None:
+    allowance = Allowance(tokens=1, rate=1, strict=True)
+    assert allowance.refusal(5) is None and allowance.throttle_ms == 0
+    refused = allowance.refusal(1)
+    assert refused is not None and refused[0] is ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert (allowance.throttle_ms, allowance.taken) == (4_000, 5)
+    patient = Allowance(tokens=-1, rate=1)
+    assert patient.throttle_ms == 0, "it changed nothing"
+    assert patient.refusal(1) is None and patient.throttle_ms == 2_000
+
+
+def test_what_is_kept_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_BUCKETS", 3)
+    mutations = Mutations(lambda: image(any=1), 1_000)
+    for number in range(10):
+        mutations.take(client(f"u{number}"), 5, 0)
+    assert len(mutations) == 3
+    assert [mutations.allowance(client(f"u{n}"), 0).tokens for n in (6, 7, 8, 9)] == [1, -4, -4, -4]

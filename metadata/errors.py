@@ -146,6 +146,14 @@ class ErrorCode(IntEnum):
         """Whether the same request may succeed later without a change."""
         return self in _RETRIABLE
 
+    @classmethod
+    def of(cls, number: int) -> ErrorCode:
+        """The code that a node answered; one from the future is an unknown error."""
+        try:
+            return cls(number)
+        except ValueError:
+            return cls.UNKNOWN_SERVER_ERROR
+
 
 _RETRIABLE = frozenset(
     {

@@ -1,16 +1,17 @@
-"""`metaquorum topics`: create, list, describe and delete topics on the active controller."""
+"""`metaquorum topics`: create, list, describe and delete topics."""
 
 from __future__ import annotations
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.cli.text.setting_results import pairs, remark
-from metaquorum.cli.text.topics import describe_json, describe_text
+from metaquorum.cli.text.topics import describe_json, describe_text, topic_id_text
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic, TopicResult
+from metaquorum.runtime.kafka.admin.topics import create_topics, delete_topics, describe_topics, list_topics
 from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 
@@ -20,7 +21,7 @@ def topics() -> None:
 
 
 @topics.command()
-@client_options
+@cluster_options
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--partitions",
@@ -45,7 +46,7 @@ def topics() -> None:
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def create(
-    options: ClientOptions,
+    options: ClusterOptions,
     names: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
@@ -74,7 +75,7 @@ def create(
         for name in names
     )
     with options.open() as cluster:
-        results = cluster.create_topics(wanted, validate_only=validate_only)
+        results = cluster.call(lambda client: create_topics(client, wanted, validate_only=validate_only))
     return report_topics(results, "can be created" if validate_only else "created", as_json)
 
 
@@ -102,13 +103,13 @@ def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 @topics.command()
-@client_options
+@cluster_options
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
-def delete(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int:
+def delete(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
     """Delete the topics NAME... with all their partitions."""
     with options.open() as cluster:
-        results = cluster.delete_topics(names)
+        results = cluster.call(lambda client: delete_topics(client, names))
     return report_topics(results, "deleted", as_json)
 
 
@@ -147,13 +148,13 @@ def _with(configs: tuple[tuple[str, str], ...]) -> str:
 
 
 @topics.command("list")
-@client_options
+@cluster_options
 @table_options
-def list_(options: ClientOptions, as_json: bool) -> None:
+def list_(options: ClusterOptions, as_json: bool) -> None:
     """List the topics."""
     with options.open() as cluster:
-        found = cluster.topics()
-    rows = [(topic.info.name, uuid_to_text(topic.info.topic_id), topic.partition_count) for topic in found]
+        found = cluster.call(list_topics)
+    rows = [(topic.name, topic_id_text(topic), len(topic.partitions)) for topic in found]
     if as_json:
         echo_json(
             [{"name": name, "topicId": topic_id, "partitionCount": count} for name, topic_id, count in rows]
@@ -163,22 +164,20 @@ def list_(options: ClientOptions, as_json: bool) -> None:
 
 
 @topics.command()
-@client_options
+@cluster_options
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @json_option
-def describe(options: ClientOptions, names: tuple[str, ...], as_json: bool) -> int:
+def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
     """Show the partitions of the topics NAME..., or of all topics: leader, replicas, in-sync and offline
     replicas."""
     with options.open() as cluster:
-        chosen = names or tuple(topic.info.name for topic in cluster.topics())
-        found = cluster.describe_topics(chosen)
-        brokers = {broker.broker_id: broker for broker in cluster.brokers()}
+        found = cluster.call(lambda client: describe_topics(client, names))
     if as_json:
-        echo_json([describe_json(topic, brokers) for topic in found])
+        echo_json([describe_json(topic) for topic in found])
     else:
         for topic in found:
-            click.echo(describe_text(topic, brokers))
-    missing = [name for name in names if name not in {topic.info.name for topic in found}]
+            click.echo(describe_text(topic))
+    missing = [name for name in names if name not in {topic.name for topic in found}]
     for name in missing:
         click.echo(f"metaquorum: topic {name} does not exist; see: metaquorum topics list", err=True)
     return EXIT_FAILED if missing else 0

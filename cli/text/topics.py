@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo
-from metaquorum.metadata.offline import BrokersById, offline_replicas
-from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.storage.uuids import uuid_to_text
 
 
-def replication_factor(topic: TopicDescription) -> int:
+def replication_factor(topic: DescribedTopic) -> int:
     return len(topic.partitions[0].replicas) if topic.partitions else 0
 
 
-def describe_text(topic: TopicDescription, brokers: BrokersById) -> str:
+def topic_id_text(topic: DescribedTopic) -> str | None:
+    return None if topic.topic_id is None else uuid_to_text(topic.topic_id)
+
+
+def describe_text(topic: DescribedTopic) -> str:
     """One line for the topic, one for each partition, as Kafka's tool has them, and offline replicas last."""
     configs = ",".join(f"{key}={value}" for key, value in topic.configs.items())
     lines = [
-        f"Topic: {topic.info.name}\tTopicId: {uuid_to_text(topic.info.topic_id)}"
+        f"Topic: {topic.name}\tTopicId: {topic_id_text(topic)}"
         f"\tPartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor(topic)}"
         f"\tConfigs: {configs}"
     ]
-    lines += [_partition_text(topic.info.name, partition, brokers) for partition in topic.partitions]
+    lines += [_partition_text(topic.name, partition) for partition in topic.partitions]
     return "\n".join(lines)
 
 
-def _partition_text(name: str, partition: PartitionInfo, brokers: BrokersById) -> str:
+def _partition_text(name: str, partition: DescribedPartition) -> str:
     leader = "none" if partition.leader == NO_LEADER else str(partition.leader)
     parts = [
         f"Topic: {name}",
@@ -44,16 +47,15 @@ def _partition_text(name: str, partition: PartitionInfo, brokers: BrokersById) -
         parts.append(f"Elr: {_ids(partition.elr)}")
     if partition.last_known_elr:
         parts.append(f"LastKnownElr: {_ids(partition.last_known_elr)}")
-    offline = offline_replicas(brokers, partition)
-    if offline:
-        parts.append(f"Offline: {_ids(offline)}")
+    if partition.offline:
+        parts.append(f"Offline: {_ids(partition.offline)}")
     return "\t" + "\t".join(parts)
 
 
-def describe_json(topic: TopicDescription, brokers: BrokersById) -> dict[str, Any]:
+def describe_json(topic: DescribedTopic) -> dict[str, Any]:
     return {
-        "name": topic.info.name,
-        "topicId": uuid_to_text(topic.info.topic_id),
+        "name": topic.name,
+        "topicId": topic_id_text(topic),
         "partitionCount": len(topic.partitions),
         "replicationFactor": replication_factor(topic),
         "configs": dict(topic.configs),
@@ -62,15 +64,13 @@ def describe_json(topic: TopicDescription, brokers: BrokersById) -> dict[str, An
                 "partition": partition.index,
                 "leader": None if partition.leader == NO_LEADER else partition.leader,
                 "leaderEpoch": partition.leader_epoch,
-                "partitionEpoch": partition.partition_epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
                 "eligibleLeaderReplicas": list(partition.elr),
                 "lastKnownElr": list(partition.last_known_elr),
                 "addingReplicas": list(partition.adding),
                 "removingReplicas": list(partition.removing),
-                "directories": [uuid_to_text(directory) for directory in partition.directories],
-                "offlineReplicas": list(offline_replicas(brokers, partition)),
+                "offlineReplicas": list(partition.offline),
             }
             for partition in topic.partitions
         ],

@@ -26,7 +26,7 @@ CARRIED_OUT = frozenset(
         ),
     }
 )
-_NOTHING = "this is stored but has no effect yet"
+NO_EFFECT = "this is stored but has no effect yet"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:
@@ -58,4 +58,4 @@ def _note(key: ConfigKey, value: str) -> str | None:
         return None
     if wanted == usual:
         return None
-    return None if key.name in CARRIED_OUT else _NOTHING
+    return None if key.name in CARRIED_OUT else NO_EFFECT

@@ -54,7 +54,7 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
     Raises ConfigError; touches nothing but the file.
     """
     try:
-        pairs = _with_node_id(with_new_names(_read_pairs(path)), node_id)
+        pairs = _with_node_id(with_new_names(_needed_pairs(path)), node_id)
         refuse_unknown(pairs, KEYS)
         its_role = _role(pairs, role)
         passed = _passed_over(pairs, its_role)
@@ -69,7 +69,17 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
         raise ConfigError(text if text.startswith(f"{path}:") else f"{path}: {text}") from error
 
 
-def _read_pairs(path: Path) -> dict[str, str]:
+def _needed_pairs(path: Path) -> dict[str, str]:
+    pairs = read_properties(path)
+    if not pairs:
+        raise ConfigError(
+            "is empty; it needs at least process.roles, node.id, listeners, log.dirs and the voters"
+        )
+    return pairs
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The keys of a .properties file, each once. Raises ConfigError, in one line without the path."""
     try:
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError("is not a configuration file: it is larger than 1 MiB")
@@ -88,10 +98,6 @@ def _read_pairs(path: Path) -> dict[str, str]:
             pairs[entry.key] = entry.value
     except ValueError as error:
         raise ConfigError(f"is not a .properties file: {error}") from error
-    if not pairs:
-        raise ConfigError(
-            "is empty; it needs at least process.roles, node.id, listeners, log.dirs and the voters"
-        )
     return pairs
 
 

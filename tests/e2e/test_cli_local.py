@@ -56,6 +56,12 @@ def bootstrap(cluster: Path) -> str:
     return str(status(cluster)["bootstrap"])
 
 
+@pytest.fixture(scope="module")
+def servers(cluster: Path) -> str:
+    """The brokers, as clients of Kafka's protocol name them."""
+    return str(status(cluster)["bootstrapServers"])
+
+
 def status(directory: Path, expect: int = 0) -> dict[str, object]:
     found: dict[str, object] = json.loads(
         run("local", "status", "-d", directory, "--json", expect=expect).stdout
@@ -94,29 +100,27 @@ def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
     assert all("CONTROLLER://127.0.0.1:" in line for line in table[1:4])
 
 
-def test_topics_live_and_die(bootstrap: str) -> None:
-    created = run("topics", "create", "orders", "--partitions", 4, "--replication-factor", 2, "-b", bootstrap)
+def test_topics_live_and_die(servers: str) -> None:
+    created = run("topics", "create", "orders", "--partitions", 4, "--replication-factor", 2, "-b", servers)
     assert created.stdout == "orders: created\n"
-    again = run("topics", "create", "orders", "-b", bootstrap, expect=1)
+    again = run("topics", "create", "orders", "-b", servers, expect=1)
     assert again.stderr.startswith("metaquorum: orders: TOPIC_ALREADY_EXISTS")
-    assigned = run(
-        "topics", "create", "assigned", "--replica-assignment", "1:0,0:1", "--json", "-b", bootstrap
-    )
+    assigned = run("topics", "create", "assigned", "--replica-assignment", "1:0,0:1", "--json", "-b", servers)
     assert json.loads(assigned.stdout)["partitions"] == 2
-    listed = json.loads(run("topics", "list", "--json", "-b", bootstrap).stdout)
+    listed = json.loads(run("topics", "list", "--json", "-b", servers).stdout)
     assert [(topic["name"], topic["partitionCount"]) for topic in listed] == [("assigned", 2), ("orders", 4)]
-    described = json.loads(run("topics", "describe", "assigned", "--json", "-b", bootstrap).stdout)[0]
+    described = json.loads(run("topics", "describe", "assigned", "--json", "-b", servers).stdout)[0]
     assert [partition["replicas"] for partition in described["partitions"]] == [[1, 0], [0, 1]]
-    text = run("topics", "describe", "orders", "-b", bootstrap).stdout
+    text = run("topics", "describe", "orders", "-b", servers).stdout
     assert "\tPartitionCount: 4\tReplicationFactor: 2\t" in text.splitlines()[0]
     assert len(text.splitlines()) == 5
-    missing = run("topics", "describe", "orders", "nope", "-b", bootstrap, expect=1)
+    missing = run("topics", "describe", "orders", "nope", "-b", servers, expect=1)
     assert missing.stderr.startswith("metaquorum: topic nope does not exist")
-    assert run("topics", "delete", "assigned", "-b", bootstrap).stdout == "assigned: deleted\n"
-    gone = run("topics", "delete", "assigned", "-b", bootstrap, expect=1)
+    assert run("topics", "delete", "assigned", "-b", servers).stdout == "assigned: deleted\n"
+    gone = run("topics", "delete", "assigned", "-b", servers, expect=1)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.stderr
-    run("topics", "create", "dry", "--validate-only", "-b", bootstrap)
-    assert "dry" not in run("topics", "list", "-b", bootstrap).stdout
+    run("topics", "create", "dry", "--validate-only", "-b", servers)
+    assert "dry" not in run("topics", "list", "-b", servers).stdout
 
 
 def test_brokers_are_listed_and_described(bootstrap: str) -> None:
@@ -161,8 +165,8 @@ def test_a_voter_that_lost_its_directory_does_not_get_its_identity_back(
     assert not any(f"directory.id={node.directory_id}" in identity for node in nodes)
 
 
-def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str) -> None:
-    run("topics", "create", "replayed", "-b", bootstrap)
+def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str, servers: str) -> None:
+    run("topics", "create", "replayed", "-b", servers)
     node = cluster / "controller-3000"
     records = [json.loads(line) for line in run("log", "dump", "--json", node).stdout.splitlines()]
     assert [record["offset"] for record in records] == list(range(len(records)))
@@ -241,8 +245,8 @@ def test_a_watch_stops_what_it_started_and_shows_who_is_down(cluster: Path) -> N
     run("local", "up", "-d", cluster)
 
 
-def test_unregistering_says_what_it_leaves_behind(cluster: Path, bootstrap: str) -> None:
-    run("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", bootstrap)
+def test_unregistering_says_what_it_leaves_behind(cluster: Path, bootstrap: str, servers: str) -> None:
+    run("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", servers)
     kill(pids(cluster)["broker-1"], signal.SIGTERM)
     refused = run("brokers", "unregister", 77, "-b", bootstrap, expect=1)
     assert refused.stderr.count("\n") == 1
@@ -251,7 +255,7 @@ def test_unregistering_says_what_it_leaves_behind(cluster: Path, bootstrap: str)
     assert done.stderr.count("\n") == 1
     left = json.loads(done.stdout)["leftBehind"]
     assert left["underReplicated"] >= 7
-    topics = json.loads(run("topics", "describe", "kept", "--json", "-b", bootstrap).stdout)
+    topics = json.loads(run("topics", "describe", "kept", "--json", "-b", servers).stdout)
     assert all(partition["isr"] == [0] for partition in topics[0]["partitions"])
     run("local", "up", "-d", cluster)
 

@@ -30,7 +30,8 @@ def test_others_can_read_nothing_that_a_cluster_with_scram_users_wrote(tmp_path:
     before = os.umask(0)  # what an operator's umask allows must not be what others may do
     try:
         run_cli("local", "up", "-d", home, "--controllers", 1, "--brokers", 1, "--free-ports")
-        bootstrap = json.loads(run_cli("local", "status", "-d", home, "--json").stdout)["bootstrap"]
+        status = json.loads(run_cli("local", "status", "-d", home, "--json").stdout)
+        bootstrap = status["bootstrap"]
         subprocess.run(
             [
                 sys.executable,
@@ -49,7 +50,7 @@ def test_others_can_read_nothing_that_a_cluster_with_scram_users_wrote(tmp_path:
             check=True,
             capture_output=True,
         )
-        run_cli("topics", "create", "orders", "-b", bootstrap)
+        run_cli("topics", "create", "orders", "-b", status["bootstrapServers"])
         live = {
             secrets: run_cli(
                 "log", "dump", "--json", "-b", bootstrap, *(["--secrets"] if secrets else [])

@@ -102,7 +102,7 @@ def _asked(part: core.FetchPartition) -> FetchRequest.FetchPartition:
 def fetch_answer(answer: FetchResponse) -> core.FetchResponse | ApiError:
     """What a leader answered."""
     if answer.error_code:
-        code = error_of(answer.error_code)
+        code = ErrorCode.of(answer.error_code)
         return ApiError(code, f"the leader refused the fetch with {code.name}")
     return core.FetchResponse(
         session_id=answer.session_id,
@@ -113,7 +113,7 @@ def fetch_answer(answer: FetchResponse) -> core.FetchResponse | ApiError:
 
 
 def _got(topic_id: bytes, part: FetchResponse.PartitionData) -> core.FetchedPartition:
-    code = error_of(part.error_code)
+    code = ErrorCode.of(part.error_code)
     diverging = part.diverging_epoch
     leader = part.current_leader
     return core.FetchedPartition(
@@ -164,14 +164,6 @@ def log_starts(
         for part in topic.partitions
         if not part.error_code and (topic.name, part.partition_index) in keys
     }
-
-
-def error_of(code: int) -> ErrorCode:
-    """The error of a code that another program sent."""
-    try:
-        return ErrorCode(code)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def by_topic(parts: Iterable[core.FetchedPartition]) -> Iterable[tuple[bytes, list[core.FetchedPartition]]]:

@@ -166,7 +166,7 @@ class _Shown:
                 for each in (entry.synonyms if self.synonyms else ())
             ),
             config_type=_type(resource_type, entry.name),
-            documentation=_words(resource_type, entry.name) if self.documentation else None,
+            documentation=(entry.note or _words(resource_type, entry.name) if self.documentation else None),
         )
 
 

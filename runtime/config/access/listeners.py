@@ -23,7 +23,7 @@ PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = (PLAIN, *SCRAM, OAUTHBEARER)
 
-_MODULES = {
+MODULES = {
     PLAIN: "PlainLoginModule",
     SCRAM[0]: "ScramLoginModule",
     SCRAM[1]: "ScramLoginModule",
@@ -174,9 +174,9 @@ def _jaas_line(prefix: str, mechanism: str, own: Mapping[str, str]) -> JaasLine 
     if text is None:
         return None
     line = parse_jaas(prefix + _JAAS, text)
-    if line.module.rpartition(".")[2] != _MODULES[mechanism]:
+    if line.module.rpartition(".")[2] != MODULES[mechanism]:
         raise ConfigError(
-            f"{prefix}{_JAAS} names the module {line.module}: {mechanism} has {_MODULES[mechanism]}"
+            f"{prefix}{_JAAS} names the module {line.module}: {mechanism} has {MODULES[mechanism]}"
         )
     return line
 

@@ -11,5 +11,9 @@ class TlsFailed(ConnectionFailed):
     """The two sides do not agree on TLS: a matter of configuration, which no retry mends."""
 
 
+class LoginRefused(ConnectionFailed):
+    """The node does not take the login: a matter of configuration, which no retry mends."""
+
+
 class UnsupportedVersion(ConnectionFailed):
     """The node does not have an API in a version that this program speaks."""

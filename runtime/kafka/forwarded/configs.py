@@ -101,7 +101,11 @@ async def _altered(
         wanted = tuple(change for _, change in asked if isinstance(change, ConfigChange))
         answer = await call.answer(Change(changes=wanted, validate_only=body.validate_only), SettingsResponse)
         results = answer if isinstance(answer, ApiError) else answer.results
-    return [(resource, outcome) for (resource, _), outcome, _ in parts.settled(results)]
+    # As in `topics.create_topics`, a success may come with a remark.
+    return [
+        (resource, outcome if result is None or outcome[0] else (outcome[0], result.note))
+        for (resource, _), outcome, result in parts.settled(results)
+    ]
 
 
 def _refusal(change: ConfigChange, call: Call) -> ApiError | None:

@@ -90,6 +90,8 @@ def _created(
     entries = describe_new_topic(call.image, dict(topic.configs), static=call.static)
     return CreateTopicsResponse.CreatableTopicResult(
         name=topic.name,
+        # A success has no text in Kafka, so clients do not look: ours shows what has no effect.
+        error_message=result.note,
         topic_id=result.topic_id or ZERO_ID,
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,

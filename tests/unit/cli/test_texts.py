@@ -16,11 +16,9 @@ from metaquorum.metadata.image.types import (
     BrokerRegistration,
     FeatureRange,
     NodeEndpoint,
-    PartitionInfo,
-    TopicInfo,
 )
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
-from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
 from metaquorum.storage.uuids import uuid_from_text
 
 GOLDEN = Path(__file__).resolve().parents[2] / "data" / "kafka-3.7-tools"
@@ -86,26 +84,24 @@ def test_the_leader_is_always_now(quorum: DescribeQuorumResponse) -> None:
     assert (row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"], row["status"]) == (777, 777, "Leader")
 
 
-def golden_topics() -> list[TopicDescription]:
+def golden_topics() -> list[DescribedTopic]:
     """The topics of Kafka's text."""
-    topics: list[TopicDescription] = []
+    topics: list[DescribedTopic] = []
     for line in (GOLDEN / "topics-describe.txt").read_text().splitlines():
         fields = dict(part.split(": ", 1) for part in line.strip().split("\t"))
         if "TopicId" in fields:
             configs = dict(pair.split("=") for pair in fields["Configs"].split(","))
-            info = TopicInfo(uuid_from_text(fields["TopicId"]), fields["Topic"])
-            topics.append(TopicDescription(info=info, partitions=(), configs=configs))
+            topic_id = uuid_from_text(fields["TopicId"])
+            topics.append(
+                DescribedTopic(name=fields["Topic"], topic_id=topic_id, partitions=(), configs=configs)
+            )
             continue
-        partition = PartitionInfo(
-            topic_id=topics[-1].info.topic_id,
+        partition = DescribedPartition(
             index=int(fields["Partition"]),
             replicas=tuple(map(int, fields["Replicas"].split(","))),
             isr=tuple(map(int, fields["Isr"].split(","))),
             leader=int(fields["Leader"]),
             leader_epoch=0,
-            partition_epoch=0,
-            leader_recovery_state=0,
-            directories=(bytes(16),) * 2,
         )
         topics[-1] = replace(topics[-1], partitions=(*topics[-1].partitions, partition))
     return topics
@@ -113,33 +109,27 @@ def golden_topics() -> list[TopicDescription]:
 
 def test_topics_are_what_kafka_prints() -> None:
     whole = golden_topics()[:3]
-    text = "\n".join(describe_text(topic, running(0, 1, 2)) for topic in whole)
+    text = "\n".join(describe_text(topic) for topic in whole)
     printed = (GOLDEN / "topics-describe.txt").read_text().splitlines()
     assert text.splitlines() == printed[: len(text.splitlines())]
     assert len(text.splitlines()) == 9
 
 
-def running(*broker_ids: int) -> dict[int, BrokerRegistration]:
-    return {
-        broker_id: BrokerRegistration(broker_id=broker_id, epoch=1, incarnation_id=bytes(16), fenced=False)
-        for broker_id in broker_ids
-    }
-
-
 def test_offline_replicas_and_reassignment_and_no_leader() -> None:
     topic = golden_topics()[0]
     first = topic.partitions[0]
-    import msgspec
-
-    changed = msgspec.structs.replace(first, leader=-1, adding=(3,), removing=(0,))
-    text = describe_text(replace(topic, partitions=(changed,)), running(0))
+    changed = replace(first, leader=-1, adding=(3,), removing=(0,), offline=(2,))
+    text = describe_text(replace(topic, partitions=(changed,)))
     assert text.splitlines()[1] == (
         "\tTopic: after-resign\tPartition: 0\tLeader: none\tReplicas: 2,0\tIsr: 2,0"
         "\tAdding Replicas: 3\tRemoving Replicas: 0\tOffline: 2"
     )
-    found = describe_json(replace(topic, partitions=(changed,)), running(0))["partitions"][0]
+    found = describe_json(replace(topic, partitions=(changed,)))["partitions"][0]
     assert found["leader"] is None
     assert found["offlineReplicas"] == [2]
+    eligible = replace(first, isr=(), elr=(2,), last_known_elr=(0,))
+    text = describe_text(replace(topic, partitions=(eligible,)))
+    assert text.splitlines()[1].endswith("\tIsr: \tElr: 2\tLastKnownElr: 0")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_
 from metaquorum.storage.uuids import random_uuid
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
+SPEAKS_KAFKA = {"topics"}
+"""Groups of commands that ask brokers; the others ask controllers."""
 
 
 def free_port() -> int:
@@ -75,6 +77,11 @@ class Site:
     broker_port: int
     """Where it speaks gRPC; `kafka_port`: Kafka's protocol."""
     kafka_port: int = 0
+
+    def bootstrap(self, group: str) -> list[str]:
+        """The option that says where a command of this group finds its nodes."""
+        port = self.kafka_port if group in SPEAKS_KAFKA else self.controller_port
+        return ["--bootstrap", f"127.0.0.1:{port}"]
 
     @property
     def broker_listeners(self) -> str:

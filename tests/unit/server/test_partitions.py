@@ -47,8 +47,7 @@ async def settled(client: AdminClient) -> int:
 
 
 async def command(site: Site, *arguments: str) -> Result:
-    where = ["--bootstrap", f"127.0.0.1:{site.controller_port}"]
-    line = [*arguments[:2], *where, *arguments[2:]]
+    line = [*arguments[:2], *site.bootstrap(arguments[0]), *arguments[2:]]
     return await asyncio.to_thread(CliRunner().invoke, main, line, standalone_mode=False)
 
 

@@ -225,10 +225,8 @@ async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> No
 
 async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:
     """The command line in a thread of its own, as the cluster runs on this loop."""
-    address = f"127.0.0.1:{site.controller_port}"
-    result = await asyncio.to_thread(
-        CliRunner().invoke, main, [*arguments, "--bootstrap", address], input=typed
-    )
+    line = [*arguments, *site.bootstrap(arguments[0])]
+    result = await asyncio.to_thread(CliRunner().invoke, main, line, input=typed)
     assert result.exit_code == code, (arguments, result.output, result.stderr)
     return result
 

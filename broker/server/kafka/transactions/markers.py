@@ -12,7 +12,6 @@ from typing import Any
 
 from metaquorum.broker.coordinator.transactions.requests import MarkersWritten, TopicPartition
 from metaquorum.broker.replica.events import SendTxnMarkers
-from metaquorum.broker.server.data.fetch_messages import error_of
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -176,7 +175,7 @@ class MarkerSender:
         except (ConnectionFailed, TimeoutError):
             return {}
         return {
-            (topic.name, part.partition_index): error_of(part.error_code)
+            (topic.name, part.partition_index): ErrorCode.of(part.error_code)
             for marker in answer.markers
             for topic in marker.topics
             for part in topic.partitions

@@ -13,7 +13,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
-from metaquorum.broker.server.data.fetch_messages import error_of
 from metaquorum.broker.server.data.requests import Answer, DataRequests
 from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
@@ -101,11 +100,11 @@ class TransactionVerifier:
         except (ConnectionFailed, TimeoutError):
             return codes
         if answer.error_code:
-            return dict.fromkeys(asked.partitions, error_of(answer.error_code))
+            return dict.fromkeys(asked.partitions, ErrorCode.of(answer.error_code))
         for result in answer.results_by_transaction:
             for topic in result.topic_results:
                 for part in topic.results_by_partition:
-                    codes[topic.name, part.partition_index] = error_of(part.partition_error_code)
+                    codes[topic.name, part.partition_index] = ErrorCode.of(part.partition_error_code)
         return codes
 
 

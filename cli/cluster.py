@@ -1,0 +1,160 @@
+"""The cluster as the commands see it: blocking calls in Kafka's protocol, with a bound on the wait.
+
+Owns the options that say where the brokers are and how to log in. How a node is found, and what is asked
+again, is `runtime.kafka.client.cluster`'s business; what is asked, `runtime.kafka.admin`'s.
+
+    @cluster_options
+    def list_(options: ClusterOptions) -> None:
+        with options.open() as cluster:
+            found = cluster.call(list_topics)                          # a function of a KafkaClient
+            found = cluster.call(lambda client: describe_topics(client, names))
+
+`call` raises ApiError where the cluster refuses, and Failure, in one line, where no one answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import click
+
+from metaquorum.cli.client import DEFAULT_TIMEOUT_S, TlsOptions
+from metaquorum.cli.errors import Failure, one_line
+from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.config.tls import TlsFiles
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.runtime.kafka.client.security import ClientSecurity, load_client_security
+from metaquorum.wire.errors import EncodeError
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What the user said about where the cluster is, and who asks."""
+
+    bootstrap: str | None
+    timeout_s: float
+    tls: TlsOptions
+    command_config: Path | None = None
+
+    @property
+    def timeout_ms(self) -> int:
+        return max(1, int(self.timeout_s * 1000))
+
+    def open(self) -> OpenCluster:
+        """A client, not connected yet. Raises Failure and ConfigError."""
+        return OpenCluster(self.servers(), timeout_ms=self.timeout_ms, security=self.security())
+
+    def servers(self) -> str:
+        """`bootstrap.servers`; without --bootstrap the local cluster's brokers. Raises Failure."""
+        if self.bootstrap is not None:
+            return self.bootstrap
+        directory = Path(DEFAULT_DIRECTORY)
+        if not (directory / MANIFEST).is_file():
+            raise Failure("no cluster to connect to; give --bootstrap host:port of a broker")
+        found = open_layout(directory).bootstrap_servers
+        if not found:
+            raise Failure(
+                f"the local cluster in {directory} has no brokers; give --bootstrap host:port of one"
+            )
+        return found
+
+    def security(self) -> ClientSecurity:
+        """How to log in. Raises ConfigError."""
+        if self.command_config is not None:
+            return load_client_security(self.command_config)
+        if self.tls == TlsOptions():
+            return ClientSecurity()
+        return ClientSecurity(tls=TlsFiles(keystore=self.tls.keystore, truststore=self.tls.truststore))
+
+
+def cluster_options(command: F) -> F:
+    """Adds --bootstrap, --command-config, --timeout and the TLS files to a command, which gets them as
+    `options`."""
+
+    @click.option(
+        "--bootstrap",
+        "-b",
+        envvar="METAQUORUM_BOOTSTRAP",
+        metavar="HOST:PORT,...",
+        help="Brokers to connect to. Default: those of the local cluster.",
+    )
+    @click.option(
+        "--command-config",
+        type=click.Path(path_type=Path),
+        help="Properties of a Kafka client: security.protocol, sasl.*, ssl.*.",
+    )
+    @click.option(
+        "--timeout",
+        type=click.FloatRange(min=0.1),
+        default=DEFAULT_TIMEOUT_S,
+        show_default=True,
+        help="Request timeout in seconds.",
+    )
+    @click.option(
+        "--truststore",
+        type=click.Path(path_type=Path),
+        help="PEM file with the CA certificates of the cluster; enables TLS.",
+    )
+    @click.option(
+        "--keystore",
+        type=click.Path(path_type=Path),
+        help="PEM file with the client's private key and certificate chain.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        *args: Any,
+        bootstrap: str | None,
+        command_config: Path | None,
+        timeout: float,
+        truststore: Path | None,
+        keystore: Path | None,
+        **more: Any,
+    ) -> Any:
+        tls = TlsOptions(keystore=keystore, truststore=truststore)
+        if command_config is not None and tls != TlsOptions():
+            raise click.UsageError("give the TLS files in --command-config alone, or without it")
+        options = ClusterOptions(
+            bootstrap=bootstrap, timeout_s=timeout, tls=tls, command_config=command_config
+        )
+        return command(*args, options=options, **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
+class OpenCluster:
+    """Blocking calls on one cluster. Use as a context manager."""
+
+    def __init__(self, servers: str, *, timeout_ms: int, security: ClientSecurity) -> None:
+        try:
+            self._client = KafkaClient(servers, timeout_ms=timeout_ms, security=security)
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> OpenCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def call(self, method: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
+        """Runs one call to its end. Raises ApiError and Failure."""
+        try:
+            return self._runner.run(method(self._client))
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+        except EncodeError as error:
+            raise Failure(f"the request cannot be sent: {one_line(error)}") from error

@@ -1,0 +1,117 @@
+"""The client's side of SASL: what a login sends, and whether the node proves that it knows the secret.
+
+PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677) and OAUTHBEARER (RFC 7628), without input or output. Owns the
+messages; which mechanism, and whose secret, is configuration.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, salted_password
+
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+_CHALLENGE = re.compile(
+    r"r=(?P<nonce>[!-+\--~]+),s=(?P<salt>[A-Za-z0-9+/=]+),i=(?P<count>[1-9][0-9]{0,6})(,.*)?"
+)
+_ITERATIONS_MAX = 64 * MAX_ITERATIONS
+"""More would let a node keep this program busy."""
+
+
+class LoginFailed(Exception):
+    """The node did not do its part of a login. The text holds no secret."""
+
+
+class Proof(Protocol):
+    """One login. `first` is the first token; `respond` gives the next one, None when nothing is to follow."""
+
+    def first(self) -> bytes: ...
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """Raises LoginFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who logs in. `by_token`: the user is a delegation token's id, and the password its HMAC. OAUTHBEARER
+    has the token as its password, and no user."""
+
+    mechanism: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    by_token: bool = False
+
+    def proof(self, new_nonce: Callable[[], str]) -> Proof:
+        """A fresh login. `new_nonce` draws from the system's randomness."""
+        if self.mechanism == PLAIN:
+            return _OneToken(b"\0".join((b"", self.user.encode(), self.password.encode())))
+        if self.mechanism == OAUTHBEARER:
+            return _OneToken(b"n,,\x01auth=Bearer " + self.password.encode() + b"\x01\x01")
+        return ScramProof(self, Mechanism[self.mechanism.replace("-", "_")], new_nonce())
+
+
+class _OneToken:
+    """A mechanism of one message. What comes back is empty, or says why not (RFC 7628, 3.2.3)."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    def first(self) -> bytes:
+        return self._token
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        return b"\x01" if challenge else None
+
+
+class ScramProof:
+    """Three messages: name and nonce, proof, and the check of what the node proves."""
+
+    def __init__(self, credentials: Credentials, mechanism: Mechanism, nonce: str) -> None:
+        self._password = credentials.password
+        self._mechanism = mechanism
+        self._nonce = nonce
+        name = credentials.user.replace("=", "=3D").replace(",", "=2C")
+        extension = ",tokenauth=true" if credentials.by_token else ""
+        self._bare = f"n={name},r={nonce}{extension}"
+        self._server_signature: bytes | None = None
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        text = challenge.decode("utf-8", errors="replace")
+        if self._server_signature is None:
+            return self._prove(text)
+        expected = "v=" + base64.b64encode(self._server_signature).decode()
+        if not hmac.compare_digest(text.split(",")[0].encode(), expected.encode()):
+            raise LoginFailed("the node does not know the user's credential either: its proof is wrong")
+        return None
+
+    def _prove(self, challenge: str) -> bytes:
+        match = _CHALLENGE.fullmatch(challenge)
+        if match is None or not match["nonce"].startswith(self._nonce) or match["nonce"] == self._nonce:
+            raise LoginFailed(f"the node's first message of {self._mechanism.title} is malformed")
+        iterations = int(match["count"])
+        if not MIN_ITERATIONS <= iterations <= _ITERATIONS_MAX:
+            raise LoginFailed(f"the node asks for {iterations} iterations of {self._mechanism.title}")
+        try:
+            salt = base64.b64decode(match["salt"], validate=True)
+        except binascii.Error as error:
+            raise LoginFailed(f"the node's salt for {self._mechanism.title} is not base64") from error
+        digest = self._mechanism.digest
+        salted = salted_password(self._mechanism, self._password, salt, iterations)
+        bare = f"c=biws,r={match['nonce']}"
+        signed = f"{self._bare},{challenge},{bare}".encode()
+        client_key = hmac.digest(salted, b"Client Key", digest)
+        signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = hmac.digest(hmac.digest(salted, b"Server Key", digest), signed, digest)
+        return f"{bare},p={base64.b64encode(proof).decode()}".encode()

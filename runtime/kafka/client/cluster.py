@@ -1,0 +1,321 @@
+"""A cluster of Kafka's protocol: whom to ask, what is asked again, and how often.
+
+Owns the connections and the time limit of a call. What requests and answers mean is `runtime.kafka.admin`'s.
+
+    async with KafkaClient("host:9092,host:9093", timeout_ms=10_000) as client:
+        answer = await client.ask(ListGroupsRequest())                     # any broker
+        answer = await client.ask(DescribeLogDirsRequest(topics=None), at=2)        # the broker with id 2
+        answer = await client.ask(HeartbeatRequest(...), at=Coordinator(0, "g"))
+        nodes = await client.brokers()                                     # the live brokers, by id
+        client.refuse(answer.error_code, answer.error_message)             # raises ApiError for a code
+
+`ask` gives the body of the answer, in the highest version that both sides have. It raises ApiError for an
+API that the node does not have, EncodeError for a body that the version cannot carry, and ClientError, in one
+line, when no one answers in time or a node does not take our login or TLS. Codes in answers are the caller's
+to judge; only where every code of an answer is one of `ASK_AGAIN`, the request is repeated within the time.
+After a ClientError, or a retry, a change may have been made already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.backoff import Backoff
+from metaquorum.runtime.client.admin import RETRY, Address, ClientError, parse_bootstrap
+from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
+from metaquorum.runtime.kafka.client.errors import (
+    ConnectionFailed,
+    LoginRefused,
+    TlsFailed,
+    UnsupportedVersion,
+)
+from metaquorum.runtime.kafka.client.login import log_in
+from metaquorum.runtime.kafka.client.security import ClientSecurity
+from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.wire.messages import FindCoordinatorRequest, MetadataRequest
+
+ANSWER_MAX_BYTES = 256 * 1024 * 1024
+CLIENT_ID = "metaquorum"
+ASK_AGAIN = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Refusals that time, or another node, cures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The broker that coordinates a key; `key_type` 0: a group's id, 1: a transactional id."""
+
+    key_type: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveBroker:
+    """A broker, where this client reaches it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class KafkaClient:
+    """See the module. `timeout_ms` bounds one call with all its retries. Raises ConfigError for files of TLS
+    that cannot be read."""
+
+    def __init__(
+        self,
+        bootstrap: Sequence[Address] | str,
+        *,
+        timeout_ms: int = 15_000,
+        security: ClientSecurity | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
+        self.timeout_ms = timeout_ms
+        self._security = security or ClientSecurity()
+        self._tls = _context(self._security)
+        self._rng = rng or random.Random()
+        self._connections: dict[Address, NodeConnection] = {}
+        self._nodes: dict[int, Address] = {}
+        self._current = self._bootstrap[0]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        # The transports tell the loop in its next turn.
+        await asyncio.sleep(0)
+
+    @staticmethod
+    def refuse(code: int, message: str | None = None) -> None:
+        """Raises ApiError for a code that is not 0."""
+        if code:
+            raise ApiError(ErrorCode.of(code), message or "refused")
+
+    async def brokers(self) -> dict[int, LiveBroker]:
+        """The live brokers, by id, where this client reaches them."""
+        answer = await self.ask(MetadataRequest(topics=()))
+        return {
+            each.node_id: LiveBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
+            for each in sorted(answer.brokers, key=lambda one: one.node_id)
+        }
+
+    async def version(self, api: str) -> int | None:
+        """The highest version of an API that the node which is asked and this program have; None: it does not
+        have it."""
+
+        async def look(connection: NodeConnection, _: float) -> int | None:
+            try:
+                return connection.version(api)
+            except UnsupportedVersion:
+                return None
+
+        return await self._asked(look, None)  # type: ignore[no-any-return]
+
+    async def ask(
+        self, body: Any, *, at: int | Coordinator | None = None, lowest: int = 0, highest: int = 2**15 - 1
+    ) -> Any:
+        """The answer to a request. `at`: the broker with this id, or a coordinator; None: any broker. The
+        version is the highest one between `lowest` and `highest`."""
+        name = type(body).__name__.removesuffix("Request")
+
+        async def send(connection: NodeConnection, timeout_s: float) -> Any:
+            version = connection.version(name, lowest, highest)
+            return (await connection.ask(body, version=version, timeout_s=timeout_s)).body
+
+        return await self._asked(send, at)
+
+    async def _asked(
+        self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
+    ) -> Any:
+        """What `use` makes of a connection, again while time or another node may cure what it met."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout_ms / 1000
+        backoff = Backoff(RETRY, self._rng)
+        problem = "no request was sent"
+        refused: Any = None
+        while (left_s := deadline - loop.time()) > 0:
+            # A node that is silent leaves time for another one.
+            attempt_s = min(left_s, self.timeout_ms / 2000)
+            address = self._current
+            try:
+                address = await self._where(at, attempt_s)
+                answer = await use(await self._connection(address, attempt_s), attempt_s)
+                code = common_refusal(answer)
+                if code not in ASK_AGAIN and not _names_nobody(answer):
+                    return answer
+                refused = answer if code in ASK_AGAIN else None
+                problem = f"{_text(address)}: {code.name if code else 'it is fenced'}"
+                await self._follow(code, attempt_s)
+            except UnsupportedVersion as error:
+                raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{_text(address)}: {error}") from error
+            except (TlsFailed, LoginRefused) as error:
+                raise ClientError(f"{_text(address)}: {error}") from error
+            except (ConnectionFailed, TimeoutError) as error:
+                problem, refused = f"{_text(address)}: {str(error) or 'no answer'}", None
+                self._forget(address)
+            wait_s = backoff.failed(0) / 1000
+            await asyncio.sleep(max(0.0, min(wait_s, deadline - loop.time())))
+        if refused is not None:
+            return refused
+        raise ClientError(self._nobody(problem))
+
+    def _nobody(self, problem: str) -> str:
+        addresses = ", ".join(map(_text, self._bootstrap))
+        return (
+            f"no node at {addresses} answered within {self.timeout_ms} ms (last: {problem}); check that the "
+            "cluster runs and that the addresses are right"
+        )
+
+    # --- whom to ask
+
+    async def _where(self, at: int | Coordinator | None, timeout_s: float) -> Address:
+        match at:
+            case None:
+                return self._current
+            case Coordinator():
+                return await self._coordinator(at, timeout_s)
+        if at not in self._nodes:
+            await self._learn(timeout_s)
+        if at not in self._nodes:
+            known = ", ".join(map(str, sorted(self._nodes))) or "none"
+            raise ConnectionFailed(f"broker {at} is not among the live ones ({known})")
+        return self._nodes[at]
+
+    async def _learn(self, timeout_s: float) -> int:
+        """Asks where the brokers are; the controller's id, as far as the node knows it."""
+        connection = await self._connection(self._current, timeout_s)
+        answer = (await connection.ask(MetadataRequest(topics=()), timeout_s=timeout_s)).body
+        self._nodes = {each.node_id: (each.host, each.port) for each in answer.brokers}
+        return int(answer.controller_id)
+
+    async def _coordinator(self, wanted: Coordinator, timeout_s: float) -> Address:
+        connection = await self._connection(self._current, timeout_s)
+        version = connection.version("FindCoordinator", 1)
+        body = FindCoordinatorRequest(key_type=wanted.key_type, key=wanted.key)
+        if version >= 4:
+            body = FindCoordinatorRequest(key_type=wanted.key_type, coordinator_keys=(wanted.key,))
+        answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
+        found = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
+        if ErrorCode.of(found.error_code) in ASK_AGAIN:
+            raise ConnectionFailed(f"it knows no coordinator ({ErrorCode.of(found.error_code).name})")
+        self.refuse(found.error_code, found.error_message)
+        return found.host, found.port
+
+    async def _follow(self, code: ErrorCode | None, timeout_s: float) -> None:
+        """After a refusal: the controller, or the next node."""
+        if code is ErrorCode.NOT_CONTROLLER:
+            controller_id = await self._learn(timeout_s)
+            if controller_id in self._nodes and self._nodes[controller_id] != self._current:
+                self._current = self._nodes[controller_id]
+                return
+        if code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+            self._current = self._after(self._current)
+
+    def _after(self, address: Address) -> Address:
+        """The next address of the bootstrap list; from another one, the first."""
+        if address not in self._bootstrap:
+            return self._bootstrap[0]
+        return self._bootstrap[(self._bootstrap.index(address) + 1) % len(self._bootstrap)]
+
+    def _forget(self, address: Address) -> None:
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+        self._nodes = {}
+        if address == self._current:
+            self._current = self._after(address)
+
+    async def _connection(self, address: Address, timeout_s: float) -> NodeConnection:
+        found = self._connections.get(address)
+        if found is not None and found.is_open:
+            return found
+        host, port = address
+        made = await connect(
+            host,
+            port,
+            client_id=CLIENT_ID,
+            tls=self._tls,
+            answer_max_bytes=ANSWER_MAX_BYTES,
+            timeout_s=timeout_s,
+        )
+        if self._security.login is not None:
+            try:
+                await log_in(made, self._security.login, timeout_s=timeout_s)
+            except BaseException:
+                made.close()
+                raise
+        self._connections[address] = made
+        return made
+
+
+def common_refusal(answer: Any) -> ErrorCode | None:
+    """The code that a whole answer has, or every part of it; None where parts differ, or nothing was
+    refused."""
+    common = None
+    for code in _codes(answer):
+        if not code or common not in (None, code):
+            return None
+        common = code
+    return None if common is None else ErrorCode.of(common)
+
+
+def _codes(value: Any) -> Iterator[int]:
+    """The codes of the innermost parts; what was refused as a whole is one part."""
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _codes(each)
+    elif isinstance(value, msgspec.Struct):
+        own = getattr(value, "error_code", None)
+        if own:
+            yield own
+            return
+        has_parts = False
+        for name in value.__struct_fields__:
+            for code in _codes(getattr(value, name)):
+                has_parts = True
+                yield code
+        if own is not None and not has_parts:
+            yield own
+
+
+def _names_nobody(answer: Any) -> bool:
+    """A broker that is fenced answers Metadata so."""
+    return type(answer).__name__ == "MetadataResponse" and not answer.brokers
+
+
+def _context(security: ClientSecurity) -> ssl.SSLContext | None:
+    if security.tls is None:
+        return None
+    context = TlsMaterial.load(security.tls).client_context()
+    context.check_hostname = security.checks_names
+    return context
+
+
+def _text(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

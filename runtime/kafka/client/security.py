@@ -1,0 +1,112 @@
+"""How a client of Kafka's protocol proves who it is, out of a file with Kafka's client properties.
+
+Owns which of their keys count. Keys that do not begin with `security.`, `sasl.` or `ssl.` are of no use here
+and passed over, so that the same file serves Kafka's tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
+from metaquorum.runtime.config.access.keys import TLS
+from metaquorum.runtime.config.access.listeners import MECHANISMS, MODULES, OAUTHBEARER
+from metaquorum.runtime.config.load import read_properties
+from metaquorum.runtime.config.tls import TlsFiles, tls_files
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.runtime.kafka.auth.proving import Credentials
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PREFIXES = ("security.", "sasl.", "ssl.")
+_PROTOCOL, _MECHANISM, _JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
+_TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+_NAMES = "ssl.endpoint.identification.algorithm"
+_STORES = ("ssl.keystore.location", "ssl.keystore.type", "ssl.truststore.location", "ssl.truststore.type")
+_KNOWN = frozenset({_PROTOCOL, _MECHANISM, _JAAS, _TOKEN_URL, _NAMES, *_STORES})
+_WITHOUT_EFFECT = ("ssl.truststore.password", "ssl.protocol", "ssl.enabled.protocols", "ssl.provider")
+"""A PEM file of certificates has no password, and TLS is 1.2 or later here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSecurity:
+    """`tls` None: plain text. `login` None: none. `checks_names`: the node must be named as its certificate
+    says."""
+
+    tls: TlsFiles | None = None
+    login: Credentials | None = None
+    checks_names: bool = True
+
+
+def load_client_security(path: Path) -> ClientSecurity:
+    """What a file says. Raises ConfigError, in one line that names the file and shows no secret."""
+    try:
+        return client_security(read_properties(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def client_security(pairs: Mapping[str, str]) -> ClientSecurity:
+    """What properties of a client say. Raises ConfigError."""
+    ours = {name: value.strip() for name, value in pairs.items() if name.startswith(_PREFIXES)}
+    unknown = sorted(ours.keys() - _KNOWN - {*_WITHOUT_EFFECT})
+    if unknown:
+        raise ConfigError(f"{unknown[0]} is not supported here: supported are {', '.join(sorted(_KNOWN))}")
+    protocol = ours.get(_PROTOCOL, PROTOCOLS[0]).upper()
+    if protocol not in PROTOCOLS:
+        raise ConfigError(f"{_PROTOCOL}={protocol} is not valid: choose one of {', '.join(PROTOCOLS)}")
+    return ClientSecurity(
+        tls=_tls(ours) if protocol.endswith("SSL") else None,
+        login=_login(ours) if protocol.startswith("SASL") else None,
+        checks_names=bool(ours.get(_NAMES, "https")),
+    )
+
+
+def _tls(pairs: Mapping[str, str]) -> TlsFiles:
+    keys = {key.name: key for key in TLS}
+    values = {name: key.default for name, key in keys.items()}
+    return tls_files(values | {name: keys[name].parse(pairs[name]) for name in _STORES if name in pairs})
+
+
+def _login(pairs: Mapping[str, str]) -> Credentials:
+    mechanism = pairs.get(_MECHANISM, "GSSAPI").upper()
+    if mechanism not in MECHANISMS:
+        raise ConfigError(
+            f"{_MECHANISM}={mechanism} is not supported: set it to one of {', '.join(MECHANISMS)}"
+        )
+    if mechanism == OAUTHBEARER and _TOKEN_URL in pairs:
+        return Credentials(mechanism=mechanism, password=_token(pairs[_TOKEN_URL]))
+    line = parse_jaas(_JAAS, pairs.get(_JAAS, ""))
+    if line.module.rpartition(".")[2] != MODULES[mechanism]:
+        raise ConfigError(f"{_JAAS} names the module {line.module}: {mechanism} has {MODULES[mechanism]}")
+    if mechanism == OAUTHBEARER:
+        raise ConfigError(f"{_TOKEN_URL} is missing: name a file with a token, as file:///path/to/token")
+    return Credentials(
+        mechanism=mechanism,
+        user=_option(line, "username"),
+        password=_option(line, "password"),
+        by_token=line.options.get("tokenauth", "").lower() == "true",
+    )
+
+
+def _option(line: JaasLine, name: str) -> str:
+    found = line.options.get(name, "")
+    if not found:
+        raise ConfigError(f'{_JAAS} has no {name}: add {name}="..."')
+    return found
+
+
+def _token(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
+        raise ConfigError(f"{_TOKEN_URL} must name a local file with a token: write file:///path/to/token")
+    try:
+        token = Path(unquote(parts.path)).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise ConfigError(f"{_TOKEN_URL}={url} cannot be read: {why}; correct the path") from error
+    if not token or any(each.isspace() for each in token):
+        raise ConfigError(f"{_TOKEN_URL}={url} holds no token: it must be one line")
+    return token

@@ -1,0 +1,183 @@
+"""The client of a whole cluster: whom it asks, what it asks again, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.kafka.client.cluster import Coordinator, KafkaClient, common_refusal
+from metaquorum.wire.messages import (
+    DeleteTopicsResponse,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MetadataResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from tests.unit.kafka.kafka_node import FakeNode, running
+from tests.unit.server.nodes import silent_port
+
+UNREGISTER = UnregisterBrokerRequest(broker_id=7)
+
+
+def refusing(*codes: ErrorCode) -> Any:
+    """Answers UnregisterBroker with these codes, one after another, and then with the last one."""
+    left = list(codes)
+
+    def answer(_: Any) -> UnregisterBrokerResponse:
+        return UnregisterBrokerResponse(error_code=left.pop(0) if len(left) > 1 else left[0])
+
+    return answer
+
+
+async def test_the_controller_is_found_where_a_broker_does_not_forward() -> None:
+    first = FakeNode({"UnregisterBroker": refusing(ErrorCode.NOT_CONTROLLER)})
+    other = FakeNode({"UnregisterBroker": refusing(ErrorCode.NOT_CONTROLLER)})
+    controller = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    async with running(first, other, controller) as servers:
+        async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
+            assert (await client.ask(UNREGISTER)).error_code == 0
+            assert (await client.ask(UNREGISTER)).error_code == 0
+    assert (first.asked, other.asked, controller.asked) == (
+        ["UnregisterBroker", "Metadata"],
+        [],
+        ["UnregisterBroker"] * 2,
+    )
+
+
+async def test_a_dead_node_and_a_silent_one_leave_time_for_another() -> None:
+    async def never(_: Any) -> None:
+        await asyncio.Event().wait()
+
+    silent = FakeNode({"UnregisterBroker": never})
+    good = FakeNode({"UnregisterBroker": refusing(ErrorCode.NONE)})
+    with silent_port() as port:
+        async with running(silent, good) as servers:
+            async with KafkaClient(f"127.0.0.1:{port},{servers}", timeout_ms=3_000) as client:
+                assert (await client.ask(UNREGISTER)).error_code == 0
+    assert silent.asked == ["UnregisterBroker"]
+
+
+async def test_a_fenced_broker_is_not_believed() -> None:
+    fenced = FakeNode({"Metadata": lambda _: MetadataResponse()})
+    good = FakeNode({})
+    async with running(fenced, good) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000) as client:
+            assert list(await client.brokers()) == [0, 1]
+    assert fenced.asked == ["Metadata"]
+
+
+@pytest.mark.parametrize("find", [(0, 3), (4, 6)])
+async def test_a_coordinator_is_found_and_found_again(find: tuple[int, int]) -> None:
+    homes = [0, 0, 1]
+
+    def found(body: Any) -> FindCoordinatorResponse:
+        at = {"host": "127.0.0.1", "port": nodes[homes.pop(0)].port}
+        if find[0] >= 4:
+            assert (body.key_type, body.coordinator_keys) == (0, ("g",))
+            one = FindCoordinatorResponse.Coordinator(
+                key="g", node_id=1, **at, error_code=0, error_message=None
+            )
+            return FindCoordinatorResponse(coordinators=(one,))
+        assert (body.key_type, body.key) == (0, "g")
+        return FindCoordinatorResponse(**at)
+
+    def beat(code: ErrorCode) -> Any:
+        return lambda _: HeartbeatResponse(error_code=code)
+
+    nodes = [
+        FakeNode(
+            {"FindCoordinator": found, "Heartbeat": beat(ErrorCode.NOT_COORDINATOR)}, FindCoordinator=find
+        ),
+        FakeNode({"FindCoordinator": found, "Heartbeat": beat(ErrorCode.NONE)}, FindCoordinator=find),
+    ]
+    body = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    async with running(*nodes) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000) as client:
+            assert (await client.ask(body, at=Coordinator(0, "g"))).error_code == 0
+    assert nodes[1].asked.count("Heartbeat") == 1
+
+
+async def test_a_coordinator_that_is_refused_is_an_error() -> None:
+    answer = FindCoordinatorResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message="not you")
+    node = FakeNode({"FindCoordinator": lambda _: answer, "Heartbeat": None}, FindCoordinator=(0, 3))  # type: ignore[dict-item]
+    async with running(node) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000) as client:
+            with pytest.raises(ApiError, match="GROUP_AUTHORIZATION_FAILED: not you"):
+                await client.ask(HeartbeatRequest(group_id="g"), at=Coordinator(0, "g"))
+
+
+async def test_the_broker_that_is_named_is_asked() -> None:
+    nodes = [FakeNode({"ListGroups": lambda _: ListGroupsResponse()}) for _ in range(3)]
+    async with running(*nodes) as servers:
+        async with KafkaClient(servers.split(",")[0], timeout_ms=60_000) as client:
+            await client.ask(ListGroupsRequest(), at=2)
+            await client.ask(ListGroupsRequest(), at=1)
+    assert [each.asked for each in nodes] == [["Metadata"], ["ListGroups"], ["ListGroups"]]
+
+
+async def test_what_time_does_not_cure_is_not_asked_again() -> None:
+    node = FakeNode({"ListGroups": lambda _: ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)})
+    async with running(node) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000) as client:
+            assert (await client.ask(ListGroupsRequest())).error_code == ErrorCode.INVALID_REQUEST
+            with pytest.raises(ApiError, match=r"UNSUPPORTED_VERSION: 127\.0\.0\.1:.*does not offer Unreg"):
+                await client.ask(UNREGISTER)
+            assert await client.version("UnregisterBroker") is None
+            assert await client.version("ListGroups") == 5
+    assert node.asked == ["ListGroups"]
+
+
+async def test_a_refusal_that_lasts_is_the_answer_in_the_end() -> None:
+    node = FakeNode({"UnregisterBroker": refusing(ErrorCode.REQUEST_TIMED_OUT)})
+    async with running(node) as servers:
+        async with KafkaClient(servers, timeout_ms=300) as client:
+            answer = await client.ask(UNREGISTER)
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert len(node.asked) > 1
+
+
+async def test_nobody_there_is_one_line_in_time() -> None:
+    began = time.monotonic()
+    with silent_port() as port:
+        async with KafkaClient(f"127.0.0.1:{port}", timeout_ms=200) as client:
+            with pytest.raises(ClientError) as error:
+                await client.ask(UNREGISTER)
+    assert str(error.value) == (
+        f"no node at 127.0.0.1:{port} answered within 200 ms (last: 127.0.0.1:{port}: connection refused: no "
+        "process listens there); check that the cluster runs and that the addresses are right"
+    )
+    assert time.monotonic() - began < 60
+
+
+def deleted(*codes: ErrorCode) -> DeleteTopicsResponse:
+    Result = DeleteTopicsResponse.DeletableTopicResult
+    return DeleteTopicsResponse(responses=tuple(Result(name="t", error_code=each) for each in codes))
+
+
+@pytest.mark.parametrize(
+    ("answer", "common"),
+    [
+        (deleted(), None),
+        (deleted(ErrorCode.NONE), None),
+        (deleted(ErrorCode.NOT_CONTROLLER), ErrorCode.NOT_CONTROLLER),
+        (deleted(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER), ErrorCode.NOT_CONTROLLER),
+        (deleted(ErrorCode.NOT_CONTROLLER, ErrorCode.NONE), None),
+        (deleted(ErrorCode.NONE, ErrorCode.NOT_CONTROLLER), None),
+        (deleted(ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT), None),
+        (ListGroupsResponse(error_code=15), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ListGroupsResponse(error_code=32_000), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ListGroupsResponse(), None),
+    ],
+)
+def test_only_a_refusal_of_everything_is_asked_again(answer: Any, common: ErrorCode | None) -> None:
+    """A change of which a part was made must not be repeated."""
+    assert common_refusal(answer) is common

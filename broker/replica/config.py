@@ -36,6 +36,8 @@ class ReplicaConfig:
     fetch_purgatory_max_requests: int = 10_000
     log_tail_cache_max_bytes: int = 32 * 1024 * 1024
     """The memory for what was just appended to partitions that this broker leads."""
+    replication_quota_window_num: int = 11
+    replication_quota_window_ms: int = 1_000
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     """What the broker's file says for topics that set nothing, by the names that brokers have for it
     (log.retention.hours)."""

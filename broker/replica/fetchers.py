@@ -17,6 +17,7 @@ from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import FollowerStep
+from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from metaquorum.raft.outbox import Outbox
@@ -110,6 +111,7 @@ class Fetchers:
         out: Outbox[DataEffect],
     ) -> None:
         self._config = config
+        self.throttle = Throttle("follower", config)
         self._endpoint_of = endpoint_of
         self._next_correlation_id = next_correlation_id
         self._touched = touched
@@ -210,6 +212,7 @@ class Fetchers:
         endpoint = self._endpoint_of(loop.leader)
         if endpoint is None:
             return
+        self._hold_back(loop, now_ms)
         if loop.epoch == FIRST_EPOCH:
             loop.told.clear()
             loop.changed = {key: None for key in loop.members if key not in self._paused}
@@ -241,6 +244,17 @@ class Fetchers:
                 timeout_ms=config.replica_fetch_wait_max_ms + config.replica_request_timeout_ms,
             )
         )
+
+    def _hold_back(self, loop: FetchLoop, now_ms: int) -> None:
+        """Replicas that catch up wait while their quota is used up (KIP-73): the leader's session forgets
+        them. One that does not know yet how far its leader is asks for that first."""
+        wait_ms = min(self.throttle.wait_ms(now_ms), self._config.replica_fetch_backoff_ms)
+        if not wait_ms:
+            return
+        for key, partition in loop.members.items():
+            if key not in self._paused and partition.lag and self.throttle.covers(partition):
+                loop.drop(key)
+                self._paused.arm(key, now_ms + wait_ms)
 
     def answered(
         self,
@@ -277,6 +291,7 @@ class Fetchers:
                 continue
             outcome = partition.fetched(part, asked=asked, now_ms=now_ms, wall_ms=wall_ms)
             self.bytes += len(part.records)
+            self.throttle.count(partition, len(part.records), now_ms)
             reacts = bool(part.records) or part.diverging is not None
             self._note(loop, partition, outcome.step, reacts, now_ms)
             self._touched(partition)

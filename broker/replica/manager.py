@@ -166,6 +166,8 @@ class ReplicaManager:
             self._assignments.forget_told()
         if image.brokers is not previous.brokers or anew:
             self._brokers_changed(image)
+        for throttle in (self._fetches.throttle, self._fetchers.throttle):
+            throttle.publish(image, previous)
         first = self._placement.image is None
         self._placement.publish(image, previous, anew=anew, now_ms=now_ms)
         if not first:

@@ -23,6 +23,8 @@ CARRIED_OUT = frozenset(
             "min.compaction.lag.ms",
             "max.compaction.lag.ms",
             "delete.retention.ms",
+            "leader.replication.throttled.replicas",
+            "follower.replication.throttled.replicas",
         ),
     }
 )

@@ -271,6 +271,8 @@ class NodeConfig:
             produce_purgatory_max_requests=self.number("produce.purgatory.max.requests"),
             fetch_purgatory_max_requests=self.number("fetch.purgatory.max.requests"),
             log_tail_cache_max_bytes=self.number("log.tail.cache.max.bytes"),
+            replication_quota_window_num=self.number("replication.quota.window.num"),
+            replication_quota_window_ms=1_000 * self.number("replication.quota.window.size.seconds"),
             topic_defaults=self.set_in_file(BROKER_SYNONYMS),
         )
         for longer, shorter in (

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from metaquorum.broker.rates import QuotaWindows
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.node import NodeConfig
@@ -18,7 +19,7 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
-from metaquorum.runtime.kafka.quotas import Quotas, QuotaWindows
+from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.rpc.channels import TlsMaterial
 

@@ -1,16 +1,16 @@
 """How much a client may: byte rates, request time and new connections, and how long it has to wait (KIP-13,
 KIP-124, KIP-546, KIP-612).
 
-Pure: times are arguments, quotas come out of an image. Owns the windows over which rates are taken, and what
-is kept of clients that are gone. Rates are of one broker, as in Kafka.
+Pure: times are arguments, quotas come out of an image. Owns what is kept of clients that are gone. Rates are
+of one broker, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from metaquorum.broker.rates import QuotaWindows, Rate
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import IP, QuotaKey, quota_of
 
@@ -22,56 +22,13 @@ KEPT_CLIENTS = 10_000
 """Rates that are kept: beyond it, those that were used least lately are forgotten."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaWindows:
-    """`count` windows of `window_ms` each: a rate is taken over all of them."""
-
-    count: int = 11
-    window_ms: int = 1_000
-
-
-class _Rate:
-    """What was used, window by window."""
-
-    __slots__ = ("_samples", "_windows")
-
-    def __init__(self, windows: QuotaWindows) -> None:
-        self._windows = windows
-        self._samples: deque[list[float]] = deque()
-
-    def add(self, amount: float, now_ms: int) -> None:
-        window_ms = self._windows.window_ms
-        if not self._samples or now_ms - self._samples[-1][0] >= window_ms:
-            self._samples.append([now_ms, 0.0])
-        self._samples[-1][1] += amount
-        while now_ms - self._samples[0][0] >= window_ms * self._windows.count:
-            self._samples.popleft()
-
-    def remove(self, amount: float) -> None:
-        """Takes back what was just added."""
-        self._samples[-1][1] -= amount
-
-    def over(self, bound: float, now_ms: int) -> float:
-        """How long, in ms, nothing may be used until the rate is at the bound (per second); 0: it is below.
-
-        The span is that of Kafka's rates: at least all windows but the last, so that a client may use what
-        it did not use before.
-        """
-        window_ms = self._windows.window_ms
-        elapsed_ms = now_ms - self._samples[0][0]
-        missing = self._windows.count - 1 - elapsed_ms // window_ms
-        span_ms = elapsed_ms + max(missing, 0) * window_ms
-        rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
-        return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
-
-
 class Quotas:
     """See the module. `image` is asked for at each use."""
 
     def __init__(self, image: Callable[[], MetadataImage], windows: QuotaWindows) -> None:
         self._image = image
         self._windows = windows
-        self._rates: OrderedDict[QuotaKey, _Rate] = OrderedDict()
+        self._rates: OrderedDict[QuotaKey, Rate] = OrderedDict()
 
     @property
     def any(self) -> bool:
@@ -112,10 +69,10 @@ class Quotas:
                 return min(waits_ms, self._windows.window_ms)
         return 0
 
-    def _rate(self, key: QuotaKey) -> _Rate:
+    def _rate(self, key: QuotaKey) -> Rate:
         rate = self._rates.get(key)
         if rate is None:
-            rate = self._rates[key] = _Rate(self._windows)
+            rate = self._rates[key] = Rate(self._windows)
             if len(self._rates) > KEPT_CLIENTS:
                 self._rates.popitem(last=False)
         else:

@@ -10,6 +10,8 @@ TOKENS = "tests/unit/kafka/auth/test_tokens.py"
 CERTIFICATES = "tests/unit/kafka/auth/test_certificates.py"
 CHECKS = "tests/unit/kafka/auth/test_checks.py"
 QUOTAS = "tests/unit/kafka/test_quotas.py"
+THROTTLED = "tests/scripts/test_scripts.py::test_script[replicas/throttled]"
+FOLLOWERS = "tests/scripts/test_scripts.py::test_script[replicas/throttled_followers]"
 GRPC = "tests/unit/server/test_grpc_rights.py"
 CLOSED = "tests/unit/runtime/test_closed.py"
 
@@ -193,6 +195,33 @@ ACCESS_BUGS = (
         old="return self._write_blocked or self._muted_until_s > 0",
         new="return self._write_blocked",
         caught_by=(QUOTAS,),
+    ),
+    Bug(
+        name="the-quota-of-changes-is-never-taken",
+        breaks="a client creates no more partitions than its quota allows",
+        source="KIP-599",
+        file="controller/active/state.py",
+        old="self.mutations.take(*outcome.mutations, now_ms)",
+        new="self.mutations.allowance(outcome.mutations[0], now_ms)",
+        caught_by=("tests/scripts/test_scripts.py::test_script[controller/mutations]",),
+    ),
+    Bug(
+        name="replicas-in-sync-are-held",
+        breaks="a replication quota holds replicas that catch up, and no others",
+        source="KIP-73",
+        file="broker/replica/throttles.py",
+        old="replica_id not in partition.isr and self.covers(partition)",
+        new="self.covers(partition)",
+        caught_by=(THROTTLED,),
+    ),
+    Bug(
+        name="a-follower-does-not-count",
+        breaks="a follower that catches up waits when its quota is used up",
+        source="KIP-73",
+        file="broker/replica/fetchers.py",
+        old="self.throttle.count(partition, len(part.records), now_ms)",
+        new="self.throttle.count(partition, 0, now_ms)",
+        caught_by=(FOLLOWERS,),
     ),
     Bug(
         name="certificates-that-no-one-checked",

@@ -10,7 +10,13 @@ from enum import Enum, Flag, auto
 from typing import Protocol
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import CONSUMER, PartitionKey, ProduceResult, RefusedRecord
+from metaquorum.metadata.requests.data import (
+    CONSUMER,
+    FetchedPartition,
+    PartitionKey,
+    ProduceResult,
+    RefusedRecord,
+)
 
 
 class ReplicaRole(Enum):
@@ -108,6 +114,18 @@ class ReadPlan:
     @property
     def is_empty(self) -> bool:
         return self.from_offset >= self.to_offset
+
+    def answer(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedPartition:
+        """With what was read."""
+        return FetchedPartition(
+            key=self.key,
+            high_watermark=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log_start_offset,
+            leader_epoch=self.leader_epoch,
+            aborted=aborted,
+            records=data,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ class Fetch:
         "deadline_ms",
         "is_over",
         "key",
+        "looked_ms",
         "max_bytes",
         "min_bytes",
         "pending",
@@ -46,6 +47,7 @@ class Fetch:
         max_bytes: int,
     ) -> None:
         self.key = key
+        self.looked_ms = now_ms
         self.session = session
         self.whole = whole
         self.reader = Reader(

@@ -26,6 +26,7 @@ from metaquorum.broker.replica.partition.values import Changes, ReadPlan
 from metaquorum.broker.replica.requests.fetch import Fetch
 from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
+from metaquorum.broker.replica.throttles import Throttle
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
@@ -61,8 +62,8 @@ class Fetches:
         out: Outbox[DataEffect],
     ) -> None:
         self._config, self._out, self._tail = config, out, tail
-        self._find = find
-        self._touched = touched
+        self.throttle = Throttle("leader", config)
+        self._find, self._touched = find, touched
         self._next_token = next_token
         self.sessions = SessionCache(config.max_incremental_fetch_session_cache_slots, rng)
         self._watchers: dict[PartitionKey, dict[FetchSession, None]] = {}
@@ -105,14 +106,13 @@ class Fetches:
 
     def take_waiting(self) -> list[object]:
         """Everybody who waits; they are forgotten."""
-        waiting = list(self._by_key.values())
-        for fetch in waiting:
-            self._drop(fetch)
-        return [fetch.key for fetch in waiting]
+        return self._take(list(self._by_key.values()))
 
     def refuse_clients(self) -> list[object]:
         """Clients that wait; they are forgotten (the broker is fenced, S2.22)."""
-        waiting = [fetch for fetch in self._by_key.values() if not fetch.session.is_follower]
+        return self._take([fetch for fetch in self._by_key.values() if not fetch.session.is_follower])
+
+    def _take(self, waiting: list[Fetch]) -> list[object]:
         for fetch in waiting:
             self._drop(fetch)
         return [fetch.key for fetch in waiting]
@@ -126,10 +126,8 @@ class Fetches:
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:
             return
-        if Changes.END in changes:
-            partition = self._find(key)
-            if isinstance(partition, Partition):
-                self.tell_caught_up(partition)
+        if Changes.END in changes and isinstance(partition := self._find(key), Partition):
+            self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
             if session.stir(key) and changes & moves:
@@ -244,7 +242,7 @@ class Fetches:
     # ---- one fetch ---------------------------------------------------------------------------
 
     def _look(self, fetch: Fetch, now_ms: int, *, arrived: bool = False) -> None:
-        session = fetch.session
+        session, fetch.looked_ms = fetch.session, now_ms
         fresh, session.fresh = session.fresh, {}
         for key in fresh:
             fetch.answers.pop(key, None)
@@ -254,6 +252,8 @@ class Fetches:
                 fetch.answers[key] = found
             elif found.is_empty:
                 session.looked(key, found.head)
+            elif session.is_follower and self._is_held(session, key, now_ms):
+                session.put_off(key)
             else:
                 fetch.plans[key] = found
         if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
@@ -281,6 +281,11 @@ class Fetches:
         found = partition.fetch(part, fetch.reader, now_ms=now_ms)
         self._touched(partition)
         return found
+
+    def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
+        """It waits as if there were nothing to read (KIP-73)."""
+        partition = self._find(key)
+        return isinstance(partition, Partition) and self.throttle.holds(partition, session.replica_id, now_ms)
 
     def _estimate(self, plan: ReadPlan) -> int:
         """About how many bytes there are to read, by the mean of the log: `min_bytes` is a wish."""
@@ -363,15 +368,10 @@ class Fetches:
         plan = fetch.plans.get(key)
         if plan is None or plan.leader_epoch != now.leader_epoch:
             data = b""
-        return FetchedPartition(
-            key=key,
-            high_watermark=now.high_watermark,
-            last_stable_offset=now.last_stable_offset,
-            log_start_offset=now.log_start_offset,
-            leader_epoch=now.leader_epoch,
-            aborted=partition.aborted_in(asked.fetch_offset, data) if fetch.reader.read_committed else None,
-            records=data,
-        )
+        aborted = partition.aborted_in(asked.fetch_offset, data) if fetch.reader.read_committed else None
+        if fetch.reader.is_follower:
+            self.throttle.count(partition, len(data), fetch.looked_ms)
+        return now.answer(data, aborted)
 
     def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:
         """Where it is still read here: a log that is being cut or removed may look damaged, too."""

@@ -232,17 +232,16 @@ async def run(site: Site, *arguments: str, typed: str | None = None, code: int =
 
 
 async def test_configs_and_features_on_the_command_line(site: Site) -> None:
-    ops = ("--set", "retention.ms=5", "--append", "leader.replication.throttled.replicas=0:1")
+    ops = ("--set", "retention.ms=5", "--set", "flush.ms=4")
     changed = await run(site, "configs", "alter", "topic", "orders", *ops)
     note = "this is stored but has no effect yet"
-    throttled = "leader.replication.throttled.replicas"
-    source = f"synonyms={{DYNAMIC_TOPIC_CONFIG:{throttled}=0:1}}"
+    source = "synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=4}"
     assert changed.stdout == "topic orders: changed\n"
-    assert changed.stderr == f"metaquorum: topic orders: note: {throttled}=0:1: {note}\n"
+    assert changed.stderr == f"metaquorum: topic orders: note: flush.ms=4: {note}\n"
     text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
     assert text == [
         "Dynamic configs for topic orders are:",
-        f"  {throttled}=0:1 sensitive=false {source} note={{{note}}}",
+        f"  flush.ms=4 sensitive=false {source} note={{{note}}}",
         "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5}",
     ]
     as_json = json.loads((await run(site, "configs", "describe", "topic", "orders", "--json")).stdout)

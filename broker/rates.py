@@ -1,0 +1,54 @@
+"""How much was used lately, as Kafka's quotas count it (KIP-13). Times are arguments."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaWindows:
+    """`count` windows of `window_ms` each: a rate is taken over all of them."""
+
+    count: int = 11
+    window_ms: int = 1_000
+
+
+class Rate:
+    """What was used, window by window."""
+
+    __slots__ = ("_samples", "_windows")
+
+    def __init__(self, windows: QuotaWindows) -> None:
+        self._windows = windows
+        self._samples: deque[list[float]] = deque()
+
+    def add(self, amount: float, now_ms: int) -> None:
+        window_ms = self._windows.window_ms
+        if not self._samples or now_ms - self._samples[-1][0] >= window_ms:
+            self._samples.append([now_ms, 0.0])
+        self._samples[-1][1] += amount
+        while now_ms - self._samples[0][0] >= window_ms * self._windows.count:
+            self._samples.popleft()
+
+    def remove(self, amount: float) -> None:
+        """Takes back what was just added."""
+        self._samples[-1][1] -= amount
+
+    def wait_ms(self, bound: float, now_ms: int) -> float:
+        """The same as `over` when nothing is added."""
+        self.add(0, now_ms)
+        return self.over(max(bound, 1e-9), now_ms)
+
+    def over(self, bound: float, now_ms: int) -> float:
+        """How long, in ms, nothing may be used until the rate is at the bound (per second); 0: it is below.
+
+        The span is that of Kafka's rates: at least all windows but the last, so that a client may use what
+        it did not use before.
+        """
+        window_ms = self._windows.window_ms
+        elapsed_ms = now_ms - self._samples[0][0]
+        missing = self._windows.count - 1 - elapsed_ms // window_ms
+        span_ms = elapsed_ms + max(missing, 0) * window_ms
+        rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
+        return 0.0 if rate <= bound else (rate - bound) / bound * span_ms

@@ -1,0 +1,88 @@
+"""A reassignment under a replication quota on real brokers: it takes its time until the quota goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import confluent_kafka
+import pytest
+from click.testing import CliRunner
+
+from metaquorum.cli.main import main
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
+from metaquorum.runtime.client.reassignments import alter_reassignments
+from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("replication-quota")]
+HELD_S = 6.0
+BATCHES = 12
+SMALL_FETCHES = {"broker": {**FAST_BROKERS["broker"], "replica.fetch.max.bytes": "100000"}}
+
+
+@pytest.fixture(name="cluster")
+def fixture_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    properties = {**FAST_BROKERS, **SMALL_FETCHES}
+    with Cluster(
+        tmp_path_factory.mktemp("throttled"), controllers=1, brokers=2, properties=properties
+    ) as cluster:
+        cluster.start()
+        yield cluster
+        cluster.assert_no_bugs()
+
+
+def configure(cluster: Cluster, *arguments: str) -> None:
+    done = CliRunner().invoke(main, ["configs", "alter", *arguments, "--bootstrap", cluster.bootstrap])
+    assert done.exit_code == 0, done.output + done.stderr
+
+
+def create(cluster: Cluster, *topics: str, on: int) -> None:
+    wanted = [NewTopic(name=name, assignments=((on,),)) for name in topics]
+    results = cluster.call(lambda client: client.create_topics(wanted)).results
+    assert [result.error for result in results] == [0] * len(topics), results
+    bootstrap = {"bootstrap.servers": f"{HOST}:{cluster.brokers[0].kafka_port}"}
+    producer = confluent_kafka.Producer(bootstrap)
+    for name in topics:
+        for _ in range(BATCHES):
+            producer.produce(name, b"x" * 100_000)
+            assert producer.flush(60) == 0
+
+
+def move(cluster: Cluster, *topics: str, to: int) -> None:
+    wanted = tuple(WantedReplicas(topic=name, partition=0, replicas=(to,)) for name in topics)
+    request = AlterReassignmentsRequest(wanted=wanted)
+    results = cluster.call(lambda client: alter_reassignments(client, request))
+    assert [result.error for result in results] == [0] * len(topics), results
+
+
+def is_moved(cluster: Cluster, topic: str, to: int) -> bool:
+    (partition,) = cluster.call(lambda client: client.describe_topics([topic])).topics[0].partitions
+    return partition.isr == (to,)
+
+
+def is_begun(cluster: Cluster, topic: str) -> bool:
+    """Whether a part of it is on the second broker."""
+    files = cluster.brokers[1].home.rglob(f"{topic}-0/*.log")
+    return any(file.stat().st_size for file in files)
+
+
+def test_replicas_catch_up_as_fast_as_their_quota_allows(cluster: Cluster) -> None:
+    source, target = (broker.node_id for broker in cluster.brokers)
+    create(cluster, "led", "fed", "free", on=source)
+    for direction, topic, broker in (("leader", "led", source), ("follower", "fed", target)):
+        configure(cluster, "topic", topic, "--set", f"{direction}.replication.throttled.replicas=0:{broker}")
+        configure(cluster, "broker", str(broker), "--set", f"{direction}.replication.throttled.rate=10000")
+    move(cluster, "led", "fed", "free", to=target)
+    cluster.wait(lambda: is_moved(cluster, "free", target), "what is not throttled moves")
+    held = ("led", "fed")
+    for name in held:
+        cluster.wait(lambda name=name: is_begun(cluster, name), f"the copy of {name} begins")
+    until = time.monotonic() + HELD_S
+    while time.monotonic() < until:
+        assert not any(is_moved(cluster, name, target) for name in held)
+        time.sleep(0.5)
+    for direction, broker in (("leader", source), ("follower", target)):
+        configure(cluster, "broker", str(broker), "--delete", f"{direction}.replication.throttled.rate")
+    for name in held:
+        cluster.wait(lambda name=name: is_moved(cluster, name, target), f"{name} moves without a quota", 90)

@@ -198,8 +198,12 @@ class GoldenNode:
             leader_epoch=1,
             high_watermark=1,
             voters=tuple(map(status, CONTROLLERS)),
-            observers=tuple(map(status, sorted(self.image.brokers))),
+            observers=tuple(map(status, sorted(self._fetching()))),
         )
+
+    def _fetching(self) -> list[int]:
+        """Brokers that run follow the metadata log."""
+        return [node_id for node_id, broker in self.image.brokers.items() if not broker.fenced]
 
 
 ANSWERED = frozenset(FORWARDED_BY_KEY) | {3, 29, 32, 48, 50, 60, 75}

@@ -68,7 +68,10 @@ RULES: dict[str, Rule] = {
     "keys that are Kafka's alone are not described, ours are": lambda exchange, where, theirs, ours: (
         exchange.api in {"DescribeConfigs", "CreateTopics"} and (theirs is None or ours is None)
     ),
-    "the quorum's offsets, times and leader are of the moment": at("DescribeQuorum", r".*"),
+    "the quorum's offsets, times and leader are of the moment": at(
+        "DescribeQuorum",
+        r".*\.(leader_id|leader_epoch|high_watermark|log_end_offset|last_(fetch|caught_up)_timestamp)",
+    ),
     "entries can be written before an authorizer is configured": lambda exchange, where, theirs, ours: (
         "Acls" in exchange.api and theirs == 54 and ours == 0
     ),

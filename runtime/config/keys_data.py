@@ -179,6 +179,14 @@ DATA = (
         roles=(BROKER,),
     ),
     Key(
+        "socket.listen.backlog.size",
+        "int",
+        50,
+        "Maximum number of connections of Kafka clients that wait to be accepted, for each listener.",
+        minimum=1,
+        roles=(BROKER,),
+    ),
+    Key(
         "queued.max.request.bytes",
         "int",
         256 * MIB,

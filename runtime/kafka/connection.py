@@ -12,14 +12,14 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from metaquorum.runtime.config.access.certificates import CertificateError, distinguished_name
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
-from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
+from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Services
@@ -50,6 +50,8 @@ class ConnectionConfig:
     login_max_bytes: int = 524_288
     login_timeout_s: float = 30
     failed_login_delay_s: float = 0.1
+    scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
+    """Where the small frames of all connections are received (`FrameBuffer`)."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -71,9 +73,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._login: Login | None = None
         if config.rules is not None and config.rules.sasl is not None:
             self._login = Login(config.rules.sasl, self._api_versions)
-            self._buffer = FrameBuffer(config.login_max_bytes, "sasl.server.max.receive.size")
+            login_max = config.login_max_bytes
+            self._buffer = FrameBuffer(login_max, "sasl.server.max.receive.size", config.scratch)
         else:
-            self._buffer = FrameBuffer(config.request_max_bytes)
+            self._buffer = FrameBuffer(config.request_max_bytes, REQUEST_MAX_BYTES, config.scratch)
         self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=config.request_max_bytes)
         self._frames: deque[bytes | bytearray] = deque()
         self._waiting: set[asyncio.Future[Any]] = set()

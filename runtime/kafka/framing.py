@@ -1,7 +1,8 @@
 """Frames out of a stream of bytes, without input or output.
 
-Owns where received bytes go: small frames share one buffer, a longer one is received into pieces of its own.
-Memory grows with what has arrived (at most twice as much), never with what a length announces.
+Owns where received bytes go: small frames into a scratch buffer, out of which they are taken at once, a
+longer one into pieces of its own. Memory grows with what has arrived (at most twice as much), never with what
+a length announces; a connection whose frames are whole holds none.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import struct
 
 _LENGTH = struct.Struct(">i")
-_SHARED_BYTES = 64 * 1024
-REQUEST_MAX_BYTES = "socket.request.max.bytes"
+SCRATCH_BYTES = 256 * 1024
+_PIECE_MIN_BYTES = 64 * 1024
 _PIECE_MAX_BYTES = 1024 * 1024
+REQUEST_MAX_BYTES = "socket.request.max.bytes"
 
 
 class FrameError(ValueError):
@@ -19,12 +21,17 @@ class FrameError(ValueError):
 
 
 class FrameBuffer:
-    """`get_buffer` says where the next bytes go, `received` how many came; it returns whole frames."""
+    """`get_buffer` says where the next bytes go, `received` how many came; it returns whole frames.
 
-    def __init__(self, max_bytes: int, key: str = REQUEST_MAX_BYTES) -> None:
+    `scratch` may be that of other buffers, too, as long as none is asked between the two calls."""
+
+    def __init__(
+        self, max_bytes: int, key: str = REQUEST_MAX_BYTES, scratch: bytearray | None = None
+    ) -> None:
         self.allow(max_bytes, key)
-        self._shared = bytearray(_SHARED_BYTES)
-        self._filled = 0
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
+        self._rest = b""
+        """The begin of a frame that fits into the scratch buffer."""
         self._missing = 0
         """Bytes of the long frame that have not come yet; 0: no long frame is being received."""
         self._pieces: list[bytearray] = []
@@ -39,7 +46,11 @@ class FrameBuffer:
         """Where the next bytes of the stream go; never empty."""
         if self._missing:
             return memoryview(self._pieces[-1])[self._piece_filled :]
-        return memoryview(self._shared)[self._filled :]
+        rest = self._rest
+        if not rest:
+            return self._scratch
+        self._scratch[: len(rest)] = rest
+        return self._scratch[len(rest) :]
 
     def received(self, count: int) -> list[bytes | bytearray]:
         """The frames that `count` more bytes complete, without their lengths.
@@ -47,8 +58,7 @@ class FrameBuffer:
         Raises FrameError at a negative length and at one above the limit.
         """
         if not self._missing:
-            self._filled += count
-            return self._cut()
+            return self._cut(len(self._rest) + count)
         self._missing -= count
         self._piece_filled += count
         if self._missing:
@@ -59,42 +69,42 @@ class FrameBuffer:
         self._pieces = []
         return [frame]
 
-    def _cut(self) -> list[bytes | bytearray]:
-        """The whole frames in the shared buffer; what is left moves to its front or to a piece of its own."""
+    def _cut(self, filled: int) -> list[bytes | bytearray]:
+        """The whole frames in the scratch buffer; what is left is kept, or begins pieces of its own."""
         frames: list[bytes | bytearray] = []
-        view = memoryview(self._shared)
+        view = self._scratch
         position = 0
-        while self._filled - position >= _LENGTH.size:
+        self._rest = b""
+        while filled - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(view, position)
             if not 0 <= length <= self._max_bytes:
                 raise FrameError(
                     f"a frame announces {length} bytes; {self._key} allows 0 to {self._max_bytes}"
                 )
             begin, end = position + _LENGTH.size, position + _LENGTH.size + length
-            if end > self._filled:
-                if end - position > _SHARED_BYTES:
-                    self._begin_long_frame(view[begin : self._filled], length)
+            if end > filled:
+                if end - position > len(view):
+                    self._begin_long_frame(view[begin:filled], length)
                     return frames
                 break
-            frames.append(bytes(view[begin:end]))
+            frames.append(view[begin:end].tobytes())
             position = end
-        left = self._filled - position
-        if position:
-            self._shared[:left] = view[position : self._filled].tobytes()
-        self._filled = left
+        if position < filled:
+            self._rest = view[position:filled].tobytes()
         return frames
 
     def _begin_long_frame(self, first: memoryview, length: int) -> None:
         self._missing = length
         self._pieces = []
-        self._next_piece()
+        self._next_piece(len(first))
         self._pieces[0][: len(first)] = first
         self._piece_filled = len(first)
         self._missing -= len(first)
-        self._filled = 0
+        if self._piece_filled == len(self._pieces[0]):
+            self._next_piece()
 
-    def _next_piece(self) -> None:
-        arrived = sum(len(piece) for piece in self._pieces)
-        size = min(max(arrived, _SHARED_BYTES), _PIECE_MAX_BYTES, self._missing)
+    def _next_piece(self, arrived: int = 0) -> None:
+        arrived += sum(len(piece) for piece in self._pieces)
+        size = min(max(arrived, _PIECE_MIN_BYTES), _PIECE_MAX_BYTES, self._missing)
         self._pieces.append(bytearray(size))
         self._piece_filled = 0

@@ -23,7 +23,6 @@ from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.rpc.channels import TlsMaterial
 
-BACKLOG = 1024
 CLOSE_GRACE_S = 0.1
 """How long answers may take to leave after the listeners have closed."""
 
@@ -87,7 +86,7 @@ class KafkaListeners:
                 make,
                 sock=bound,
                 ssl=context,
-                backlog=BACKLOG,
+                backlog=number("socket.listen.backlog.size"),
                 ssl_handshake_timeout=None if context is None else timeout_s,
             )
             self._servers.append(server)

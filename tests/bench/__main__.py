@@ -38,6 +38,7 @@ BENCHES = (
     "scrape",
     "wire",
     "cleaner",
+    "kafka",
     "data",
     "replicas",
     "pipeline",

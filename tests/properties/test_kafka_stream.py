@@ -7,9 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.runtime.kafka.answers import AnswerQueue
-from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
+from metaquorum.runtime.kafka.framing import SCRATCH_BYTES, FrameBuffer, FrameError
 
-SIZES = st.integers(0, 40) | st.sampled_from([65_531, 65_532, 65_533, 65_536, 70_000, 200_000, 2_500_000])
+SIZES = st.integers(0, 40) | st.sampled_from(
+    [65_536, 200_000, *range(SCRATCH_BYTES - 6, SCRATCH_BYTES + 2), 300_000, 2_500_000]
+)
+
+STEPS = [1, 3, 4, 5, 100, 65_536, SCRATCH_BYTES - 1, SCRATCH_BYTES, 10**7]
 
 
 def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
@@ -30,11 +34,11 @@ def feed(buffer: FrameBuffer, data: bytes, steps: list[int]) -> list[bytes]:
 @settings(max_examples=60)
 @given(
     sizes=st.lists(SIZES, max_size=8),
-    steps=st.lists(st.sampled_from([1, 3, 4, 5, 100, 65_535, 65_536, 10**7]), min_size=1, max_size=4),
+    steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=4),
 )
 def test_any_split_of_the_stream_gives_the_same_frames(sizes: list[int], steps: list[int]) -> None:
     if sum(sizes) / max(steps) > 20_000:
-        sizes = [size for size in sizes if size < 70_000][:2]
+        sizes = [size for size in sizes if size <= 65_536][:2]
     expected = [bytes([n % 251]) * size for n, size in enumerate(sizes, 1)]
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in expected)
     assert feed(FrameBuffer(3_000_000), stream, steps) == expected
@@ -50,8 +54,25 @@ def test_a_length_that_no_frame_may_have_is_refused(length: int) -> None:
 
 def test_memory_follows_what_has_arrived_and_not_what_is_announced() -> None:
     buffer = FrameBuffer(2**31 - 1)
-    feed(buffer, (2**31 - 1).to_bytes(4, "big") + bytes(70_000), [70_004])
-    assert sum(map(len, buffer._pieces)) <= 2 * 70_004
+    feed(buffer, (2**31 - 1).to_bytes(4, "big") + bytes(300_000), [300_004])
+    assert sum(map(len, buffer._pieces)) <= 2 * 300_004
+
+
+def test_connections_share_a_scratch_buffer_and_mix_nothing() -> None:
+    scratch = bytearray(SCRATCH_BYTES)
+    buffers = [FrameBuffer(10**6, scratch=scratch) for _ in range(3)]
+    sizes = [5, 0, 1_000, 270_000, 3, SCRATCH_BYTES, 7]
+    streams = [
+        b"".join(size.to_bytes(4, "big") + bytes([place + 65]) * size for size in sizes) for place in range(3)
+    ]
+    found: list[list[bytes]] = [[], [], []]
+    while any(streams):
+        for place, buffer in enumerate(buffers):
+            data = streams[place][:999]
+            found[place] += feed(buffer, data, [777])
+            streams[place] = streams[place][len(data) :]
+    for place, frames in enumerate(found):
+        assert frames == [bytes([place + 65]) * size for size in sizes]
 
 
 @given(data=st.data(), count=st.integers(1, 30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import ssl
 from pathlib import Path
@@ -79,6 +80,28 @@ async def ask(port: int, context: ssl.SSLContext) -> int:
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
+
+
+@pytest.mark.parametrize(("backlog", "taken"), [({"socket.listen.backlog.size": "2"}, 3), ({}, 20)])
+async def test_connections_wait_to_be_accepted_up_to_the_backlog(
+    site: Site, backlog: dict[str, str], taken: int
+) -> None:
+    port = free_port()
+    listening = {"listeners": f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{port}"}
+    listeners = KafkaListeners(load_config(site.broker_file({**listening, **backlog})), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    callers = [socket.socket() for _ in range(20)]
+    try:
+        # The loop does not get a turn: none is accepted meanwhile. Linux takes one more than it is told.
+        for each in callers:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        assert len(select.select([], callers, [], 0)[1]) == taken
+    finally:
+        for each in callers:
+            each.close()
+        await listeners.close()
 
 
 @pytest.mark.parametrize("client_auth", ["none", "required"])

@@ -1,0 +1,1 @@
+"""What `python -m tests.bench kafka` measures, by subject."""

@@ -284,5 +284,5 @@ def _consume(site: Site, topic: str, size: int) -> None:
     until, got = time.monotonic() + WAIT_S, 0
     while got < size:
         assert time.monotonic() < until, f"read {got} of {size} bytes"
-        got += sum(len(message) for message in consumer.consume(10_000, timeout=1.0) if not message.error())
+        got += sum(len(message) for message in consumer.consume(1_000, timeout=1.0) if not message.error())
     consumer.close()

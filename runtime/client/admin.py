@@ -143,6 +143,8 @@ class AdminClient:
         self._reasons = Reasons(tls)
         self._rng = rng or random.Random()
         self._channels: dict[Address, grpc.aio.Channel] = {}
+        self._closing: set[asyncio.Future[None]] = set()
+        self._tls_version = 0
         self._current: Address | None = None
 
     async def __aenter__(self) -> Self:
@@ -312,10 +314,23 @@ class AdminClient:
         return self._addresses()
 
     def _channel(self, address: Address) -> grpc.aio.Channel:
+        if self._tls is not None:
+            self._tls.refresh()
+            self._renew(self._tls.version)
         channel = self._channels.get(address)
         if channel is None:
             channel = self._channels[address] = open_channel(*address, self._tls)
         return channel
+
+    def _renew(self, version: int) -> None:
+        """Channels keep the certificates that they began with: after a change new ones are opened."""
+        if version != self._tls_version:
+            self._tls_version = version
+            for channel in self._channels.values():
+                task = asyncio.ensure_future(channel.close(ATTEMPT_MAX_MS / 1000))
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+            self._channels = {}
 
     def _after(self, address: Address) -> Address:
         """The next address of the bootstrap list; from a hinted one, the first."""

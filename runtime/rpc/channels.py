@@ -1,14 +1,14 @@
 """gRPC channels and servers as every process here makes them: bounds, keepalive, TLS, no proxies.
 
-Knows nothing of services. Certificates are read once, when the process starts.
+Knows nothing of services. Certificates are read again when their files change.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 import socket
 import ssl
-from dataclasses import dataclass
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,9 @@ from grpc.aio import EOF  # type: ignore[attr-defined]
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.rpc.decoding import GuardedServer
+from metaquorum.runtime.rpc.pem import Pems, server_context
+
+_log = logging.getLogger(__name__)
 
 END_OF_STREAM: Final[object] = EOF
 """What `read` of a stream returns at its end."""
@@ -55,99 +58,116 @@ _SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """The contents of `TlsFiles`, None where a file is not configured."""
+    """The files of `TlsFiles`, read again when they change: each handshake has those that are there then.
+    What cannot be used is reported once, and the former contents stay in use."""
 
-    key: bytes | None
-    chain: bytes | None
-    authorities: bytes | None
-    client_auth: bool
-    keystore: Path | None = None
-    """Where key and chain come from."""
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp = self._stamp_now()
+        self._pems = Pems.load(files)
+        self._lock = threading.Lock()  # gRPC asks on threads of its own
+        self.version = 1
+        """Counts the contents that were in use."""
 
     @classmethod
     def load(cls, files: TlsFiles) -> TlsMaterial:
         """Reads the files; raises ConfigError, naming the file that cannot be read or lacks a part."""
-        key = chain = authorities = None
-        if files.keystore is not None:
-            content = _read("ssl.keystore.location", files.keystore)
-            key = _blocks(
-                content, b"PRIVATE KEY", "ssl.keystore.location", files.keystore, "unencrypted private key"
-            )
-            chain = _blocks(content, b"CERTIFICATE", "ssl.keystore.location", files.keystore, "certificate")
-            _check_pair(files.keystore)
-        if files.truststore is not None:
-            content = _read("ssl.truststore.location", files.truststore)
-            authorities = _blocks(
-                content, b"CERTIFICATE", "ssl.truststore.location", files.truststore, "certificate"
-            )
-        return cls(key, chain, authorities, files.client_auth, files.keystore)
+        return cls(files)
+
+    @property
+    def keystore(self) -> Path | None:
+        """Where key and chain come from."""
+        return self._files.keystore
+
+    @property
+    def authorities(self) -> bytes | None:
+        return self._pems.authorities
+
+    def refresh(self) -> Pems:
+        """What is in use, after a look at the files."""
+        stamp = self._stamp_now()
+        if stamp != self._stamp:
+            with self._lock:
+                self._read_again(stamp)
+        return self._pems
+
+    def _read_again(self, stamp: object) -> None:
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            pems = Pems.load(self._files)
+        except ConfigError as error:
+            _log.error("TLS goes on with the former key and certificates: %s", error)
+            return
+        if self._stamp_now() == stamp:  # else someone is writing: the next look reads it
+            self._pems = pems
+            self.version += 1
+            _log.info("read key and certificates again: %s", self._named())
+
+    def _stamp_now(self) -> object:
+        return tuple([_stamp_of(path) for path in self._paths()])
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self._files.keystore, self._files.truststore) if path is not None]
+
+    def _named(self) -> str:
+        return ", ".join(map(str, self._paths()))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        if self.key is None or self.chain is None:
+        if self.keystore is None:
             raise ConfigError(_NO_KEYSTORE)
-        return grpc.ssl_server_credentials(
-            [(self.key, self.chain)],
-            root_certificates=self.authorities if self.client_auth else None,
-            require_client_auth=self.client_auth,
+        given = self.version
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            pems = self.refresh()
+            if self.version == given:
+                return None
+            given = self.version
+            return self._server_configuration(pems)
+
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(self._pems),
+            changed,  # type: ignore[arg-type]  # None: as before
+            require_client_authentication=self._files.client_auth,
         )
+
+    def _server_configuration(self, pems: Pems) -> grpc.ServerCertificateConfiguration:
+        authorities = pems.authorities if self._files.client_auth else None
+        return grpc.ssl_server_certificate_configuration([(pems.key or b"", pems.chain or b"")], authorities)
 
     def server_context(self, client_auth: str) -> ssl.SSLContext:
         """For listeners that do not speak gRPC; `client_auth` is `none`, `requested` or `required`. Raises
         ConfigError as `server_credentials` does."""
         if self.keystore is None:
             raise ConfigError(_NO_KEYSTORE)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.keystore)
-        if client_auth != "none" and self.authorities is not None:
-            context.load_verify_locations(cadata=self.authorities.decode("ascii"))
-            context.verify_mode = ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self.refresh().servers[client_auth]
+
+        context = server_context(self._files, self.authorities, client_auth)
+        context.sni_callback = choose
         return context
 
     def client_context(self) -> ssl.SSLContext:
         """For connections that do not speak gRPC. The other side must be named as its certificate says."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self.authorities is None:
-            context.load_default_certs()
-        else:
-            context.load_verify_locations(cadata=self.authorities.decode("ascii"))
-        if self.keystore is not None:
-            context.load_cert_chain(self.keystore)
-        return context
+        return self.refresh().client
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
+        pems = self.refresh()
         return grpc.ssl_channel_credentials(
-            root_certificates=self.authorities, private_key=self.key, certificate_chain=self.chain
+            root_certificates=pems.authorities, private_key=pems.key, certificate_chain=pems.chain
         )
 
 
-def _read(name: str, path: Path) -> bytes:
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{name}={path} cannot be read: {error.strerror}; correct the path") from error
-
-
-def _check_pair(path: Path) -> None:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path)
-    except (ssl.SSLError, OSError) as error:
-        why = getattr(error, "reason", None) or error
-        raise ConfigError(
-            f"ssl.keystore.location={path}: its key and certificate cannot be used ({why}); correct the file"
-        ) from error
-
-
-def _blocks(content: bytes, label: bytes, name: str, path: Path, what: str) -> bytes:
-    """The PEM blocks whose label ends in `label`; an encrypted key counts as absent."""
-    pattern = rb"-----BEGIN (?!ENCRYPTED)[A-Z ]*" + label + rb"-----.+?-----END [A-Z ]*" + label + rb"-----"
-    found = re.findall(pattern, content, re.DOTALL)
-    if not found:
-        raise ConfigError(f"{name}={path} holds no {what} in PEM form: add it to the file")
-    return b"\n".join(found) + b"\n"
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def open_channel(

@@ -125,6 +125,22 @@ QUORUM_EPOCHS = _table(
     ),
     *INTERVAL,
 )
+VOTER_SETS = _table(
+    "voter_sets",
+    "voters of the quorum: one row for each period in which the set stayed as it was",
+    ("from_offset",),
+    Column("voters", INTS, "their node ids"),
+    Column(
+        "voter_set",
+        STRINGS,
+        "from kraft.version 1 on, as `storage format` takes them: id@host:port:directory-id; else null",
+    ),
+    Column("kraft_version", INT, "finalized kraft.version; null: unknown"),
+    Column("changed", STRING, "what differs from the row before, in words; null: no row before, or a gap"),
+    Column("epoch", INT, "epoch of the leader that wrote it; null: it comes from a snapshot"),
+    Column("leader_id", INT, "that leader; null: unknown"),
+    *INTERVAL,
+)
 BROKER_SESSIONS = _table(
     "broker_sessions",
     "broker states: one row for each period of one registration in one state",
@@ -287,6 +303,7 @@ TABLES: dict[str, Table] = {
         FILES,
         COVERAGE,
         QUORUM_EPOCHS,
+        VOTER_SETS,
         BROKER_SESSIONS,
         PARTITION_STATES,
         TOPICS,

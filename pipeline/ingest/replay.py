@@ -13,6 +13,7 @@ import msgspec
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
 from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.ingest.layout import (
     NOTES_SUFFIX,
@@ -142,8 +143,9 @@ class _Feeder:
             position = LogPosition(epoch, end)
             image = _image(log, position, self._notes)
             if image is not None:
-                self._used_snapshots[_snapshot_file(log, position)] = end
-                self._engine.learn(image)
+                file = _snapshot_file(log, position)
+                self._used_snapshots[file] = end
+                self._engine.learn(image, quorum_in_snapshot(MetadataLog(StoreDisk(), file)))
                 self._keep_notes()
                 snapshots.clear()
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import LeaderChangeMessage, UnknownControlRecord
 from metaquorum.metadata.records.types import (
@@ -112,12 +113,13 @@ class ClusterReplay:
         self._begins = offset
         self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
 
-    def learn(self, image: MetadataImage) -> None:
-        """What the state is where the next record comes: `image` is that of a snapshot that ends there."""
+    def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> None:
+        """What the state is where the next record comes: `image` is that of a snapshot that ends there, and
+        `quorum` what its control records say."""
         provenance = image.provenance
         moment = self._moment = self._told.clock.moment(provenance.offset, provenance.timestamp_ms)
         self._note_begin(moment)
-        self._told.learn(image, moment)
+        self._told.learn(image, quorum or QuorumView(), moment)
         self._touched, self._question = Touched(), Question()
         self._go_on(image)
         if self.end_offset < self._log_end < self._next_resume:
@@ -157,6 +159,7 @@ class ClusterReplay:
         elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
+            self._told.voters.control(header.leader_epoch, records, moment)
             for at in records:
                 self._quorum.control(at.record)
                 if isinstance(at.record, LeaderChangeMessage):

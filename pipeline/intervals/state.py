@@ -19,7 +19,7 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
-VERSION = 8
+VERSION = 9
 
 
 class StateError(Exception):

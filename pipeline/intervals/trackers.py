@@ -13,6 +13,7 @@ import msgspec
 
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, PartitionInfo
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
 from metaquorum.pipeline.intervals.silence import Silence
@@ -29,6 +30,7 @@ from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs
 from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
 from metaquorum.pipeline.intervals.tables.upgrades import Upgrades
 from metaquorum.pipeline.intervals.tables.violations import Violations
+from metaquorum.pipeline.intervals.tables.voters import VoterSets
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -42,6 +44,7 @@ class Trackers:
         self.clock = BatchClock()
         self.coverage = CoverageRows()
         self.quorum = QuorumEpochs()
+        self.voters = VoterSets()
         self.brokers = BrokerSessions()
         self.directories = DirectoryEvents()
         self.topics = Topics()
@@ -166,10 +169,11 @@ class Trackers:
         if is_unclean(before, now):
             self.availability.unclean_election(now.leader)
 
-    def learn(self, image: MetadataImage, moment: Moment) -> None:
+    def learn(self, image: MetadataImage, quorum: QuorumView, moment: Moment) -> None:
         """The state at `moment` is that of a snapshot, and was not known before."""
         self.coverage.learn(moment)
-        self.quorum.learn(image.provenance.epoch, moment)
+        self.quorum.learn(image.provenance.epoch, quorum, moment)
+        self.voters.learn(quorum, moment)
         brokers = dict(image.brokers.items())
         self.brokers.learn(brokers, moment)
         self.incidents.learn(brokers, moment)
@@ -195,6 +199,7 @@ class Trackers:
         """The records break off at `moment`: no one saw how what was so then ended."""
         self.coverage.breaks_off(moment)
         self.quorum.lose(moment)
+        self.voters.lose(moment)
         self.placement.lose(self.brokers.registrations)
         self.brokers.lose(moment)
         self.incidents.lose(moment)
@@ -223,6 +228,7 @@ class Trackers:
         return {
             "coverage": self.coverage.take(),
             "quorum_epochs": self.quorum.take(),
+            "voter_sets": self.voters.take(),
             "broker_sessions": self.brokers.take(),
             "partition_states": self.partitions.take(),
             "topics": self.topics.take(),
@@ -241,6 +247,7 @@ class Trackers:
         return {
             "coverage": self.coverage.open_rows(end_offset),
             "quorum_epochs": self.quorum.open_rows(),
+            "voter_sets": self.voters.open_rows(),
             "broker_sessions": self.brokers.open_rows(),
             "partition_states": self.partitions.open_rows(self.topics.name),
             "topics": self.topics.open_rows(self._partitions_of),
@@ -259,6 +266,7 @@ class Trackers:
             "timestamp_ms": timestamp_ms,
             "coverage": self.coverage.save(),
             "quorum": self.quorum.save(),
+            "voters": self.voters.save(),
             "brokers": self.brokers.save(),
             "topics": self.topics.save(),
             "configs": self.configs.save(),
@@ -279,6 +287,7 @@ class Trackers:
             self.clock = msgspec.convert(saved["clock"], BatchClock)
             self.coverage.load(saved["coverage"])
             self.quorum.load(saved["quorum"])
+            self.voters.load(saved["voters"])
             self.brokers.load(saved["brokers"], dict(image.brokers.items()))
             self.topics.load(saved["topics"])
             self.configs.load(saved["configs"])

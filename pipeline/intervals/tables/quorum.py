@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from metaquorum.pipeline.intervals.moments import Moment, Row
 
@@ -33,13 +34,14 @@ class QuorumEpochs:
         """The epoch at which the records break off, until the next one that is there."""
         self._closed: list[Row] = []
 
-    def learn(self, epoch: int, moment: Moment) -> None:
-        """A snapshot says that the last record before `moment` is of `epoch`: news, if no record said so."""
-        if self._now is None:
-            self._begin(epoch, moment, known=False)
-        now = self._now
-        if now is not None and now.kraft_version is None:
-            now.kraft_version = 0  # a snapshot of a dynamic quorum says so in control records
+    def learn(self, epoch: int, quorum: QuorumView, moment: Moment) -> None:
+        """A snapshot says that the last record before `moment` is of `epoch`: news, if no record said so. Its
+        control records, if it has any, name kraft.version and the voters."""
+        now = self._now or self._begin(epoch, moment, known=False)
+        if now.kraft_version is None:
+            now.kraft_version = quorum.kraft_version
+        if quorum.voter_set:
+            now.last_voters = list(quorum.voters)
 
     def lose(self, moment: Moment) -> None:
         """No one saw what came after `moment`."""

@@ -30,7 +30,7 @@ from metaquorum.pipeline.intervals.tables.quorum import QuorumEpochs
 from metaquorum.pipeline.intervals.tables.settings import Configs, Topics
 from metaquorum.pipeline.intervals.tables.upgrades import Upgrades
 from metaquorum.pipeline.intervals.tables.violations import Violations
-from metaquorum.pipeline.intervals.tables.voters import VoterSets
+from metaquorum.pipeline.intervals.tables.voters import VoterPeriods
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -44,7 +44,7 @@ class Trackers:
         self.clock = BatchClock()
         self.coverage = CoverageRows()
         self.quorum = QuorumEpochs()
-        self.voters = VoterSets()
+        self.voters = VoterPeriods()
         self.brokers = BrokerSessions()
         self.directories = DirectoryEvents()
         self.topics = Topics()

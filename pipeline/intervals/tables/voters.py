@@ -22,7 +22,7 @@ _SET = "set"
 """The key of the one value that is followed."""
 
 
-class VoterSets:
+class VoterPeriods:
     """Rows of `voter_sets`."""
 
     def __init__(self) -> None:

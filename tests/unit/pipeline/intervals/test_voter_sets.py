@@ -19,7 +19,7 @@ from metaquorum.metadata.records.control import (
     VotersRecord,
 )
 from metaquorum.pipeline.intervals import ClusterReplay
-from metaquorum.pipeline.intervals.tables.voters import VoterSets
+from metaquorum.pipeline.intervals.tables.voters import VoterPeriods
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import Line, batches, feed, leads, named, tables_of, told
 
@@ -133,14 +133,14 @@ def test_a_snapshot_without_voters_says_that_static_ones_are_configured() -> Non
 
 @pytest.mark.parametrize("cut", range(len(HISTORY)))
 def test_a_later_run_goes_on_where_this_one_ended(cut: int) -> None:
-    def run(sets: VoterSets, given: list[RecordBatch]) -> None:
+    def run(sets: VoterPeriods, given: list[RecordBatch]) -> None:
         clock = ClusterReplay("made", log_end=0)._told.clock
         for batch in given:
             if batch.header.is_control:
                 moment = clock.moment(batch.header.base_offset, batch.header.max_timestamp_ms)
                 sets.control(batch.header.leader_epoch, decode_batch(batch), moment)
 
-    given, whole, before, after = history(), VoterSets(), VoterSets(), VoterSets()
+    given, whole, before, after = history(), VoterPeriods(), VoterPeriods(), VoterPeriods()
     run(whole, given)
     run(before, given[:cut])
     after.load(msgspec.msgpack.decode(msgspec.msgpack.encode(before.save())))

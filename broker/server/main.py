@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import random
-import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,7 @@ from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.logging import set_log_context, set_up_logging
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
+from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_first_snapshot, open_endpoint
 from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
@@ -99,7 +98,7 @@ async def serve(config: NodeConfig) -> Ending:
         for listener in config.grpc_listeners:
             bind(server, listener.host, listener.port, tls if listener.is_tls else None)
         kafka.bind()
-        metrics = bind_metrics(config.metrics_listener)
+        metrics = bind_metrics(config.metrics_listener, config.tls)
         process = await open_process(config, own, server, kafka, tls, metrics)
         return await process.run()
     finally:
@@ -113,7 +112,7 @@ async def open_process(
     server: GuardedServer,
     kafka: KafkaListeners,
     tls: TlsMaterial | None,
-    metrics: socket.socket | None = None,
+    metrics: BoundMetrics | None = None,
 ) -> BrokerProcess:
     """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or
     StorageError. `own`: the identity of the metadata directory."""
@@ -143,7 +142,7 @@ class BrokerProcess:
         server: GuardedServer,
         kafka: KafkaListeners,
         tls: TlsMaterial | None,
-        metrics: socket.socket | None = None,
+        metrics: BoundMetrics | None = None,
         stats: NodeStatistics | None = None,
     ) -> None:
         clock, rng = SystemClock(), process_rng()

@@ -6,7 +6,6 @@ Owns the order in which a controller comes up and goes down. Everything that dec
 from __future__ import annotations
 
 import logging
-import socket
 from typing import TYPE_CHECKING, Any
 
 from metaquorum.controller.events import Answer
@@ -51,7 +50,7 @@ from metaquorum.runtime.health import Health
 from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import bind_metrics, note_first_snapshot, open_endpoint
+from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_first_snapshot, open_endpoint
 from metaquorum.runtime.process import handle_signals, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
@@ -86,7 +85,7 @@ async def serve(config: NodeConfig) -> Ending:
     try:
         listener = config.listeners[0]
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
-        metrics = bind_metrics(config.metrics_listener)
+        metrics = bind_metrics(config.metrics_listener, config.tls)
         replica = open_replica(config, own, directories)
         process = ControllerProcess(config, replica, server, tls, metrics)
         return await process.run()
@@ -104,7 +103,7 @@ class ControllerProcess:
         replica: OpenReplica,
         server: GuardedServer,
         tls: TlsMaterial | None,
-        metrics: socket.socket | None = None,
+        metrics: BoundMetrics | None = None,
     ) -> None:
         clock, rng = SystemClock(), process_rng()
         now_ms = clock.monotonic_ms()

@@ -165,13 +165,18 @@ def parse_metrics_listener(text: str | None, taken: tuple[Listener, ...]) -> Lis
     if not text:
         return None
     match = _LISTENER.match(text)
-    if match is None or match[1].lower() != "http":
+    if match is None or match[1].lower() not in {"http", "https"}:
         raise ConfigError(
-            f"metrics.listener has {text!r}: write http://host:port, for example http://127.0.0.1:9404"
+            f"metrics.listener has {text!r}: write http://host:port, for example http://127.0.0.1:9404, or "
+            "https"
         )
     port = _port("metrics.listener", text, match[3], lowest=1)
+    name = match[1].lower()
     listener = Listener(
-        name="http", host=match[2].strip("[]") or "127.0.0.1", port=port, protocol="PLAINTEXT"
+        name=name,
+        host=match[2].strip("[]") or "127.0.0.1",
+        port=port,
+        protocol="SSL" if name == "https" else "PLAINTEXT",
     )
     for other in taken:
         if _collide(other, listener):

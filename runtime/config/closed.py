@@ -17,10 +17,13 @@ def check_closed(config: NodeConfig, addresses: Callable[[str], list[str]]) -> N
     they are. `addresses`: the IP addresses of a host's name, none for an unknown one."""
     if config.text(ALLOW) == "true":
         return
-    for listener in config.listeners:
+    figures = () if config.metrics_listener is None else (config.metrics_listener,)
+    for listener in (*config.listeners, *figures):
         if not _knows_clients(config, listener) and not _is_loopback(listener.host, addresses):
             kafka = listener in config.kafka_listeners
             configure = "use SASL or ssl.client.auth=required" if kafka else "use ssl.client.auth=required"
+            if listener in figures:
+                configure = "use https in metrics.listener with ssl.client.auth=required"
             where = f"{listener.host or 'every interface'}:{listener.port}"
             raise ConfigError(
                 f"{config.path}: listener {listener.name} on {where} takes clients of other machines without "

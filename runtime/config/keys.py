@@ -305,7 +305,8 @@ _PROCESS = (
         "metrics.listener",
         "text",
         None,
-        "Address for Prometheus, as `http://host:port`; see metrics.md. Without it metrics are off.",
+        "Address for Prometheus, as `http://host:port`, or `https://host:port` with the keys `ssl.*`; see "
+        "metrics.md. Without it metrics are off.",
         own=True,
     ),
     Key(

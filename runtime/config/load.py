@@ -219,7 +219,8 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
 def _check_listeners(config: NodeConfig) -> None:
     for listener in config.grpc_listeners:
         check_speaks_grpc(listener.name, listener.protocol)
-    check_tls(config.tls, serves_tls=any(listener.is_tls for listener in config.listeners))
+    figures = () if config.metrics_listener is None else (config.metrics_listener,)
+    check_tls(config.tls, serves_tls=any(listener.is_tls for listener in (*config.listeners, *figures)))
 
 
 def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 
 import h11
@@ -17,6 +18,7 @@ CONNECTIONS_MAX = 16
 
 HEADER_BYTES_MAX = 16 * 1024
 READ_BYTES = 16 * 1024
+HANDSHAKE_S = 10.0
 IDLE_S = 60.0
 """A connection that sends nothing, or takes nothing, for this long is closed."""
 
@@ -34,10 +36,15 @@ class MetricsEndpoint:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, bound: socket.socket) -> None:
-        self._server = await asyncio.start_server(self._accept, sock=bound, limit=HEADER_BYTES_MAX)
+    async def start(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: it speaks https, and who may come in is the context's."""
+        handshake_s = None if tls is None else HANDSHAKE_S
+        self._server = await asyncio.start_server(
+            self._accept, sock=bound, limit=HEADER_BYTES_MAX, ssl=tls, ssl_handshake_timeout=handshake_s
+        )
         host, port = bound.getsockname()[:2]
-        _log.info("metrics at http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+        scheme = "http" if tls is None else "https"
+        _log.info("metrics at %s://%s:%d/metrics", scheme, f"[{host}]" if ":" in host else host, port)
 
     async def close(self) -> None:
         """Ends every connection."""

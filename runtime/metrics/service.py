@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import functools
 import socket
+import ssl
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.metrics import catalogue as names
 from metaquorum.runtime.metrics.families import Family, Source
 from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.rpc.channels import TlsMaterial
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import latest_snapshot, snapshot_path
@@ -30,12 +33,21 @@ BACKLOG = 16
 """Connections that the kernel takes before the endpoint runs."""
 
 
-def bind_metrics(listener: Listener | None) -> socket.socket | None:
-    """The socket of `metrics.listener`, bound before anything else begins; None: there is none. Raises
-    StartError, in one line, if it cannot be had."""
+class BoundMetrics(NamedTuple):
+    """The socket of `metrics.listener`, and what it speaks TLS with (https)."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None
+
+
+def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | None:
+    """Bound before anything else begins; None: there is no listener. Raises StartError or ConfigError, in one
+    line, if it cannot be had."""
     if listener is None:
         return None
-    host, port = listener.host, listener.port
+    host, port, tls = listener.host, listener.port, None
+    if listener.is_tls:
+        tls = TlsMaterial.load(files).server_context("required" if files.client_auth else "none")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -55,16 +67,16 @@ def bind_metrics(listener: Listener | None) -> socket.socket | None:
             "stop the process that uses it, or choose another port in metrics.listener"
         ) from error
     bound.setblocking(False)
-    return bound
+    return BoundMetrics(bound, tls)
 
 
-async def open_endpoint(bound: socket.socket, sources: Sequence[Source], clock: Clock) -> MetricsEndpoint:
+async def open_endpoint(bound: BoundMetrics, sources: Sequence[Source], clock: Clock) -> MetricsEndpoint:
     """Serves the figures of `sources` on a bound socket until it is closed."""
     from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
     from metaquorum.runtime.metrics.page import CONTENT_TYPE, Page
 
     endpoint = MetricsEndpoint(Page(sources, clock).render, CONTENT_TYPE)
-    await endpoint.start(bound)
+    await endpoint.start(*bound)
     return endpoint
 
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from metaquorum.runtime.config.addresses import Listener
+from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.metrics import endpoint as endpoint_module
 from metaquorum.runtime.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
 from metaquorum.runtime.metrics.service import bind_metrics
 from tests.unit.server.nodes import free_port
+from tests.unit.server.test_servers import certificate_files
 
 
 def listener(port: int, host: str = "127.0.0.1") -> Listener:
@@ -22,24 +27,27 @@ def listener(port: int, host: str = "127.0.0.1") -> Listener:
 
 
 @contextlib.asynccontextmanager
-async def served(body: bytes = b"figure 1\n") -> AsyncIterator[int]:
+async def served(body: bytes = b"figure 1\n", files: TlsFiles | None = None) -> AsyncIterator[int]:
     async def render() -> bytes:
         return body
 
-    bound = bind_metrics(listener(free_port()))
+    there = listener(free_port())
+    if files is not None:
+        there = replace(there, name="https", protocol="SSL")
+    bound = bind_metrics(there, files or TlsFiles())
     assert bound is not None
-    port = int(bound.getsockname()[1])
+    port = int(bound.socket.getsockname()[1])
     endpoint = MetricsEndpoint(render, "text/plain; version=0.0.4; charset=utf-8")
-    await endpoint.start(bound)
+    await endpoint.start(*bound)
     try:
         yield port
     finally:
         await endpoint.close()
 
 
-async def talk(port: int, *requests: bytes) -> bytes:
+async def talk(port: int, *requests: bytes, tls: ssl.SSLContext | None = None) -> bytes:
     """Everything that the other side says until it closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     for request in requests:
         writer.write(request)
         await writer.drain()
@@ -127,8 +135,30 @@ async def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> 
         assert await talk(port, b"GET /metrics") == b""
 
 
+async def test_https_asks_for_a_certificate(tmp_path: Path) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    for name in ("node", "scraper"):
+        certificate_files(tmp_path, name, authority)
+    certificate_files(tmp_path, "stranger", certificate_files(tmp_path, "other-authority", None))
+    for needed in (False, True):
+        files = TlsFiles(
+            keystore=tmp_path / "node.pem", truststore=tmp_path / "authority.crt", client_auth=needed
+        )
+        async with served(files=files) as port:
+            for shown, gets_in in ((None, not needed), ("stranger", not needed), ("scraper", True)):
+                context = ssl.create_default_context(cafile=tmp_path / "authority.crt")
+                if shown is not None:
+                    context.load_cert_chain(tmp_path / f"{shown}.pem")
+                said = b""
+                with contextlib.suppress(OSError):
+                    said = await talk(port, request("/metrics"), tls=context)
+                assert (b"figure 1" in said) is gets_in, (needed, shown)
+            with contextlib.suppress(OSError):
+                assert b"figure" not in await talk(port, request("/metrics"))
+
+
 def test_no_listener_no_socket() -> None:
-    assert bind_metrics(None) is None
+    assert bind_metrics(None, TlsFiles()) is None
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
@@ -137,7 +167,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(StartError) as refused:
-            bind_metrics(listener(port))
+            bind_metrics(listener(port), TlsFiles())
     text = str(refused.value)
     assert text == (
         f"cannot listen on 127.0.0.1:{port} for metrics: Address already in use; "
@@ -149,4 +179,4 @@ def test_a_host_that_nobody_knows_is_one_line() -> None:
     with pytest.raises(
         StartError, match=r"cannot resolve the host of metrics.listener 'no.such.host.invalid'"
     ):
-        bind_metrics(listener(9404, "no.such.host.invalid"))
+        bind_metrics(listener(9404, "no.such.host.invalid"), TlsFiles())

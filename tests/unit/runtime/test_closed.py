@@ -20,6 +20,11 @@ NAMES = {
     "nowhere": [],
 }
 TLS = {"ssl.keystore.location": "/k.pem", "ssl.truststore.location": "/t.pem"}
+MUTUAL = {
+    **TLS,
+    "listener.security.protocol.map": "CONTROLLER:SSL",
+    "ssl.client.auth": "required",
+}
 GRPC = "PLAINTEXT://127.0.0.1:9092"
 SASL = {"sasl.enabled.mechanisms": "SCRAM-SHA-512", "listener.security.protocol.map": "KAFKA:SASL_PLAINTEXT"}
 
@@ -46,6 +51,8 @@ def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
                 "ssl.client.auth": "required",
             },
         ),
+        (CONTROLLER, {**MUTUAL, "metrics.listener": "https://there:9404"}),
+        (CONTROLLER, {"metrics.listener": "http://here:9404"}),
         (BROKER, {"listeners": f"{GRPC},KAFKA://127.0.0.2:1"}),
         (BROKER, {**SASL, "listeners": f"{GRPC},KAFKA://:1"}),
         (
@@ -68,6 +75,13 @@ def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> N
     [
         (CONTROLLER, {"listeners": "CONTROLLER://:9093"}, "CONTROLLER on every interface:9093"),
         (CONTROLLER, {"listeners": "CONTROLLER://there:9093"}, "CONTROLLER on there:9093"),
+        (CONTROLLER, {"metrics.listener": "http://there:9404"}, "listener http on there:9404 takes"),
+        (
+            CONTROLLER,
+            {**MUTUAL, "metrics.listener": "http://there:9404"},
+            "use https in metrics.listener with",
+        ),
+        (CONTROLLER, {**TLS, "metrics.listener": "https://there:9404"}, "listener https on there:9404 takes"),
         (CONTROLLER, {"listeners": "CONTROLLER://both:9093"}, "CONTROLLER on both:9093"),
         (
             CONTROLLER,

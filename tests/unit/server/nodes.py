@@ -133,7 +133,7 @@ async def running_controller(path: Path) -> AsyncIterator[ControllerProcess]:
     tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
     server = new_server()
     bind(server, config.listeners[0].host, config.listeners[0].port, tls)
-    metrics = bind_metrics(config.metrics_listener)
+    metrics = bind_metrics(config.metrics_listener, config.tls)
     process = ControllerProcess(
         config, open_replica(config, *check_directories(config)), server, tls, metrics
     )
@@ -157,7 +157,7 @@ async def running_broker_config(config: NodeConfig) -> AsyncIterator[BrokerProce
         bind(server, listener.host, listener.port, tls if listener.is_tls else None)
     kafka = KafkaListeners(config, tls)
     kafka.bind()
-    metrics = bind_metrics(config.metrics_listener)
+    metrics = bind_metrics(config.metrics_listener, config.tls)
     process = await open_process(config, check_metadata_directory(config), server, kafka, tls, metrics)
     async with _running(process):
         yield process

@@ -291,7 +291,8 @@ async def test_a_snapshot_on_disk_is_counted_at_the_start(site: Site) -> None:
     ("value", "text"),
     [
         ("9404", "metrics.listener has '9404': write http://host:port, for example http://127.0.0.1:9404"),
-        ("https://127.0.0.1:9404", "metrics.listener has 'https://127.0.0.1:9404': write http://host:port"),
+        ("ftp://127.0.0.1:9404", "metrics.listener has 'ftp://127.0.0.1:9404': write http://host:port"),
+        ("https://127.0.0.1:9404", "a listener is SSL, but ssl.keystore.location is missing"),
         ("http://127.0.0.1:0", "a port is a number from 1 to 65535"),
         ("http://127.0.0.1:70000", "a port is a number from 1 to 65535"),
     ],

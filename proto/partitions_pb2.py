@@ -22,47 +22,34 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from metaquorum.proto import admin_pb2 as metaquorum_dot_proto_dot_admin__pb2
 from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!metaquorum/proto/partitions.proto\x12\rmetaquorum.v1\x1a\x1cmetaquorum/proto/admin.proto\x1a\x1fmetaquorum/proto/metadata.proto\"[\n\x0bTopicGrowth\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12/\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x1a.metaquorum.v1.ReplicaList\"\\\n\x17\x43reatePartitionsRequest\x12*\n\x06topics\x18\x01 \x03(\x0b\x32\x1a.metaquorum.v1.TopicGrowth\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"2\n\x0eNamedPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"f\n\x13\x45lectLeadersRequest\x12\x0f\n\x07unclean\x18\x01 \x01(\x08\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x31\n\npartitions\x18\x03 \x03(\x0b\x32\x1d.metaquorum.v1.NamedPartition\"w\n\x0e\x45lectionResult\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x13\n\x06leader\x18\x04 \x01(\x05H\x00\x88\x01\x01\x42\t\n\x07_leader\"y\n\x14\x45lectLeadersResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12.\n\x07results\x18\x02 \x03(\x0b\x32\x1d.metaquorum.v1.ElectionResult\x12\x0c\n\x04more\x18\x03 \x01(\x08\"J\n\tIsrMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x19\n\x0c\x62roker_epoch\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_broker_epoch\"\xaf\x01\n\x13PartitionAlteration\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\x05\x12%\n\x03isr\x18\x05 \x03(\x0b\x32\x18.metaquorum.v1.IsrMember\x12\x1d\n\x15leader_recovery_state\x18\x06 \x01(\x05\"x\n\x15\x41lterPartitionRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x36\n\npartitions\x18\x03 \x03(\x0b\x32\".metaquorum.v1.PartitionAlteration\"\xd7\x01\n\x10\x41lteredPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x13\n\x06leader\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x1d\n\x15leader_recovery_state\x18\x08 \x01(\x05\x42\t\n\x07_leader\"o\n\x16\x41lterPartitionResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x30\n\x07results\x18\x02 \x03(\x0b\x32\x1f.metaquorum.v1.AlteredPartition\"N\n\x11ReplicaAssignment\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\x0c\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\"}\n\x1b\x41ssignReplicasToDirsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x35\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32 .metaquorum.v1.ReplicaAssignment\"m\n\x10\x41ssignmentResult\x12\x34\n\nassignment\x18\x01 \x01(\x0b\x32 .metaquorum.v1.ReplicaAssignment\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.metaquorum.v1.Error\"u\n\x1c\x41ssignReplicasToDirsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x30\n\x07results\x18\x02 \x03(\x0b\x32\x1f.metaquorum.v1.AssignmentResult2\x90\x03\n\nPartitions\x12Y\n\x10\x43reatePartitions\x12&.metaquorum.v1.CreatePartitionsRequest\x1a\x1d.metaquorum.v1.TopicsResponse\x12W\n\x0c\x45lectLeaders\x12\".metaquorum.v1.ElectLeadersRequest\x1a#.metaquorum.v1.ElectLeadersResponse\x12]\n\x0e\x41lterPartition\x12$.metaquorum.v1.AlterPartitionRequest\x1a%.metaquorum.v1.AlterPartitionResponse\x12o\n\x14\x41ssignReplicasToDirs\x12*.metaquorum.v1.AssignReplicasToDirsRequest\x1a+.metaquorum.v1.AssignReplicasToDirsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!metaquorum/proto/partitions.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\"J\n\tIsrMember\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x19\n\x0c\x62roker_epoch\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_broker_epoch\"\xaf\x01\n\x13PartitionAlteration\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x03 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x04 \x01(\x05\x12%\n\x03isr\x18\x05 \x03(\x0b\x32\x18.metaquorum.v1.IsrMember\x12\x1d\n\x15leader_recovery_state\x18\x06 \x01(\x05\"x\n\x15\x41lterPartitionRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x36\n\npartitions\x18\x03 \x03(\x0b\x32\".metaquorum.v1.PartitionAlteration\"\xd7\x01\n\x10\x41lteredPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x13\n\x06leader\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x14\n\x0cleader_epoch\x18\x05 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x06 \x01(\x05\x12\x0b\n\x03isr\x18\x07 \x03(\x05\x12\x1d\n\x15leader_recovery_state\x18\x08 \x01(\x05\x42\t\n\x07_leader\"o\n\x16\x41lterPartitionResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x30\n\x07results\x18\x02 \x03(\x0b\x32\x1f.metaquorum.v1.AlteredPartition\"N\n\x11ReplicaAssignment\x12\x14\n\x0c\x64irectory_id\x18\x01 \x01(\x0c\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\"}\n\x1b\x41ssignReplicasToDirsRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x35\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32 .metaquorum.v1.ReplicaAssignment\"m\n\x10\x41ssignmentResult\x12\x34\n\nassignment\x18\x01 \x01(\x0b\x32 .metaquorum.v1.ReplicaAssignment\x12#\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.metaquorum.v1.Error\"u\n\x1c\x41ssignReplicasToDirsResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x30\n\x07results\x18\x02 \x03(\x0b\x32\x1f.metaquorum.v1.AssignmentResult2\xdc\x01\n\nPartitions\x12]\n\x0e\x41lterPartition\x12$.metaquorum.v1.AlterPartitionRequest\x1a%.metaquorum.v1.AlterPartitionResponse\x12o\n\x14\x41ssignReplicasToDirs\x12*.metaquorum.v1.AssignReplicasToDirsRequest\x1a+.metaquorum.v1.AssignReplicasToDirsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'metaquorum.proto.partitions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOPICGROWTH']._serialized_start=115
-  _globals['_TOPICGROWTH']._serialized_end=206
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=208
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=300
-  _globals['_NAMEDPARTITION']._serialized_start=302
-  _globals['_NAMEDPARTITION']._serialized_end=352
-  _globals['_ELECTLEADERSREQUEST']._serialized_start=354
-  _globals['_ELECTLEADERSREQUEST']._serialized_end=456
-  _globals['_ELECTIONRESULT']._serialized_start=458
-  _globals['_ELECTIONRESULT']._serialized_end=577
-  _globals['_ELECTLEADERSRESPONSE']._serialized_start=579
-  _globals['_ELECTLEADERSRESPONSE']._serialized_end=700
-  _globals['_ISRMEMBER']._serialized_start=702
-  _globals['_ISRMEMBER']._serialized_end=776
-  _globals['_PARTITIONALTERATION']._serialized_start=779
-  _globals['_PARTITIONALTERATION']._serialized_end=954
-  _globals['_ALTERPARTITIONREQUEST']._serialized_start=956
-  _globals['_ALTERPARTITIONREQUEST']._serialized_end=1076
-  _globals['_ALTEREDPARTITION']._serialized_start=1079
-  _globals['_ALTEREDPARTITION']._serialized_end=1294
-  _globals['_ALTERPARTITIONRESPONSE']._serialized_start=1296
-  _globals['_ALTERPARTITIONRESPONSE']._serialized_end=1407
-  _globals['_REPLICAASSIGNMENT']._serialized_start=1409
-  _globals['_REPLICAASSIGNMENT']._serialized_end=1487
-  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_start=1489
-  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_end=1614
-  _globals['_ASSIGNMENTRESULT']._serialized_start=1616
-  _globals['_ASSIGNMENTRESULT']._serialized_end=1725
-  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_start=1727
-  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_end=1844
-  _globals['_PARTITIONS']._serialized_start=1847
-  _globals['_PARTITIONS']._serialized_end=2247
+  _globals['_ISRMEMBER']._serialized_start=85
+  _globals['_ISRMEMBER']._serialized_end=159
+  _globals['_PARTITIONALTERATION']._serialized_start=162
+  _globals['_PARTITIONALTERATION']._serialized_end=337
+  _globals['_ALTERPARTITIONREQUEST']._serialized_start=339
+  _globals['_ALTERPARTITIONREQUEST']._serialized_end=459
+  _globals['_ALTEREDPARTITION']._serialized_start=462
+  _globals['_ALTEREDPARTITION']._serialized_end=677
+  _globals['_ALTERPARTITIONRESPONSE']._serialized_start=679
+  _globals['_ALTERPARTITIONRESPONSE']._serialized_end=790
+  _globals['_REPLICAASSIGNMENT']._serialized_start=792
+  _globals['_REPLICAASSIGNMENT']._serialized_end=870
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_start=872
+  _globals['_ASSIGNREPLICASTODIRSREQUEST']._serialized_end=997
+  _globals['_ASSIGNMENTRESULT']._serialized_start=999
+  _globals['_ASSIGNMENTRESULT']._serialized_end=1108
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_start=1110
+  _globals['_ASSIGNREPLICASTODIRSRESPONSE']._serialized_end=1227
+  _globals['_PARTITIONS']._serialized_start=1230
+  _globals['_PARTITIONS']._serialized_end=1450
 # @@protoc_insertion_point(module_scope)

@@ -3,7 +3,6 @@
 import grpc
 import warnings
 
-from metaquorum.proto import admin_pb2 as metaquorum_dot_proto_dot_admin__pb2
 from metaquorum.proto import partitions_pb2 as metaquorum_dot_proto_dot_partitions__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
@@ -35,16 +34,6 @@ class PartitionsStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.CreatePartitions = channel.unary_unary(
-                '/metaquorum.v1.Partitions/CreatePartitions',
-                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-                _registered_method=True)
-        self.ElectLeaders = channel.unary_unary(
-                '/metaquorum.v1.Partitions/ElectLeaders',
-                request_serializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
-                _registered_method=True)
         self.AlterPartition = channel.unary_unary(
                 '/metaquorum.v1.Partitions/AlterPartition',
                 request_serializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionRequest.SerializeToString,
@@ -59,18 +48,6 @@ class PartitionsStub:
 
 class PartitionsServicer:
     """Missing associated documentation comment in .proto file."""
-
-    def CreatePartitions(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ElectLeaders(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
 
     def AlterPartition(self, request, context):
         """Missing associated documentation comment in .proto file."""
@@ -87,16 +64,6 @@ class PartitionsServicer:
 
 def add_PartitionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'CreatePartitions': grpc.unary_unary_rpc_method_handler(
-                    servicer.CreatePartitions,
-                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
-            ),
-            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
-                    servicer.ElectLeaders,
-                    request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.SerializeToString,
-            ),
             'AlterPartition': grpc.unary_unary_rpc_method_handler(
                     servicer.AlterPartition,
                     request_deserializer=metaquorum_dot_proto_dot_partitions__pb2.AlterPartitionRequest.FromString,
@@ -117,60 +84,6 @@ def add_PartitionsServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Partitions:
     """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def CreatePartitions(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Partitions/CreatePartitions',
-            metaquorum_dot_proto_dot_partitions__pb2.CreatePartitionsRequest.SerializeToString,
-            metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ElectLeaders(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Partitions/ElectLeaders',
-            metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersRequest.SerializeToString,
-            metaquorum_dot_proto_dot_partitions__pb2.ElectLeadersResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
 
     @staticmethod
     def AlterPartition(request,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.cli.client import ClientOptions, ClusterClient, client_options
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, refuse, report
 from metaquorum.cli.text.settings import config_line
 from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.settings import ConfigChange, ConfigOp, OpKind
-from metaquorum.runtime.client.settings import ConfigDescription
+from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
+from metaquorum.runtime.kafka.admin.topics import list_topics
 
 _TYPES = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "client-metrics": CLIENT_METRICS_RESOURCE}
 _TITLES = {number: name for name, number in _TYPES.items()}
@@ -34,23 +35,20 @@ def _resource(kind: str, name: str) -> ConfigResource:
 
 
 @configs.command()
-@client_options
+@cluster_options
 @resource_type
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option(
     "--all", "all_keys", is_flag=True, help="Include keys that are not set, with the value in effect."
 )
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
 def describe(
-    options: ClientOptions, kind: str, names: tuple[str, ...], all_keys: bool, stale: bool, as_json: bool
+    options: ClusterOptions, kind: str, names: tuple[str, ...], all_keys: bool, as_json: bool
 ) -> int:
     """Show the configuration of NAME..., or of all topics or brokers, with the source of each value."""
     with options.open() as cluster:
         wanted = [_resource(kind, name) for name in names or _all_names(cluster, kind)]
-        found = cluster.settings(
-            lambda settings: settings.describe_configs(wanted, all_keys=all_keys, stale=stale)
-        )
+        found = cluster.call(lambda client: describe_configs(client, wanted, all_keys=all_keys))
     for each in found:
         if as_json:
             echo_json(_json(each))
@@ -63,12 +61,12 @@ def describe(
     return EXIT_FAILED if any(each.error is not None for each in found) else 0
 
 
-def _all_names(cluster: ClusterClient, kind: str) -> list[str]:
+def _all_names(cluster: OpenCluster, kind: str) -> list[str]:
     match kind:
         case "topic":
-            return [topic.info.name for topic in cluster.topics()]
+            return [topic.name for topic in cluster.call(list_topics)]
         case "broker":
-            return [*(str(broker.broker_id) for broker in cluster.brokers()), DEFAULT_NAME]
+            return [*map(str, cluster.call(lambda client: client.brokers())), DEFAULT_NAME]
         case _:
             raise click.UsageError("name the client metrics subscription")
 
@@ -84,7 +82,7 @@ def _heading(resource: ConfigResource, all_keys: bool) -> str:
     return f"{'All' if all_keys else 'Dynamic'} configs for {kind} {resource.name} are:"
 
 
-def _json(described: ConfigDescription) -> dict[str, object]:
+def _json(described: DescribedConfig) -> dict[str, object]:
     error = described.error
     return {
         "type": _TITLES.get(described.resource.resource_type),
@@ -109,7 +107,7 @@ def _json(described: ConfigDescription) -> dict[str, object]:
 
 
 @configs.command()
-@client_options
+@cluster_options
 @resource_type
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key.")
@@ -121,7 +119,7 @@ def _json(described: ConfigDescription) -> dict[str, object]:
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def alter(
-    options: ClientOptions,
+    options: ClusterOptions,
     kind: str,
     names: tuple[str, ...],
     sets: tuple[str, ...],
@@ -142,7 +140,5 @@ def alter(
         raise click.UsageError("there is nothing to change; give --set, --delete, --append or --subtract")
     changes = [ConfigChange(resource=_resource(kind, name), ops=ops) for name in names]
     with options.open() as cluster:
-        results = cluster.settings(
-            lambda settings: settings.alter_configs(changes, validate_only=validate_only)
-        )
+        results = cluster.call(lambda client: alter_configs(client, changes, validate_only=validate_only))
     return report(results, "can be changed" if validate_only else "changed", as_json)

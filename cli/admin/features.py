@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, report
 from metaquorum.cli.text.settings import feature_line
 from metaquorum.metadata.features import METADATA_VERSION, metadata_version_name, parse_metadata_version
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange
+from metaquorum.runtime.kafka.admin.cluster import describe_features, update_features
 
 
 @click.group()
@@ -18,13 +19,12 @@ def features() -> None:
 
 
 @features.command()
-@client_options
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
+@cluster_options
 @json_option
-def describe(options: ClientOptions, stale: bool, as_json: bool) -> None:
+def describe(options: ClusterOptions, as_json: bool) -> None:
     """Show each feature with its supported and finalized levels."""
     with options.open() as cluster:
-        offset, found = cluster.settings(lambda settings: settings.describe_features(stale=stale))
+        offset, found = cluster.call(describe_features)
     if as_json:
         echo_json(
             [
@@ -47,17 +47,17 @@ def describe(options: ClientOptions, stale: bool, as_json: bool) -> None:
 
 
 @features.command()
-@client_options
+@cluster_options
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
-def upgrade(options: ClientOptions, levels: tuple[str, ...], validate_only: bool, as_json: bool) -> int:
+def upgrade(options: ClusterOptions, levels: tuple[str, ...], validate_only: bool, as_json: bool) -> int:
     """Upgrade features. LEVEL is a number, or for metadata.version a release such as 3.7."""
     return _update(options, levels, LevelChange.UPGRADE, validate_only, as_json)
 
 
 @features.command()
-@client_options
+@cluster_options
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
 @click.option(
     "--unsafe",
@@ -67,7 +67,7 @@ def upgrade(options: ClientOptions, levels: tuple[str, ...], validate_only: bool
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def downgrade(
-    options: ClientOptions, levels: tuple[str, ...], unsafe: bool, validate_only: bool, as_json: bool
+    options: ClusterOptions, levels: tuple[str, ...], unsafe: bool, validate_only: bool, as_json: bool
 ) -> int:
     """Downgrade features to a LEVEL if no metadata is lost."""
     change = LevelChange.UNSAFE_DOWNGRADE if unsafe else LevelChange.SAFE_DOWNGRADE
@@ -75,16 +75,14 @@ def downgrade(
 
 
 def _update(
-    options: ClientOptions, levels: tuple[str, ...], change: LevelChange, validate_only: bool, as_json: bool
+    options: ClusterOptions, levels: tuple[str, ...], change: LevelChange, validate_only: bool, as_json: bool
 ) -> int:
     updates = [
         FeatureUpdate(name=name, level=_level(name, text), change=change)
         for name, text in pairs(levels, "level of a feature")
     ]
     with options.open() as cluster:
-        results = cluster.settings(
-            lambda settings: settings.update_features(updates, validate_only=validate_only)
-        )
+        results = cluster.call(lambda client: update_features(client, updates, validate_only=validate_only))
     done = "can be changed" if validate_only else "changed"
     return report(results, done, as_json)
 

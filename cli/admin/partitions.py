@@ -6,12 +6,13 @@ import click
 
 from metaquorum.cli.admin.reassignments import plan, reassign, reassignments
 from metaquorum.cli.admin.topics import parse_assignment, report_topics
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.partitions import ElectionResult, TopicGrowth
-from metaquorum.runtime.client.partitions import create_partitions, elect_leaders
+from metaquorum.runtime.kafka.admin.cluster import elect_leaders
+from metaquorum.runtime.kafka.admin.topics import create_partitions, look_up_topics
 
 
 @click.group()
@@ -24,7 +25,7 @@ for _command in (plan, reassign, reassignments):
 
 
 @partitions.command()
-@client_options
+@cluster_options
 @click.option(
     "--election",
     type=click.Choice(["preferred", "unclean"]),
@@ -40,7 +41,7 @@ for _command in (plan, reassign, reassignments):
 @click.option("--all", "everywhere", is_flag=True, help="Every partition that needs such an election.")
 @json_option
 def elect(
-    options: ClientOptions,
+    options: ClusterOptions,
     election: str,
     topic: str | None,
     indexes: tuple[int, ...],
@@ -57,7 +58,7 @@ def elect(
         if topic is not None and indexes:
             chosen = [(topic, index) for index in indexes]
         elif topic is not None:
-            found = cluster.describe_topics([topic])
+            found = cluster.call(lambda client: look_up_topics(client, [topic]))
             chosen = [(topic, each.index) for one in found for each in one.partitions] or [(topic, 0)]
         results = cluster.call(
             lambda client: elect_leaders(client, unclean=election == "unclean", partitions=chosen)
@@ -99,7 +100,7 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
 
 
 @partitions.command()
-@client_options
+@cluster_options
 @click.argument("topic")
 @click.option("--count", type=click.IntRange(min=1), required=True, help="New total number of partitions.")
 @click.option(
@@ -110,7 +111,7 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def add(
-    options: ClientOptions,
+    options: ClusterOptions,
     topic: str,
     count: int,
     replica_assignment: str | None,
@@ -121,8 +122,8 @@ def add(
     assignments = None if replica_assignment is None else parse_assignment(replica_assignment)
     wanted = TopicGrowth(name=topic, count=count, assignments=assignments)
     with options.open() as cluster:
-        response = cluster.call(
+        results = cluster.call(
             lambda client: create_partitions(client, [wanted], validate_only=validate_only)
         )
     done = f"can have {count} partitions" if validate_only else f"has {count} partitions"
-    return report_topics(response.results, done, as_json)
+    return report_topics(results, done, as_json)

@@ -6,25 +6,25 @@ Plans are files in the JSON format of Kafka's reassignment tool, so that either 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from metaquorum.cli.client import ClientOptions, ClusterClient, client_options
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.controller.partitions.plans import Assignment, PlanError, PlanSize, drain, plan_size, spread
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.reassignments import (
-    AlterReassignmentsRequest,
     OngoingReassignment,
     ReassignmentResult,
     WantedReplicas,
 )
-from metaquorum.runtime.client.reassignments import alter_reassignments, list_reassignments
+from metaquorum.runtime.kafka.admin.cluster import ClusterBroker, list_brokers
+from metaquorum.runtime.kafka.admin.moving import alter_reassignments, list_moves, ongoing_moves
+from metaquorum.runtime.kafka.admin.topics import look_up_topics
 
 COLUMNS = ("PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
 PLAN_VERSION = 1
@@ -32,7 +32,7 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@client_options
+@cluster_options
 @click.option("--plan", "path", type=PLAN_FILE, required=True, help="JSON, as `partitions plan` prints it.")
 @click.option(
     "--dry-run",
@@ -41,26 +41,26 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--keep-factor", is_flag=True, help="Refuse moves that change a replication factor.")
 @json_option
-def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
+def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
     """Move replicas as a plan says. Replaces ongoing reassignments of the same partitions."""
     planned = read_plan(path.read_text(encoding="utf-8"), str(path))
-    request = AlterReassignmentsRequest(
-        wanted=tuple(
-            [WantedReplicas(topic=name, partition=at, replicas=held) for (name, at), held in planned.items()]
-        ),
-        allow_replication_factor_change=not keep_factor,
-        validate_only=dry_run,
-    )
+    wanted = [WantedReplicas(topic=name, partition=at, replicas=held) for (name, at), held in planned.items()]
     with options.open() as cluster:
         current = _current(cluster, sorted({name for name, _ in planned}))
-        results = cluster.call(lambda client: alter_reassignments(client, request))
+        if dry_run:
+            brokers = {one.broker_id for one in cluster.call(list_brokers)}
+            results = foreseen(wanted, current, brokers, keeps_factor=keep_factor)
+        else:
+            results = cluster.call(
+                lambda client: alter_reassignments(client, wanted, keeps_factor=keep_factor)
+            )
     size = plan_size(current, planned)
     done = "would be reassigned" if dry_run else "is being reassigned"
     return _report(results, done, size, as_json)
 
 
 @click.command()
-@client_options
+@cluster_options
 @click.option(
     "--cancel",
     "names",
@@ -70,39 +70,38 @@ def reassign(options: ClientOptions, path: Path, dry_run: bool, keep_factor: boo
 )
 @click.option("--cancel-all", is_flag=True, help="Cancel every ongoing reassignment.")
 @table_options
-def reassignments(options: ClientOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
+def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
     """List ongoing reassignments and what they wait for, or cancel some."""
     if names and cancel_all:
         raise click.UsageError("give either --cancel-all, or --cancel for each partition")
     with options.open() as cluster:
-        found = cluster.call(list_reassignments)
+        found = _ongoing(cluster)
         if not names and not cancel_all:
             _show(found, as_json)
             return 0
         chosen = [_named(one) for one in names] or [(one.topic, one.partition) for one in found]
         wanted = tuple([WantedReplicas(topic=name, partition=at, replicas=None) for name, at in chosen])
-        request = AlterReassignmentsRequest(wanted=wanted)
-        results = cluster.call(lambda client: alter_reassignments(client, request)) if wanted else ()
+        results = cluster.call(lambda client: alter_reassignments(client, wanted))
     return _report(results, "is no longer being reassigned", None, as_json)
 
 
 @click.command()
-@client_options
+@cluster_options
 @click.option("--drain", "broker_id", type=click.IntRange(min=0), help="Move all replicas off this broker.")
 @click.option("--spread", "evenly", is_flag=True, help="Spread replicas evenly over all brokers.")
 @click.option("--topic", "topics", multiple=True, help="Only partitions of this topic. Default: all.")
-def plan(options: ClientOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
+def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
     """Print a plan for `partitions reassign`, and its size on standard error."""
     if evenly == (broker_id is not None):
         raise click.UsageError("give either --drain BROKER or --spread")
     with options.open() as cluster:
         current = _current(cluster, topics)
-        brokers = cluster.brokers()
+        brokers = cluster.call(list_brokers)
     for name in set(topics).difference(topic for topic, _ in current):
         raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
     if broker_id is not None and not _is_known(broker_id, brokers, current):
         raise Failure(f"broker {broker_id} is not registered and holds nothing; see: metaquorum brokers list")
-    racks = {one.broker_id: one.rack for one in brokers if one.is_active}
+    racks = {one.broker_id: one.rack for one in brokers if not one.fenced}
     try:
         planned = spread(current, racks) if broker_id is None else drain(current, racks, broker_id)
     except PlanError as error:
@@ -111,19 +110,71 @@ def plan(options: ClientOptions, broker_id: int | None, evenly: bool, topics: tu
     click.echo(size_text(plan_size(current, planned)), err=True)
 
 
-def _is_known(broker_id: int, brokers: Sequence[BrokerRegistration], current: Assignment) -> bool:
+def _is_known(broker_id: int, brokers: Sequence[ClusterBroker], current: Assignment) -> bool:
     """A broker that died for good and was unregistered is still drained."""
     registered = any(one.broker_id == broker_id for one in brokers)
     return registered or any(broker_id in held for held in current.values())
 
 
-def _current(cluster: ClusterClient, topics: Any) -> Assignment:
+def _current(cluster: OpenCluster, topics: Sequence[str]) -> Assignment:
     """Where replicas are, those that an unfinished move is taking away left out."""
-    return {
-        (topic.info.name, each.index): tuple([one for one in each.replicas if one not in each.removing])
-        for topic in cluster.describe_topics(list(topics))
-        for each in topic.partitions
-    }
+    found = cluster.call(lambda client: look_up_topics(client, topics or None))
+    moves = cluster.call(ongoing_moves)
+    current: Assignment = {}
+    for topic in found:
+        for each in topic.partitions:
+            move = moves.get((topic.name, each.index))
+            left = () if move is None else move.removing
+            current[topic.name, each.index] = tuple([one for one in each.replicas if one not in left])
+    return current
+
+
+def _ongoing(cluster: OpenCluster) -> tuple[OngoingReassignment, ...]:
+    """The reassignments that are under way, with what each waits for."""
+    moves = cluster.call(list_moves)
+    names = sorted({name for name, _ in moves})
+    found = cluster.call(lambda client: look_up_topics(client, names)) if names else ()
+    isr = {(topic.name, each.index): each.isr for topic in found for each in topic.partitions}
+    return tuple(
+        OngoingReassignment(
+            topic=name,
+            partition=at,
+            replicas=move.replicas,
+            adding=move.adding,
+            removing=move.removing,
+            isr=isr.get((name, at), ()),
+        )
+        for (name, at), move in moves.items()
+    )
+
+
+def foreseen(
+    wanted: Sequence[WantedReplicas], current: Assignment, brokers: Collection[int], *, keeps_factor: bool
+) -> tuple[ReassignmentResult, ...]:
+    """What of a plan the cluster would refuse; Kafka's protocol has no reassignment that is only checked."""
+    return tuple(
+        ReassignmentResult(topic=each.topic, partition=each.partition, error=error, message=message)
+        for each in wanted
+        for error, message in [_problem(each, current, brokers, keeps_factor)]
+    )
+
+
+def _problem(
+    wanted: WantedReplicas, current: Assignment, brokers: Collection[int], keeps_factor: bool
+) -> tuple[ErrorCode, str | None]:
+    held, target = current.get((wanted.topic, wanted.partition)), wanted.replicas or ()
+    if held is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition; correct the plan"
+    unknown = [str(one) for one in target if one not in brokers]
+    if not target or len(set(target)) < len(target):
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "name each broker once, and at least one"
+    if unknown:
+        text = f"no broker is registered with the id {', '.join(unknown)}; correct the plan"
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, text
+    if keeps_factor and len(target) != len(held):
+        text = f"the replication factor would change from {len(held)} to {len(target)}"
+        return ErrorCode.INVALID_REPLICATION_FACTOR, text
+    return ErrorCode.NONE, None
 
 
 def plan_json(planned: Assignment) -> dict[str, Any]:

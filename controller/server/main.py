@@ -16,7 +16,6 @@ from metaquorum.controller.server.forwarding_service import ForwardingService
 from metaquorum.controller.server.joining import Joining
 from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.partitions_service import PartitionsService
-from metaquorum.controller.server.reassignments_service import ReassignmentsService
 from metaquorum.controller.server.registration import SelfRegistration
 from metaquorum.controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
 from metaquorum.controller.server.settings_service import SettingsService
@@ -31,7 +30,6 @@ from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_serv
 from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
-from metaquorum.proto.reassignments_pb2_grpc import add_ReassignmentsServicer_to_server
 from metaquorum.proto.settings_pb2_grpc import (
     add_SettingsServicer_to_server,
     add_SettingsViewServicer_to_server,
@@ -164,7 +162,6 @@ class ControllerProcess:
         broker_ids = BrokerIdsService(self._requests, hints, self._config.node_id)
         add_BrokerIdsServicer_to_server(broker_ids, self._server)
         add_PartitionsServicer_to_server(PartitionsService(self._requests, hints), self._server)
-        add_ReassignmentsServicer_to_server(ReassignmentsService(self._requests, hints), self._server)
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)

@@ -1,4 +1,4 @@
-"""The gRPC service for partitions: growth and elections for operators, ISRs and directories for brokers.
+"""The gRPC service for partitions: what brokers report of ISRs and directories.
 
 Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
 """
@@ -10,12 +10,9 @@ from typing import Any
 from metaquorum.controller.server.services import ask
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests import partitions as api
-from metaquorum.metadata.requests.common import TopicsResponse
-from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import partitions_pb2 as pb
 from metaquorum.proto.partitions_pb2_grpc import PartitionsServicer
 from metaquorum.runtime.api import partitions as codec
-from metaquorum.runtime.api.admin import TOPICS
 from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.requests import WaitingRequests
 
@@ -26,16 +23,6 @@ class PartitionsService(PartitionsServicer):
     def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
         self._requests = requests
         self._hints = hints
-
-    async def CreatePartitions(
-        self, request: pb.CreatePartitionsRequest, context: Any
-    ) -> admin.TopicsResponse:
-        response = await ask(self._requests, codec.CREATE.from_pb(request), TopicsResponse)
-        return TOPICS.answer_to_pb(response, self._hints)
-
-    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Any) -> pb.ElectLeadersResponse:
-        response = await ask(self._requests, codec.ELECT.from_pb(request), api.ElectLeadersResponse)
-        return codec.ELECTED.answer_to_pb(response, self._hints)
 
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Any

@@ -15,7 +15,7 @@ from metaquorum.metadata.requests.settings import (
     SettingResult,
     SettingsResponse,
 )
-from metaquorum.metadata.settings.quotas import entity_problem, sorted_entity, value_problem
+from metaquorum.metadata.settings.quotas import entity_problem, entity_title, sorted_entity, value_problem
 
 
 def decide_alter_quotas(
@@ -48,12 +48,6 @@ def decide_alter_quotas(
         return ControllerResult(response=SettingsResponse(results=refused), depends_on_image=False)
     response = SettingsResponse(results=tuple(results))
     return ControllerResult(response=response, records=() if request.validate_only else tuple(records))
-
-
-def entity_title(entity: QuotaEntity) -> str:
-    """`user alice, client-id default`."""
-    parts = [f"{kind} {'default' if name is None else name}" for kind, name in entity]
-    return ", ".join(parts) or "nobody"
 
 
 def _records(image: MetadataImage, entity: QuotaEntity, change: QuotaChange) -> list[Record] | str:

@@ -50,6 +50,12 @@ def sorted_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
     return tuple(sorted(parts.items(), key=lambda part: part[0]))
 
 
+def entity_title(entity: QuotaEntity) -> str:
+    """`user alice, client-id default`."""
+    parts = [f"{kind} {'default' if name is None else name}" for kind, name in entity]
+    return ", ".join(parts) or "nobody"
+
+
 def entity_problem(parts: tuple[tuple[str, str | None], ...]) -> str | None:
     """Why quotas cannot be for this entity; None: they can."""
     kinds = [kind for kind, _ in parts]

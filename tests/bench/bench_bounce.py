@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.runtime.client.partitions import elect_leaders
+from metaquorum.runtime.kafka.admin.cluster import elect_leaders
 from tests.bench.bench_restart import until_ready
 from tests.bench.figures import Figure
 from tests.e2e.cluster import Cluster, client_loop
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
 
 def bounced(cluster: Cluster, broker_id: int) -> tuple[float, float]:
     """(ms until it ended, ms from its start until it serves)."""
-    cluster.call(lambda client: elect_leaders(client, unclean=False, partitions=None))
+    cluster.kafka(lambda client: elect_leaders(client, unclean=False, partitions=None))
     (broker,) = [one for one in cluster.brokers if one.node_id == broker_id]
     begin = time.perf_counter()
     code = broker.stop()

@@ -17,9 +17,9 @@ from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.partitions import elect_leaders
 from metaquorum.runtime.data_client.connections import GrpcConnections
 from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
+from metaquorum.runtime.kafka.admin.cluster import elect_leaders
 from tests.bench.bench_data import bootstrap
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds
@@ -100,7 +100,7 @@ def restarted(cluster: Cluster, victim: Node, faults: FaultFile, *, kill: bool) 
 
 
 def preferred(cluster: Cluster) -> tuple[ElectionResult, ...]:
-    return cluster.call(lambda client: elect_leaders(client, unclean=False, partitions=None))
+    return cluster.kafka(lambda client: elect_leaders(client, unclean=False, partitions=None))
 
 
 def partitions(cluster: Cluster) -> Sequence[PartitionInfo]:

@@ -29,6 +29,7 @@ from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, NewTopic, TopicResult
 from metaquorum.runtime.client.admin import AdminClient, ClientError
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.quorum_state import QuorumState, load_quorum_state
@@ -221,6 +222,11 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.controllers)
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers, for clients of Kafka's protocol."""
+        return ",".join(f"{HOST}:{node.kafka_port}" for node in self.brokers)
+
     def controller(self, node_id: int) -> Node:
         return next(node for node in self.controllers if node.node_id == node_id)
 
@@ -283,6 +289,15 @@ class Cluster:
         if self._client is None:
             self._client = AdminClient(self.bootstrap, timeout_ms=CALL_TIMEOUT_MS)
         return client_loop().call(method(self._client))
+
+    def kafka(self, method: Callable[[KafkaClient], Coroutine[Any, Any, T]]) -> T:
+        """One call in Kafka's protocol of a client that knows the brokers."""
+
+        async def ask() -> T:
+            async with KafkaClient(self.bootstrap_servers) as client:
+                return await method(client)
+
+        return client_loop().call(ask())
 
     def call_at(
         self, node: Node, method: Callable[[AdminClient], Coroutine[Any, Any, T]], *, timeout_ms: int = 3_000

@@ -16,8 +16,8 @@ from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.offline import offline_replicas
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
-from metaquorum.runtime.client.reassignments import alter_reassignments
+from metaquorum.metadata.requests.reassignments import WantedReplicas
+from metaquorum.runtime.kafka.admin.moving import alter_reassignments
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.reader import LogReader
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
@@ -100,8 +100,7 @@ class Hurt:
 
 def move(cluster: Cluster, topic: str, partition: int, replicas: tuple[int, ...]) -> None:
     wanted = WantedReplicas(topic=topic, partition=partition, replicas=replicas)
-    request = AlterReassignmentsRequest(wanted=(wanted,))
-    (result,) = cluster.call(lambda client: alter_reassignments(client, request))
+    (result,) = cluster.kafka(lambda client: alter_reassignments(client, [wanted]))
     assert result.error == 0, result
 
 

@@ -26,6 +26,7 @@ from tests.unit.server.test_servers import certificate_files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-security")]
 PASSWORD = "alice-secret-7731"
+ROOT_PASSWORD = "root-secret-4402"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 ON_T = ("--resource-type", "topic", "--resource-name", "t")
@@ -51,7 +52,8 @@ class SecureCluster:
                 f"KAFKA_TLS://{HOST}:{self.tls_port}",
                 "listener.security.protocol.map": "KAFKA_SASL:SASL_PLAINTEXT,KAFKA_TLS:SSL",
                 "sasl.enabled.mechanisms": ",".join((*MECHANISMS, "OAUTHBEARER")),
-                "listener.name.kafka_sasl.plain.sasl.jaas.config": f'{JAAS} user_alice="{PASSWORD}";',
+                "listener.name.kafka_sasl.plain.sasl.jaas.config": f'{JAAS} user_alice="{PASSWORD}" '
+                f'user_root="{ROOT_PASSWORD}";',
                 "sasl.oauthbearer.jwks.endpoint.url": (folder / "keys.json").as_uri(),
                 "ssl.keystore.location": str(folder / "node.pem"),
                 "ssl.truststore.location": str(folder / "authority.crt"),
@@ -98,14 +100,17 @@ class SecureCluster:
                     return " ".join(said)
         return " ".join(said)
 
-
-def command(arguments: list[str], text: str | None = None) -> None:
-    done = CliRunner().invoke(main, arguments, input=text, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-
-
-def acls(cluster: Cluster, action: str, *arguments: str) -> None:
-    command(["acls", action, *arguments, "--bootstrap", cluster.bootstrap])
+    def command(self, *arguments: str, text: str | None = None) -> str:
+        """A command of the administrator, who logs in."""
+        path = self.folder / "root.properties"
+        path.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+            f'sasl.jaas.config={JAAS} username="root" password="{ROOT_PASSWORD}";\n'
+        )
+        where = ("--bootstrap", f"{HOST}:{self.sasl_port}", "--command-config", str(path))
+        done = CliRunner().invoke(main, [*arguments, *where], input=text, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
 
 @pytest.fixture(name="site", scope="module")
@@ -117,17 +122,10 @@ def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureClu
         cluster.start()
         cluster.create_topic("t", partitions=1, replicas=1)
         for mechanism in Mechanism:
-            given = [
-                "alice",
-                "--mechanism",
-                mechanism.title,
-                "--password-stdin",
-                "--bootstrap",
-                cluster.bootstrap,
-            ]
-            command(["users", "scram", "set", *given], PASSWORD + "\n")
+            given = ("alice", "--mechanism", mechanism.title, "--password-stdin")
+            site.command("users", "scram", "set", *given, text=PASSWORD + "\n")
         for operation in ("read", "write"):
-            acls(cluster, "add", "User:alice", *ON_T, "--operation", operation)
+            site.command("acls", "add", "User:alice", *ON_T, "--operation", operation)
         yield site
         cluster.assert_no_bugs()
 
@@ -210,8 +208,7 @@ def produce(config: dict[str, Any]) -> confluent_kafka.KafkaError | None:
 
 
 def test_a_quota_makes_a_producer_wait(site: SecureCluster) -> None:
-    quota = ["--user", "alice", "--bootstrap", site.cluster.bootstrap]
-    command(["quotas", "alter", "--set", "producer_byte_rate=100", *quota])
+    site.command("quotas", "alter", "--user", "alice", "--set", "producer_byte_rate=100")
     told: list[confluent_kafka.ThrottleEvent] = []
     producer = confluent_kafka.Producer({**site.login("PLAIN"), "throttle_cb": told.append})
 
@@ -221,7 +218,7 @@ def test_a_quota_makes_a_producer_wait(site: SecureCluster) -> None:
         return bool(told)
 
     site.cluster.wait(lambda: throttled() or None, "the quota is known")
-    command(["quotas", "alter", "--delete", "producer_byte_rate", *quota])
+    site.command("quotas", "alter", "--user", "alice", "--delete", "producer_byte_rate")
     assert told[0].throttle_time > 0
 
 
@@ -237,7 +234,7 @@ def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None
     found: list[confluent_kafka.KafkaError | None] = []
     connected.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
     connected.flush(30)
-    acls(site.cluster, "remove", "--principal", "User:alice", *ON_T, "--operation", "write")
+    site.command("acls", "remove", "--principal", "User:alice", *ON_T, "--operation", "write")
 
     def refused() -> bool | None:
         connected.produce("t", b"x", on_delivery=lambda error, _: found.append(error))
@@ -253,4 +250,5 @@ def test_no_secret_is_in_any_file_that_a_node_wrote(site: SecureCluster) -> None
     for node in (*site.cluster.brokers, *site.cluster.controllers):
         for path in node.home.rglob("*"):
             if path.is_file() and path != node.config:
-                assert PASSWORD.encode() not in path.read_bytes(), path
+                content = path.read_bytes()
+                assert PASSWORD.encode() not in content and ROOT_PASSWORD.encode() not in content, path

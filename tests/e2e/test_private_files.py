@@ -43,7 +43,7 @@ def test_others_can_read_nothing_that_a_cluster_with_scram_users_wrote(tmp_path:
                 "alice",
                 "--password-stdin",
                 "-b",
-                bootstrap,
+                status["bootstrapServers"],
             ],
             input="a password of hers\n",
             text=True,

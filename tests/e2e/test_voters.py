@@ -111,7 +111,7 @@ def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Pat
             lambda: any(one.log_end_offset >= end for one in cluster.quorum().observers),
             "the broker to follow",
         )
-        features = ("features", "upgrade", "--bootstrap", cluster.bootstrap)
+        features = ("features", "upgrade", "--bootstrap", cluster.bootstrap_servers)
         early = run_cli(*features, "kraft.version=1", expect=1)
         assert (
             "kraft.version cannot become 1: it needs metadata.version 3.9-IV0" in early.stdout + early.stderr
@@ -119,7 +119,9 @@ def test_static_voters_become_dynamic_ones_while_the_quorum_serves(tmp_path: Pat
         run_cli(*features, "metadata.version=3.9")
         run_cli(*features, "kraft.version=1")
         run_cli(*features, "kraft.version=1")  # it is: nothing to do
-        down = run_cli("features", "downgrade", "--bootstrap", cluster.bootstrap, "kraft.version=0", expect=1)
+        down = run_cli(
+            *("features", "downgrade", "--bootstrap", cluster.bootstrap_servers, "kraft.version=0"), expect=1
+        )
         assert "kraft.version is 1 and never falls" in down.stdout + down.stderr
         cluster.create_topic("kept")
         topics = cluster.topics()

@@ -99,8 +99,10 @@ class DynamicCluster(Cluster):
         if command[:2] == ["controller", "run"]:
             node.start()
             node.wait_for_line("listens on")
-        elif command[0] in ("quorum", "features"):
+        elif command[0] == "quorum":
             run_cli(*command, "--bootstrap", self.bootstrap)
+        elif command[0] == "features":
+            run_cli(*command, "--bootstrap", self.bootstrap_servers)
         else:
             run_cli(*command)
 

@@ -1,4 +1,4 @@
-"""`metaquorum acls`: access control entries. They are kept and shown; nothing here authorizes anyone."""
+"""`metaquorum acls`: access control entries, added, listed and removed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import refuse, report
 from metaquorum.cli.text.settings import acl_entry, acl_text
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl
+from metaquorum.metadata.requests.settings import DeletedAcls
 from metaquorum.metadata.settings.acls import (
     CLUSTER_NAME,
     AclFilter,
@@ -23,6 +24,7 @@ from metaquorum.metadata.settings.acls import (
     Permission,
     ResourceType,
 )
+from metaquorum.runtime.kafka.admin.access import create_acls, delete_acls, list_acls
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,7 +88,7 @@ def acls() -> None:
 
 
 @acls.command()
-@client_options
+@cluster_options
 @click.argument("principals", nargs=-1, required=True, metavar="User:NAME...")
 @click.option("--resource-type", type=_words(ResourceType, "any"), required=True)
 @click.option(
@@ -111,7 +113,7 @@ def acls() -> None:
 @click.option("--deny", is_flag=True, help="Deny the operations instead of allowing them.")
 @json_option
 def add(
-    options: ClientOptions,
+    options: ClusterOptions,
     principals: tuple[str, ...],
     resource_type: str,
     resource_name: str | None,
@@ -139,19 +141,18 @@ def add(
         for host in hosts
     ]
     with options.open() as cluster:
-        results = cluster.settings(lambda settings: settings.create_acls(wanted))
+        results = cluster.call(lambda client: create_acls(client, wanted))
     return report(results, "added", as_json)
 
 
 @acls.command("list")
-@client_options
+@cluster_options
 @_filter_options
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
-def list_(options: ClientOptions, stale: bool, as_json: bool, **words: str | None) -> None:
+def list_(options: ClusterOptions, as_json: bool, **words: str | None) -> None:
     """List the entries that match the options. Default: all entries."""
     with options.open() as cluster:
-        found = cluster.settings(lambda settings: settings.list_acls(_filter(words), stale=stale))
+        found = cluster.call(lambda client: list_acls(client, _filter(words)))
     if as_json:
         echo_json([_json(acl) for acl in found])
     elif found:
@@ -159,7 +160,7 @@ def list_(options: ClientOptions, stale: bool, as_json: bool, **words: str | Non
 
 
 @acls.command()
-@client_options
+@cluster_options
 @_filter_options
 @click.option(
     "--all",
@@ -170,15 +171,17 @@ def list_(options: ClientOptions, stale: bool, as_json: bool, **words: str | Non
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, without removing it.")
 @json_option
 def remove(
-    options: ClientOptions, everything: bool, dry_run: bool, as_json: bool, **words: str | None
+    options: ClusterOptions, everything: bool, dry_run: bool, as_json: bool, **words: str | None
 ) -> int:
     """Remove every entry that matches the options."""
     wanted = _filter(words)
     if wanted == AclFilter() and not everything:
         raise click.UsageError("no option selects entries; give one, or --all to remove every entry")
     with options.open() as cluster:
-        results = cluster.settings(lambda settings: settings.delete_acls([wanted], validate_only=dry_run))
-    result = results[0]
+        if dry_run:
+            result = DeletedAcls(acls=cluster.call(lambda client: list_acls(client, wanted)))
+        else:
+            result = cluster.call(lambda client: delete_acls(client, wanted))
     if result.error is not ErrorCode.NONE:
         refuse("acls", result.error, result.message)
         return EXIT_FAILED

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, report
 from metaquorum.cli.text.settings import quota_line
 from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter
+from metaquorum.runtime.kafka.admin.access import alter_quotas, describe_quotas
 
 F = TypeVar("F", bound=Callable[..., Any])
 Words = dict[str, str | bool | None]
@@ -51,14 +52,14 @@ def quotas() -> None:
 
 
 @quotas.command()
-@client_options
+@cluster_options
 @_entity_options
 @click.option("--set", "sets", multiple=True, metavar="KEY=NUMBER", help="Set a quota.")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Remove a quota.")
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
 def alter(
-    options: ClientOptions,
+    options: ClusterOptions,
     sets: tuple[str, ...],
     deletes: tuple[str, ...],
     validate_only: bool,
@@ -75,10 +76,8 @@ def alter(
         raise click.UsageError("there is nothing to change; give --set or --delete")
     change = QuotaChange(entity=entity, ops=tuple(ops))
     with options.open() as cluster:
-        results = cluster.settings(
-            lambda settings: settings.alter_quotas([change], validate_only=validate_only)
-        )
-    return report(results, "can be changed" if validate_only else "changed", as_json)
+        result = cluster.call(lambda client: alter_quotas(client, change, validate_only=validate_only))
+    return report([result], "can be changed" if validate_only else "changed", as_json)
 
 
 def _value(key: str, text: str) -> float:
@@ -89,17 +88,14 @@ def _value(key: str, text: str) -> float:
 
 
 @quotas.command()
-@client_options
+@cluster_options
 @_entity_options
 @click.option("--any-user", is_flag=True, help="Every entity with a user.")
 @click.option("--any-client-id", is_flag=True, help="Every entity with a client-id.")
 @click.option("--any-ip", is_flag=True, help="Every entity with an ip.")
 @click.option("--strict", is_flag=True, help="Only entities of exactly these types.")
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
-def describe(
-    options: ClientOptions, strict: bool, stale: bool, as_json: bool, **words: str | bool | None
-) -> None:
+def describe(options: ClusterOptions, strict: bool, as_json: bool, **words: str | bool | None) -> None:
     """Show quotas. Default: all."""
     parts: list[tuple[str, str | EllipsisType | None]] = list(_entity(words))
     for kind in _KINDS:
@@ -109,7 +105,7 @@ def describe(
             parts.append((kind, ...))
     wanted = QuotaFilter(parts=tuple(parts), strict=strict)
     with options.open() as cluster:
-        found = cluster.settings(lambda settings: settings.describe_quotas(wanted, stale=stale))
+        found = cluster.call(lambda client: describe_quotas(client, wanted))
     if as_json:
         echo_json([{"entity": dict(entity), "quotas": dict(values)} for entity, values in found])
         return

@@ -1,4 +1,4 @@
-"""`metaquorum tokens`: delegation tokens. Who asks is what the command line says: no one is authenticated."""
+"""`metaquorum tokens`: delegation tokens, for those who log in (see --command-config)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,10 @@ import binascii
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options, utc_text
-from metaquorum.metadata.requests.settings import CreateTokenRequest, ExpireTokenRequest, RenewTokenRequest
-from metaquorum.runtime.client.settings import ANONYMOUS
+from metaquorum.runtime.kafka.admin.tokens import create_token, describe_tokens, expire_token, renew_token
 
-requester_option = click.option(
-    "--as",
-    "requester",
-    default=ANONYMOUS,
-    show_default=True,
-    metavar="User:NAME",
-    help="Principal that makes the request.",
-)
 hmac_option = click.option("--hmac", "hmac_text", required=True, metavar="BASE64", help="The token's secret.")
 
 
@@ -29,12 +20,11 @@ def tokens() -> None:
 
 
 @tokens.command()
-@client_options
-@requester_option
+@cluster_options
 @click.option(
     "--owner",
     metavar="User:NAME",
-    help="Owner of the token. Default: the principal that makes the request.",
+    help="Owner of the token. Default: the principal that logs in.",
 )
 @click.option(
     "--renewer",
@@ -50,19 +40,17 @@ def tokens() -> None:
 )
 @json_option
 def create(
-    options: ClientOptions,
-    requester: str,
+    options: ClusterOptions,
     owner: str | None,
     renewers: tuple[str, ...],
     max_life_ms: int | None,
     as_json: bool,
 ) -> None:
     """Create a token and show its secret. It is not shown again."""
-    request = CreateTokenRequest(
-        requester=requester, owner=owner, renewers=renewers, max_lifetime_ms=max_life_ms
-    )
     with options.open() as cluster:
-        token = cluster.settings(lambda settings: settings.create_token(request))
+        token = cluster.call(
+            lambda client: create_token(client, owner=owner, renewers=renewers, max_lifetime_ms=max_life_ms)
+        )
     secret = base64.b64encode(token.hmac).decode()
     if as_json:
         echo_json(
@@ -85,8 +73,7 @@ def create(
 
 
 @tokens.command()
-@client_options
-@requester_option
+@cluster_options
 @hmac_option
 @click.option(
     "--period-ms",
@@ -94,43 +81,37 @@ def create(
     help="New lifetime in ms from now. Default: the controllers' default.",
 )
 @json_option
-def renew(
-    options: ClientOptions, requester: str, hmac_text: str, period_ms: int | None, as_json: bool
-) -> None:
+def renew(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_json: bool) -> None:
     """Extend the lifetime of a token, up to the maximum it was created with."""
-    request = RenewTokenRequest(requester=requester, hmac=_hmac(hmac_text), period_ms=period_ms)
+    hmac = _hmac(hmac_text)
     with options.open() as cluster:
-        answer = cluster.settings(lambda settings: settings.renew_token(request))
-    _show_expiry(answer.expiration_timestamp_ms, as_json)
+        expiry_ms = cluster.call(lambda client: renew_token(client, hmac, period_ms))
+    _show_expiry(expiry_ms, as_json)
 
 
 @tokens.command()
-@client_options
-@requester_option
+@cluster_options
 @hmac_option
 @click.option(
     "--period-ms", type=click.IntRange(min=0), help="Expire in this many ms from now. Default: at once."
 )
 @json_option
-def expire(
-    options: ClientOptions, requester: str, hmac_text: str, period_ms: int | None, as_json: bool
-) -> None:
+def expire(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_json: bool) -> None:
     """Expire a token now, or change when it expires."""
-    request = ExpireTokenRequest(requester=requester, hmac=_hmac(hmac_text), period_ms=period_ms)
+    hmac = _hmac(hmac_text)
     with options.open() as cluster:
-        answer = cluster.settings(lambda settings: settings.expire_token(request))
-    _show_expiry(answer.expiration_timestamp_ms, as_json)
+        expiry_ms = cluster.call(lambda client: expire_token(client, hmac, period_ms))
+    _show_expiry(expiry_ms, as_json)
 
 
 @tokens.command("list")
-@client_options
+@cluster_options
 @click.option("--owner", "owners", multiple=True, metavar="User:NAME", help="Only tokens of this owner.")
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @table_options
-def list_(options: ClientOptions, owners: tuple[str, ...], stale: bool, as_json: bool) -> None:
+def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> None:
     """List the tokens, without their secrets."""
     with options.open() as cluster:
-        found = cluster.settings(lambda settings: settings.describe_tokens(owners, stale=stale))
+        found = cluster.call(lambda client: describe_tokens(client, owners))
     if as_json:
         echo_json(
             [

@@ -6,11 +6,12 @@ import sys
 
 import click
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import report
 from metaquorum.cli.text.settings import user_line
 from metaquorum.metadata.settings.scram import DEFAULT_ITERATIONS, MAX_ITERATIONS, MIN_ITERATIONS, Mechanism
+from metaquorum.runtime.kafka.admin.access import delete_scram, describe_users, set_scram
 
 _TITLES = {each.title: each for each in Mechanism}
 mechanism_option = click.option(
@@ -32,7 +33,7 @@ def scram() -> None:
 
 
 @scram.command("set")
-@client_options
+@cluster_options
 @click.argument("user")
 @mechanism_option
 @click.option(
@@ -44,7 +45,7 @@ def scram() -> None:
 @click.option("--password-stdin", is_flag=True, help="Read the password from one line of standard input.")
 @json_option
 def set_(
-    options: ClientOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
+    options: ClusterOptions, user: str, mechanism: str, iterations: int, password_stdin: bool, as_json: bool
 ) -> int:
     """Set the password of USER. The cluster stores what RFC 5802 derives from it, never the password."""
     if password_stdin:
@@ -55,34 +56,31 @@ def set_(
         raise click.UsageError("the password is empty")
     chosen = _TITLES[mechanism.upper()]
     with options.open() as cluster:
-        result = cluster.settings(
-            lambda settings: settings.set_scram(user, chosen, password, iterations=iterations)
-        )
+        result = cluster.call(lambda client: set_scram(client, user, chosen, password, iterations=iterations))
     return report([result], f"{chosen.title} set", as_json)
 
 
 @scram.command()
-@client_options
+@cluster_options
 @click.argument("user")
 @mechanism_option
 @json_option
-def delete(options: ClientOptions, user: str, mechanism: str, as_json: bool) -> int:
+def delete(options: ClusterOptions, user: str, mechanism: str, as_json: bool) -> int:
     """Delete the credential of USER for a mechanism."""
     chosen = _TITLES[mechanism.upper()]
     with options.open() as cluster:
-        result = cluster.settings(lambda settings: settings.delete_scram(user, chosen))
+        result = cluster.call(lambda client: delete_scram(client, user, chosen))
     return report([result], f"{chosen.title} deleted", as_json)
 
 
 @scram.command("list")
-@client_options
+@cluster_options
 @click.argument("names", nargs=-1, metavar="[USER...]")
-@click.option("--stale", is_flag=True, help="Read from the contacted node alone; the answer may be stale.")
 @json_option
-def list_(options: ClientOptions, names: tuple[str, ...], stale: bool, as_json: bool) -> None:
+def list_(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> None:
     """List users with their mechanisms and iterations, never with secrets."""
     with options.open() as cluster:
-        found = cluster.settings(lambda settings: settings.describe_users(names, stale=stale))
+        found = cluster.call(lambda client: describe_users(client, names))
     if as_json:
         echo_json(
             [

@@ -55,8 +55,8 @@ class DescribedTopic:
 
 
 async def list_topics(client: KafkaClient) -> list[DescribedTopic]:
-    """All topics by name, with their partitions; nothing of configurations and reassignments."""
-    return await _by_metadata(client, None)
+    """All topics by name, without their configurations and reassignments."""
+    return await look_up_topics(client, None)
 
 
 async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> list[DescribedTopic]:
@@ -64,7 +64,7 @@ async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> lis
     if await client.version("DescribeTopicPartitions") is not None:
         found = await _by_cursor(client, names)
     else:
-        found = await _by_metadata(client, tuple(dict.fromkeys(names)) or None)
+        found = await look_up_topics(client, tuple(dict.fromkeys(names)) or None)
     configs = await _own_configs(client, [each.name for each in found])
     moves = await ongoing_moves(client)
     return [
@@ -82,7 +82,8 @@ async def describe_topics(client: KafkaClient, names: Sequence[str] = ()) -> lis
     ]
 
 
-async def _by_metadata(client: KafkaClient, names: Sequence[str] | None) -> list[DescribedTopic]:
+async def look_up_topics(client: KafkaClient, names: Sequence[str] | None) -> list[DescribedTopic]:
+    """The topics of these names that exist, or all, as Metadata has them."""
     Topic = MetadataRequest.MetadataRequestTopic
     asked = None if names is None else tuple(Topic(name=each) for each in names)
     # From version 1 on null means all; from 4 on nothing is created by looking.

@@ -41,3 +41,64 @@ def test_topics(node: str) -> None:
     assert (made.exit_code, made.stdout) == (1, "")
     assert made.stderr == "metaquorum: ver2: TOPIC_ALREADY_EXISTS: Topic 'ver2' already exists.\n"
     assert run(node, "topics", "delete", "v2-ct-6") == "v2-ct-6: deleted\n"
+
+
+def test_configs(node: str) -> None:
+    assert run(node, "configs", "describe", "topic", "ver2").splitlines() == [
+        "Dynamic configs for topic ver2 are:",
+        "  retention.ms=-1 sensitive=false synonyms={}",
+    ]
+    everything = json.loads(run(node, "configs", "describe", "topic", "ver2", "--all", "--json"))["configs"]
+    assert [(each["name"], each["source"]) for each in everything] == [
+        ("cleanup.policy", "DEFAULT_CONFIG"),
+        ("retention.ms", "DYNAMIC_TOPIC_CONFIG"),
+    ]
+    changed = run(node, "configs", "alter", "topic", "ver2", "--set", "retention.ms=5")
+    assert changed == "topic ver2: changed\n"
+
+
+def test_access(node: str) -> None:
+    entries = json.loads(run(node, "acls", "list", "--json"))
+    assert len(entries) == 10
+    assert {
+        "resourceType": "TOPIC",
+        "resourceName": "f1",
+        "patternType": "LITERAL",
+        "principal": "User:alice",
+        "host": "*",
+        "operation": "WRITE",
+        "permissionType": "DENY",
+    } in entries
+    on_topic = ("--resource-type", "topic", "--resource-name", "x")
+    assert run(node, "acls", "add", "User:x", *on_topic) == "User:x: added\n"
+    credentials = "SCRAM-SHA-256=iterations=4096"
+    assert run(node, "users", "scram", "list").splitlines() == [
+        f"SCRAM credential configs for user-principal 'alice' are {credentials}, "
+        "SCRAM-SHA-512=iterations=4096",
+        f"SCRAM credential configs for user-principal 'carol' are {credentials}",
+    ]
+    assert json.loads(run(node, "quotas", "describe", "--json")) == [
+        {
+            "entity": {"client-id": "c1", "user": "erin"},
+            "quotas": {"consumer_byte_rate": 2000000.0, "producer_byte_rate": 1000000.0},
+        },
+        {"entity": {"ip": "127.0.0.9"}, "quotas": {"connection_creation_rate": 50.0}},
+    ]
+    changed = run(node, "quotas", "alter", "--user", "x", "--set", "producer_byte_rate=1")
+    assert changed == "user x: changed\n"
+
+
+def test_partitions(node: str) -> None:
+    elected = run(node, "partitions", "elect", "--election", "preferred", "--all")
+    assert elected == "ver2-0: Leader election not needed for topic partition.\n"
+    assert run(node, "partitions", "reassignments") == "there is no ongoing reassignment\n"
+    assert run(node, "partitions", "add", "v2-ct-3", "--count", "3") == "v2-ct-3: has 3 partitions\n"
+
+
+def test_features(node: str) -> None:
+    assert run(node, "features", "describe") == (
+        "Feature: metadata.version\tSupportedMinVersion: 3.0-IV1\tSupportedMaxVersion: 3.7-IV4\t"
+        "FinalizedVersionLevel: 3.7-IV4\tEpoch: 2428\n"
+    )
+    changed = run(node, "features", "upgrade", "metadata.version=19")
+    assert changed == "metadata.version: changed\n"

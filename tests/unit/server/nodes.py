@@ -29,7 +29,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_
 from metaquorum.storage.uuids import random_uuid
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
-SPEAKS_KAFKA = {"topics"}
+SPEAKS_KAFKA = {"topics", "configs", "partitions", "acls", "users", "quotas", "tokens", "features"}
 """Groups of commands that ask brokers; the others ask controllers."""
 
 

@@ -93,7 +93,7 @@ async def test_what_a_brokers_file_says_is_shown_with_its_source_and_carried_out
             CliRunner().invoke,
             main,
             [
-                *("configs", "describe", "--bootstrap", f"127.0.0.1:{at.site.broker_port}", "--stale"),
+                *("configs", "describe", *at.site.bootstrap("configs")),
                 *("topic", TOPIC, "--all", "--json"),
             ],
             standalone_mode=False,

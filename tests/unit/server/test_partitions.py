@@ -18,16 +18,9 @@ from metaquorum.metadata.requests.partitions import (
     IsrMember,
     PartitionAlteration,
     ReplicaAssignment,
-    TopicGrowth,
 )
-from metaquorum.runtime.client import partitions as partitions_client
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.partitions import (
-    alter_partition,
-    assign_replicas,
-    create_partitions,
-    elect_leaders,
-)
+from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller, without_data
 
 
@@ -54,7 +47,6 @@ async def command(site: Site, *arguments: str) -> Result:
 async def test_the_round_trip_of_every_request_and_the_commands(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partitions_client, "PARTITIONS_PER_REQUEST", 1)
     without_data(monkeypatch)
     async with (
         running_controller(site.controller_file()),
@@ -65,19 +57,12 @@ async def test_the_round_trip_of_every_request_and_the_commands(
         created = (await client.create_topics([NewTopic(name="t", partitions=1)])).results[0]
         topic = created.topic_id
         assert topic is not None
-        grown = await create_partitions(
-            client, [TopicGrowth(name="t", count=3), TopicGrowth(name="u", count=2)]
-        )
-        assert [(each.error, each.partitions) for each in grown.results] == [
-            (ErrorCode.NONE, 3),
-            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0),
-        ]
-        elected = await elect_leaders(client, unclean=False, partitions=[("t", 0), ("t", 7)])
-        assert [(each.error, each.leader) for each in elected] == [
-            (ErrorCode.ELECTION_NOT_NEEDED, 101),
-            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
-        ]
-        assert await elect_leaders(client, unclean=False, partitions=None) == ()
+        grown = await command(site, "partitions", "add", "t", "--count", "3")
+        assert grown.output == "t: has 3 partitions\n"
+        unknown = await command(site, "partitions", "add", "u", "--count", "2", "--json")
+        assert json.loads(unknown.output)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+        none = await command(site, "partitions", "elect", "--election", "preferred", "--all")
+        assert none.output == "nothing to do: no partition needs such an election\n"
         await altered(client, epoch, topic)
         await assigned(client, epoch, topic)
         await commands(site)

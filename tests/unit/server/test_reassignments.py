@@ -1,4 +1,4 @@
-"""Reassignments over gRPC, and the commands that plan, start, list and cancel them."""
+"""The commands that plan, start, list and cancel reassignments."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from metaquorum.cli.admin.reassignments import plan_json
 from metaquorum.cli.main import main
-from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.runtime.api.brokers import HEARTBEAT, REGISTER
-from metaquorum.runtime.client import reassignments as reassignments_client
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.reassignments import alter_reassignments, list_reassignments
-from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_controller
+from metaquorum.runtime.kafka.admin import moving
+from tests.unit.server.nodes import (
+    CLUSTER_ID,
+    Site,
+    new_site,
+    running_broker,
+    running_controller,
+    without_data,
+)
+from tests.unit.server.test_servers import SERVING, health_is
 
 
 @pytest.fixture
@@ -50,43 +56,18 @@ async def start_brokers(client: AdminClient, *broker_ids: int) -> None:
         await client.ask(lambda channel: BrokerLifecycleStub(channel).Heartbeat, beat)
 
 
-@pytest.mark.parametrize("a_request", [1, 2_000])
-async def test_a_reassignment_is_started_listed_and_cancelled(
-    site: Site, monkeypatch: pytest.MonkeyPatch, a_request: int
-) -> None:
-    monkeypatch.setattr(reassignments_client, "PARTITIONS_PER_REQUEST", a_request)
-    address = [("127.0.0.1", site.controller_port)]
-    async with running_controller(site.controller_file()), AdminClient(address) as client:
-        await start_brokers(client, 1, 2, 3)
-        await client.create_topics([NewTopic(name="t", assignments=((1, 2), (2, 1)))])
-        wanted = (
-            WantedReplicas(topic="t", partition=0, replicas=(3, 2)),
-            WantedReplicas(topic="t", partition=1, replicas=(9,)),
-        )
-        results = await alter_reassignments(client, AlterReassignmentsRequest(wanted=wanted))
-        assert [one.error for one in results] == [ErrorCode.NONE, ErrorCode.INVALID_REPLICA_ASSIGNMENT]
-        assert results[1].message is not None and "broker 9" in results[1].message
-        (found,) = await list_reassignments(client)
-        assert (found.topic, found.partition, found.replicas) == ("t", 0, (3, 2, 1))
-        assert (found.adding, found.removing, found.isr) == ((3,), (1,), (1, 2))
-        assert await list_reassignments(client, [("t", 1)]) == ()
-        cancel = (WantedReplicas(topic="t", partition=0, replicas=None),)
-        (result,) = await alter_reassignments(client, AlterReassignmentsRequest(wanted=cancel))
-        assert result.error is ErrorCode.NONE
-        assert await list_reassignments(client) == ()
-
-
-async def test_the_commands(site: Site, tmp_path: Path) -> None:
-    address = f"127.0.0.1:{site.controller_port}"
+async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_data(monkeypatch)
+    monkeypatch.setattr(moving, "PARTITIONS_PER_REQUEST", 1)
     path = tmp_path / "plan.json"
 
     def run(*arguments: str, expect: int = 0) -> tuple[str, str]:
-        result = CliRunner().invoke(main, ["partitions", *arguments, "--bootstrap", address])
+        result = CliRunner().invoke(main, ["partitions", *arguments, *site.bootstrap("partitions")])
         assert result.exit_code == expect, result.output
         return result.stdout, result.stderr
 
     def commands() -> None:
-        text, size = run("plan", "--drain", "1")
+        text, size = run("plan", "--drain", "101")
         assert size == "2 partitions change, 2 replicas are copied (to broker 3: 2)\n"
         assert json.loads(text) == {
             "version": 1,
@@ -96,8 +77,15 @@ async def test_the_commands(site: Site, tmp_path: Path) -> None:
             ],
         }
         path.write_text(text)
-        text, _ = run("reassign", "--plan", str(path), "--dry-run")
-        assert text.startswith("t-0 would be reassigned\nt-1 would be reassigned\n2 partitions change")
+        foreseen, _ = run("reassign", "--plan", str(path), "--dry-run")
+        assert foreseen.startswith("t-0 would be reassigned\nt-1 would be reassigned\n2 partitions change")
+        bad = {("t", 0): (3, 9), ("t", 1): (3, 3), ("t", 5): (3,), ("u", 0): (3,)}
+        path.write_text(json.dumps(plan_json(bad)))
+        refused = json.loads(run("reassign", "--plan", str(path), "--dry-run", "--json", expect=1)[0])
+        dry = [one["error"] for one in refused["results"]]
+        real = json.loads(run("reassign", "--plan", str(path), "--json", expect=1)[0])
+        assert dry == [one["error"] for one in real["results"]], "a dry run foresees what is refused"
+        path.write_text(text)
         assert run("reassignments")[0] == "there is no ongoing reassignment\n"
         answer = json.loads(run("reassign", "--plan", str(path), "--json")[0])
         assert [one["error"] for one in answer["results"]] == ["NONE", "NONE"]
@@ -119,10 +107,11 @@ async def test_the_commands(site: Site, tmp_path: Path) -> None:
             assert not text and wrong[-1] in error and error.count("\n") == 1
         assert "either --cancel-all" in run("reassignments", "--cancel-all", "--cancel", "t-0", expect=2)[1]
 
-    async with running_controller(site.controller_file()):
+    async with running_controller(site.controller_file()), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-            await start_brokers(client, 1, 2, 3)
-            await client.create_topics([NewTopic(name="t", assignments=((1, 2), (2, 1)))])
+            await start_brokers(client, 2, 3)
+            await client.create_topics([NewTopic(name="t", assignments=((101, 2), (2, 101)))])
         await asyncio.to_thread(commands)
 
 

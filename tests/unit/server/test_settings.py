@@ -35,7 +35,7 @@ from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
-from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 
 TOPIC = ConfigResource(2, "orders")
@@ -304,11 +304,58 @@ async def test_entries_users_quotas_and_tokens_on_the_command_line(site: Site) -
     await run(site, "quotas", "alter", "--user-default", "--delete", "producer_byte_rate")
     assert json.loads((await run(site, "quotas", "describe", "--json")).stdout) == []
 
-    made = json.loads((await run(site, "tokens", "create", "--as", "User:a", "--json")).stdout)
-    secret = ("--as", "User:a", "--hmac", made["hmac"])
-    await run(site, "tokens", "renew", *secret, "--period-ms", "1000000")
-    assert made["tokenId"] in (await run(site, "tokens", "list")).stdout
-    assert (await run(site, "tokens", "expire", *secret)).stdout == "the token has expired\n"
-    assert json.loads((await run(site, "tokens", "list", "--json")).stdout) == []
+    anonymous = await run(site, "tokens", "create", code=1)
+    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: log in by SASL" in anonymous.stderr
     given = json.loads((await run(site, "producer-ids", "allocate", "101", "--json")).stdout)
     assert given == {"brokerId": 101, "firstProducerId": 0, "count": 1000}
+
+
+async def test_who_logged_in_has_tokens_and_a_token_logs_in(tmp_path: Path) -> None:
+    site, port = new_site(tmp_path), free_port()
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    broker = {
+        "listeners": f"{site.broker_listeners},CLIENTS://127.0.0.1:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,GRPC:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        "listener.name.clients.plain.sasl.jaas.config": f'{module} user_alice="pw";',
+    }
+    secret = {"delegation.token.secret.key": "s3cret"}
+    where = ["--bootstrap", f"127.0.0.1:{port}", "--command-config", str(tmp_path / "client")]
+
+    def log_in(mechanism: str, line: str) -> None:
+        text = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\nsasl.jaas.config={line}\n"
+        (tmp_path / "client").write_text(text)
+
+    async def ask(*arguments: str, code: int = 0) -> Result:
+        result = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, *where])
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
+
+    log_in("PLAIN", f'{module} username="alice" password="pw";')
+    controller, node = site.controller_file(secret), site.broker_file(broker | secret)
+    async with running_controller(controller), running_broker(node):
+        await health_is(site.broker_port, SERVING)
+        made = json.loads((await ask("tokens", "create", "--renewer", "User:bob", "--json")).stdout)
+        assert (made["owner"], made["requester"], made["renewers"]) == (
+            "User:alice",
+            "User:alice",
+            ["User:bob"],
+        )
+        hmac = ("--hmac", made["hmac"])
+        await ask("tokens", "renew", *hmac, "--period-ms", "1000000")
+        assert made["tokenId"] in (await ask("tokens", "list")).stdout
+        assert json.loads((await ask("tokens", "list", "--owner", "User:x", "--json")).stdout) == []
+        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        token = f'username="{made["tokenId"]}" password="{made["hmac"]}" tokenauth="true"'
+        log_in("SCRAM-SHA-256", f"{scram} {token};")
+        assert (await ask("topics", "list")).stdout.startswith("NAME")
+        again = await ask("tokens", "create", code=1)
+        assert "and not with a token" in again.stderr
+        log_in("PLAIN", f'{module} username="alice" password="pw";')
+        assert (await ask("tokens", "expire", *hmac)).stdout == "the token has expired\n"
+        assert json.loads((await ask("tokens", "list", "--json")).stdout) == []
+        missing = await ask("tokens", "expire", *hmac, code=1)
+        assert "DELEGATION_TOKEN_NOT_FOUND: there is no such token" in missing.stderr
+        log_in("PLAIN", f'{module} username="alice" password="wrong";')
+        wrong = await ask("topics", "list", code=1)
+        assert wrong.stderr.count("\n") == 1 and "Invalid username or password; correct" in wrong.stderr

@@ -1,0 +1,194 @@
+"""Who may use a cluster, and how much of it: access control entries, SCRAM credentials and client quotas."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import Acl, QuotaEntity, quota_sort_key
+from metaquorum.metadata.requests.settings import DeletedAcls, QuotaChange, SettingResult
+from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.metadata.settings.quotas import QuotaFilter, entity_title, sorted_entity
+from metaquorum.metadata.settings.scram import SALT_BYTES, Mechanism, UserCredentials, salted_password
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.wire.messages import (
+    AlterClientQuotasRequest,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeUserScramCredentialsRequest,
+)
+
+_EXACT, _DEFAULT, _ANY = 0, 1, 2
+
+
+async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> tuple[SettingResult, ...]:
+    """A result for each entry; one that exists is no error."""
+    body = CreateAclsRequest(
+        creations=tuple(
+            CreateAclsRequest.AclCreation(
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+                resource_pattern_type=each.pattern_type,
+                principal=each.principal,
+                host=each.host,
+                operation=each.operation,
+                permission_type=each.permission_type,
+            )
+            for each in acls
+        )
+    )
+    answer = await client.ask(body, lowest=1)
+    return tuple(_result(acl.principal, each) for acl, each in zip(acls, answer.results, strict=True))
+
+
+def _filter(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission_type,
+    }
+
+
+async def list_acls(client: KafkaClient, wanted: AclFilter) -> tuple[Acl, ...]:
+    """The entries that a filter means. Raises ApiError."""
+    answer = await client.ask(DescribeAclsRequest(**_filter(wanted)), lowest=1)
+    client.refuse(answer.error_code, answer.error_message)
+    return tuple(
+        Acl(
+            resource_type=on.resource_type,
+            resource_name=on.resource_name,
+            pattern_type=on.pattern_type,
+            principal=each.principal,
+            host=each.host,
+            operation=each.operation,
+            permission_type=each.permission_type,
+        )
+        for on in answer.resources
+        for each in on.acls
+    )
+
+
+async def delete_acls(client: KafkaClient, wanted: AclFilter) -> DeletedAcls:
+    """Removes the entries that a filter means, and says which."""
+    body = DeleteAclsRequest(filters=(DeleteAclsRequest.DeleteAclsFilter(**_filter(wanted)),))
+    (answer,) = (await client.ask(body, lowest=1)).filter_results
+    refused = next((each for each in answer.matching_acls if each.error_code), answer)
+    return DeletedAcls(
+        error=ErrorCode.of(refused.error_code),
+        message=refused.error_message,
+        acls=tuple(
+            Acl(
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+                pattern_type=each.pattern_type,
+                principal=each.principal,
+                host=each.host,
+                operation=each.operation,
+                permission_type=each.permission_type,
+            )
+            for each in answer.matching_acls
+            if not each.error_code
+        ),
+    )
+
+
+async def set_scram(
+    client: KafkaClient, user: str, mechanism: Mechanism, password: str, *, iterations: int
+) -> SettingResult:
+    """The password stays in this process; the salt is drawn from the system's randomness."""
+    salt = random.SystemRandom().randbytes(SALT_BYTES)
+    upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
+        name=user,
+        mechanism=mechanism,
+        iterations=iterations,
+        salt=salt,
+        salted_password=salted_password(mechanism, password, salt, iterations),
+    )
+    (answer,) = (await client.ask(AlterUserScramCredentialsRequest(upsertions=(upsertion,)))).results
+    return _result(answer.user, answer)
+
+
+async def delete_scram(client: KafkaClient, user: str, mechanism: Mechanism) -> SettingResult:
+    """Removes one credential."""
+    deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=user, mechanism=mechanism)
+    (answer,) = (await client.ask(AlterUserScramCredentialsRequest(deletions=(deletion,)))).results
+    return _result(answer.user, answer)
+
+
+async def describe_users(client: KafkaClient, users: Sequence[str] = ()) -> tuple[UserCredentials, ...]:
+    """The users that have credentials, by name; only those in `users` if it names any. Raises ApiError."""
+    Name = DescribeUserScramCredentialsRequest.UserName
+    named = tuple(Name(name=each) for each in users) or None
+    answer = await client.ask(DescribeUserScramCredentialsRequest(users=named))
+    client.refuse(answer.error_code, answer.error_message)
+    found = []
+    for each in answer.results:
+        if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
+            continue
+        client.refuse(each.error_code, each.error_message)
+        iterations = tuple(
+            (Mechanism(one.mechanism), one.iterations)
+            for one in sorted(each.credential_infos, key=lambda one: one.mechanism)
+            if one.mechanism in {*Mechanism}
+        )
+        found.append(UserCredentials(user=each.user, iterations=iterations))
+    return tuple(sorted(found, key=lambda each: each.user))
+
+
+async def alter_quotas(
+    client: KafkaClient, change: QuotaChange, *, validate_only: bool = False
+) -> SettingResult:
+    """Changes the quotas of one entity."""
+    Entry = AlterClientQuotasRequest.EntryData
+    entry = Entry(
+        entity=tuple(
+            AlterClientQuotasRequest.EntityData(entity_type=kind, entity_name=name)
+            for kind, name in change.entity
+        ),
+        ops=tuple(
+            AlterClientQuotasRequest.OpData(key=each.key, value=each.value or 0.0, remove=each.value is None)
+            for each in change.ops
+        ),
+    )
+    body = AlterClientQuotasRequest(entries=(entry,), validate_only=validate_only)
+    (answer,) = (await client.ask(body)).entries
+    return _result(entity_title(sorted_entity(dict(change.entity))), answer)
+
+
+async def describe_quotas(
+    client: KafkaClient, wanted: QuotaFilter
+) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
+    """The quotas of the entities that a filter means. Raises ApiError."""
+    Part = DescribeClientQuotasRequest.ComponentData
+    components = tuple(
+        Part(entity_type=kind, match_type=_ANY, match=None)
+        if isinstance(name, EllipsisType)
+        else Part(entity_type=kind, match_type=_DEFAULT if name is None else _EXACT, match=name)
+        for kind, name in wanted.parts
+    )
+    answer = await client.ask(DescribeClientQuotasRequest(components=components, strict=wanted.strict))
+    client.refuse(answer.error_code, answer.error_message)
+    found = [
+        (
+            sorted_entity({part.entity_type: part.entity_name for part in each.entity}),
+            {value.key: value.value for value in sorted(each.values, key=lambda value: value.key)},
+        )
+        for each in answer.entries or ()
+    ]
+    return tuple(sorted(found, key=lambda each: quota_sort_key(each[0])))
+
+
+def _result(subject: str, answer: Any) -> SettingResult:
+    error = ErrorCode.of(answer.error_code)
+    message = None if error is ErrorCode.NONE else answer.error_message
+    return SettingResult(subject=subject, error=error, message=message)

@@ -28,6 +28,8 @@ class ControllerConfig:
     """broker.metadata.lag.timeout.ms: fenced when behind and applying nothing for this long (S2.21)."""
     metadata_max_idle_interval_ms: int = 500
     """metadata.max.idle.interval.ms: the silence after which a NoOp record is written (KIP-835); 0: never."""
+    metadata_log_causes_enable: bool = True
+    """metadata.log.causes.enable: each batch begins with who or what caused it."""
     metadata_replica: MetadataReplicaConfig = VOTER_REPLICA
     """How it follows the metadata log."""
     endpoints: tuple[ControllerEndpoint, ...] = ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
@@ -72,12 +73,13 @@ class Mutator:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestArrived:
     """A client or broker asks. `arrived_ms` was taken on arrival, before any queue. `mutator` None: no quota
-    concerns it."""
+    concerns it. `cause`: who asks (None: unknown)."""
 
     key: int
     arrived_ms: int
     request: ControllerRequest
     mutator: Mutator | None = None
+    cause: BatchCause | None = None
 
 
 Event = (

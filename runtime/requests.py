@@ -1,6 +1,7 @@
 """Requests of clients on their way through a node: a key, a place in the inbox, and who waits for it.
 
-Owns the keys and the waiting callers. The time of arrival is taken here, before any queue.
+Owns the keys, the waiting callers, and what the log is to say of them. The time of arrival is taken here,
+before any queue.
 """
 
 from __future__ import annotations
@@ -9,14 +10,22 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
+
+from msgspec.structs import replace
 
 from metaquorum.controller.events import Answer, Mutator, RequestArrived
 from metaquorum.metadata.errors import ApiError, busy
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.metrics.statistics import RequestStatistics
 
 _KAFKA_NAMES = {"RegisterBroker": "BrokerRegistration"}
+
+CALLER: ContextVar[BatchCause | None] = ContextVar("CALLER", default=None)
+"""On whose behalf this task asks, set at the door through which the call came; `request` only where it is not
+that which is asked. None: this process."""
 
 WAITING_MAX = 20_000
 """Requests whose answer is outstanding; more are refused as retriable."""
@@ -65,7 +74,9 @@ class WaitingRequests:
         if len(self._waiting) >= WAITING_MAX:
             return busy(f"{WAITING_MAX} requests are waiting for an answer")
         key = next(self._keys)
-        arrived = RequestArrived(key=key, arrived_ms=arrived_ms, request=request, mutator=mutator)
+        arrived = RequestArrived(
+            key=key, arrived_ms=arrived_ms, request=request, mutator=mutator, cause=_cause(request)
+        )
         if not self._submit(arrived):
             return busy("the inbox is full")
         future: asyncio.Future[ControllerResponse | ApiError] = asyncio.get_running_loop().create_future()
@@ -87,6 +98,13 @@ class WaitingRequests:
         for future in waiting.values():
             if not future.done():
                 future.set_result(error)
+
+
+def _cause(request: ControllerRequest) -> BatchCause:
+    caller = CALLER.get()
+    if caller is None:
+        return BatchCause(request=request_name(request))
+    return caller if caller.request is not None else replace(caller, request=request_name(request))
 
 
 def request_name(request: ControllerRequest) -> str:

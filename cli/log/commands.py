@@ -38,9 +38,11 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.suggest import suggestion
 from metaquorum.metadata.inspect.log.coverage import Coverage
 from metaquorum.metadata.inspect.log.places import ShownAs
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import UnknownControlRecord
 from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.cause_text import asked_json, asked_text
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.metadata.text.dump_columns import batch_payloads
 from metaquorum.metadata.text.dump_text import payload_texter
@@ -95,6 +97,7 @@ log.add_command(check)
 )
 @click.option("--to-time", "to_ms", type=TIME, help="Last time to show.")
 @click.option("--topic", help="Take segments as the log of this topic, however their directory is called.")
+@click.option("--causes", is_flag=True, help="Show with each record who or what caused its batch.")
 @click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")
 def dump(
     paths: tuple[str, ...],
@@ -102,6 +105,7 @@ def dump(
     types: tuple[str, ...],
     entities: tuple[str, ...],
     topic: str | None,
+    causes: bool,
     follow: bool,
     **bounds: Any,
 ) -> int:
@@ -111,10 +115,10 @@ def dump(
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
     files = {path: partition_files(path, topic) for path in paths}
-    if any(files.values()) and (types or entities or follow):
-        raise click.UsageError("--type, --entity and --follow are for metadata logs")
+    if any(files.values()) and (types or entities or causes or follow):
+        raise click.UsageError("--type, --entity, --causes and --follow are for metadata logs")
     selection = SelectedRecords(types=frozenset(types), entities=entities, **bounds)
-    printer = _Printer(selection, as_json, shows_secrets())
+    printer = _Printer(selection, as_json, shows_secrets(), causes)
     clusters: dict[str, str] = {}
     for path in paths:
         try:
@@ -156,7 +160,8 @@ _LINES_AT_ONCE = 1000
 class _Printer:
     """Prints what is selected and remembers what was wrong."""
 
-    def __init__(self, selection: SelectedRecords, as_json: bool, secrets: bool) -> None:
+    def __init__(self, selection: SelectedRecords, as_json: bool, secrets: bool, causes: bool) -> None:
+        self._causes = causes
         self._asked = self._selection = selection
         self._places: list[ShownAs] = []
         self._as_json = as_json
@@ -181,7 +186,7 @@ class _Printer:
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
         if not follow:
-            if self._as_json and selection.is_everything and not log.is_checkpoint:
+            if self._as_json and selection.is_everything and not (log.is_checkpoint or self._causes):
                 for found in log.batches(start):
                     self._take_whole(found)
             else:
@@ -248,11 +253,15 @@ class _Printer:
         kinds = [decoded[3].__class__ for decoded in records]
         self._unknown += kinds.count(UnknownRecord) + kinds.count(UnknownControlRecord)
         self._shown += len(records)
-        self._lines += (
+        lines = (
             _json_lines(item, records, self._secrets)
             if self._as_json
             else [_plain_text(item, decoded, self._secrets) for decoded in records]
         )
+        asked = cause_in(item.records[0].record) if self._causes and item.records else None
+        if asked is not None:
+            lines = [_with_cause(line, asked, self._as_json) for line in lines]
+        self._lines += lines
         if len(self._lines) >= _LINES_AT_ONCE:
             self._flush()
 
@@ -304,6 +313,13 @@ def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool
             last, text = kind, payload_texter(*kind, secrets)
         lines.append(f"{before}{offset}{time}{timestamp_ms}{batch}{text(record)}}}")
     return lines
+
+
+def _with_cause(line: str, asked: BatchCause, as_json: bool) -> str:
+    """The line of a record with the cause of its batch at its end."""
+    if as_json:
+        return f'{line[:-1]},"askedBy":{json_line(asked_json(asked))}}}'
+    return f"{line}  asked: {asked_text(asked)}"
 
 
 def _around(batch: RecordBatch) -> tuple[str, str, str]:

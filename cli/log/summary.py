@@ -192,6 +192,7 @@ class _Found:
             uncertain=self.summary.uncertain_fences,
             gaps=self.summary.counts["gap in time"],
             nodes=1 if self.nodes is None else len(self.nodes.nodes),
+            names_who=self.summary.names_who,
         )
 
     def _time_at(self, offset: int) -> int:

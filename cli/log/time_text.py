@@ -17,6 +17,7 @@ from metaquorum.metadata.inspect.entities.diff import (
 from metaquorum.metadata.inspect.entities.history import Span
 from metaquorum.metadata.inspect.entities.views import Fields
 from metaquorum.metadata.secrets import Redacted
+from metaquorum.metadata.text.cause_text import asked_json, asked_text, brief_text
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
@@ -48,7 +49,14 @@ def cause_text(cause: ChangeCause | None) -> str:
     """Offset, time, epoch and type of the record."""
     if cause is None:
         return "by a record that is not in this log, or precedes the oldest snapshot, which holds its effect"
-    return f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
+    place = f"offset {cause.offset}  {utc_text(cause.time_ms)}  epoch {cause.epoch}  {cause.type_name}"
+    return place if cause.asked is None else f"{place}  asked: {asked_text(cause.asked)}"
+
+
+def record_text(cause: ChangeCause) -> str:
+    """Offset and type of the record, and briefly who asked for it."""
+    asked = "" if cause.asked is None else f", {brief_text(cause.asked)}"
+    return f"{cause.offset} {cause.type_name}{asked}"
 
 
 def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
@@ -62,6 +70,7 @@ def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
         "createTime": cause.time_ms,
         "type": cause.type_name,
         "version": cause.version,
+        **({} if cause.asked is None else {"askedBy": asked_json(cause.asked)}),
     }
 
 
@@ -113,7 +122,7 @@ def span_text(span: Span) -> str:
     end = "now" if span.to_offset is None else str(span.to_offset)
     until = "" if span.to_ms is None else utc_text(span.to_ms)
     began = utc_text(span.from_ms) if span.from_ms >= 0 else "-"
-    by = "as it was at the start" if span.cause is None else f"by {span.cause.offset} {span.cause.type_name}"
+    by = "as it was at the start" if span.cause is None else f"by {record_text(span.cause)}"
     place = f"{span.from_offset:>8} .. {end:<8}  {began} .. {until:<24}"
     return f"{place}  {span.entity}  {fields_text(span.fields)}  ({by})"
 

@@ -43,6 +43,7 @@ from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem
+from metaquorum.metadata.text.cause_text import asked_json, brief_text
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 
@@ -140,27 +141,31 @@ def events(
     return story_of(opened, on_problem, end=end, seen=seen)
 
 
+def _because(event: TimelineEvent) -> str:
+    """The rule that names the cause, and who asked."""
+    rule = f"  [{event.rule}]" if event.rule else ""
+    return rule if event.asked is None else f"{rule}  ({brief_text(event.asked)})"
+
+
 def event_text(event: TimelineEvent) -> str:
     """Offset, time, epoch, kind, text, and the rule that names the cause."""
-    rule = f"  [{event.rule}]" if event.rule else ""
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
-    return f"{place} {event.kind:<28} {event.text}{rule}"
+    return f"{place} {event.kind:<28} {event.text}{_because(event)}"
 
 
 def plain(event: TimelineEvent) -> str:
     """The same with its severity."""
-    rule = f"  [{event.rule}]" if event.rule else ""
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
-    return f"{place} {event.severity:<8}  {event.kind:<28} {event.text}{rule}"
+    return f"{place} {event.severity:<8}  {event.kind:<28} {event.text}{_because(event)}"
 
 
 def coloured(event: TimelineEvent) -> str:
     """The same with its severity, in colour on a terminal."""
-    rule = click.style(f"  [{event.rule}]", dim=True) if event.rule else ""
+    why = click.style(_because(event), dim=True)
     place = f"{event.offset:>7}  {utc_text(event.time_ms)}  epoch {event.epoch:<3}"
     colour = _COLOURS[event.severity]
     told = click.style(f"{event.severity:<8}  {event.kind:<28} {event.text}", fg=colour)
-    return f"{place} {told}{rule}"
+    return f"{place} {told}{why}"
 
 
 def event_json(event: TimelineEvent) -> dict[str, Any]:
@@ -175,5 +180,6 @@ def event_json(event: TimelineEvent) -> dict[str, Any]:
         "entities": list(event.entities or (event.entity,)),
         "rule": event.rule,
         "text": event.text,
+        **({} if event.asked is None else {"askedBy": asked_json(event.asked)}),
         **({} if event.stamp_ms is None else {"stampedTime": event.stamp_ms}),
     }

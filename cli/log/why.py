@@ -37,9 +37,11 @@ from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation, Link
 from metaquorum.metadata.secrets import Redacted
+from metaquorum.metadata.text.cause_text import asked_json, asked_text
 
 NOBODY_NAMED = "no record says who asked for it: see the request and authorizer logs of the active controller"
-"""Records hold what was decided. Said with every chain, since that is what people look for next."""
+"""Of Kafka's logs, and with `metadata.log.causes.enable=false`. Said with every chain of those, since that is
+what people look for next."""
 
 
 def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -122,13 +124,24 @@ def explanation_lines(found: Explanation, links: list[Link]) -> list[str]:
         stamped = "" if link.stamp_ms is None else f" (stamped {utc_text(link.stamp_ms)})"
         lines.append(f"{place}{stamped}  {_changes(link)}".rstrip())
         lines += [f"{'':10}{cause.rule}: {cause.text}" for cause in link.causes]
+        if link.asked is not None:
+            lines.append(f"{'':10}asked: {asked_text(link.asked)}")
     if found.read_from is not None:
         lines.append(f"earlier records are not shown: the log was read from offset {found.read_from} on")
     elif hidden:
         lines.append(f"{count(hidden, 'earlier record')} {'is' if hidden == 1 else 'are'} not shown")
-    if found.links:
-        lines.append(NOBODY_NAMED)
+    if (said := _who_asked(found)) is not None:
+        lines.append(said)
     return lines
+
+
+def _who_asked(found: Explanation) -> str | None:
+    """The last line: who asked for the newest change; None: a link above says it of its own."""
+    if found.last is None:
+        return None
+    if found.last.asked is not None:
+        return f"asked: {asked_text(found.last.asked)}"
+    return None if any(link.asked is not None for link in found.links) else NOBODY_NAMED
 
 
 def headline(found: Explanation) -> str:
@@ -159,8 +172,8 @@ def explanation_json(found: Explanation, links: list[Link]) -> dict[str, Any]:
         "exists": found.exists,
         "value": found.value,
         "records": [_link_json(link) for link in links],
-        "askedBy": None,
-        "askedByText": NOBODY_NAMED,
+        "askedBy": None if found.last is None else asked_json(found.last.asked),
+        "askedByText": _who_asked(found),
         "earlierRecords": None
         if found.read_from is not None
         else len(found.links) - len(links) + found.dropped,
@@ -177,6 +190,7 @@ def _link_json(link: Link) -> dict[str, Any]:
         "createTime": link.time_ms,
         **({} if link.stamp_ms is None else {"stampedTime": link.stamp_ms}),
         "type": link.type_name,
+        **({} if link.asked is None else {"askedBy": asked_json(link.asked)}),
         "changes": [{"field": name, "before": old, "after": new} for name, old, new in link.changes],
         "causes": [
             {

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from metaquorum.controller.active.broker_id_presence import BrokerIdPresence
 from metaquorum.controller.active.broker_registration import decide_register_broker, decide_unregister_broker
+from metaquorum.controller.active.causes import with_cause
 from metaquorum.controller.active.heartbeats import decide_heartbeat
 from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn, outcome_of, refused
 from metaquorum.controller.active.state import ActiveState, Quorum
@@ -104,6 +105,12 @@ class ActiveController:
 
     def decide(self, turn: Turn, *, now_ms: int, wall_ms: int) -> Outcome:
         """What follows from one turn. `now_ms` is the time of the step, a request has that of its arrival."""
+        outcome = self._decide(turn, now_ms, wall_ms)
+        if self._config.metadata_log_causes_enable and (outcome.batch is not None or outcome.work):
+            return with_cause(turn, outcome, self._state.work_causes, self._state.image)
+        return outcome
+
+    def _decide(self, turn: Turn, now_ms: int, wall_ms: int) -> Outcome:
         if isinstance(turn, RequestArrived):
             return self._request(turn, now_ms, wall_ms)
         if isinstance(turn, Resumed):

@@ -15,6 +15,7 @@ from metaquorum.controller.brokers.sessions import BrokerHeartbeatState
 from metaquorum.controller.events import Mutator, RequestArrived
 from metaquorum.controller.result import ControllerAnswer, ControllerResult
 from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.requests.common import ControllerResponse
 
@@ -59,7 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `sessions`: by broker id; None: forgotten. `begun_anew`: see `Sessions.begun_anew`; None: settled.
     `mutations`: what a client used of its quota.
     `work`: begun, or as it is after one more slice. `ended`: work that is done.
-    `then`: turns to take next, before all others.
+    `then`: turns to take next, before all others. `cause`: that of what is written and begun, with which the
+    batch begins.
     """
 
     warnings: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[WorkKey, ...] = ()
     answers: tuple[ControllerAnswer, ...] = ()
     then: tuple[Turn, ...] = ()
+    cause: BatchCause | None = None
 
 
 NOTHING = Outcome()

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from metaquorum.controller.active.causes import begins_anew
 from metaquorum.controller.active.outcome import Batch, Outcome, Resumed, batch_of
 from metaquorum.controller.active.work import (
     FailDirectories,
@@ -32,6 +33,7 @@ from metaquorum.controller.partitions.partition_change import MayLead, Rules
 from metaquorum.controller.partitions.placement import UsableBroker
 from metaquorum.controller.result import ControllerAnswer, Slice
 from metaquorum.metadata.image import BrokersImage, MetadataImage
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import Done
 from metaquorum.storage.uuids import random_uuid
 
@@ -48,8 +50,8 @@ class Quorum(Protocol):
 
 class ActiveState:
     """`quorum` is asked when it matters; `incarnation_id` is this process's. `work` is what is being
-    done in slices, oldest first; `appended_ms`: when this leadership wrote last; `mutations`: what quotas
-    leave to clients."""
+    done in slices, oldest first, and `work_causes` what began it; `appended_ms`: when this leadership wrote
+    last; `mutations`: what quotas leave to clients."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class ActiveState:
         self._quorum = quorum
         self.incarnation_id = incarnation_id
         self.work: dict[WorkKey, Work] = {}
+        self.work_causes: dict[WorkKey, BatchCause] = {}
         self.appended_ms = now_ms
         self.mutations = Mutations(lambda: self.image, config.controller_quota_span_ms)
         unclean = "true" if config.unclean_leader_election_enable else "false"
@@ -167,7 +170,7 @@ class ActiveState:
         if work.unregister:
             changed = ((broker_id, None),)
         elif session is not None:
-            end_offset = self.next_offset + len(batch.records)
+            end_offset = self.next_offset + len(batch.records)  # or one more, for the cause
             changed = ((broker_id, replace(session.closed(), unfence_from_offset=end_offset)),)
         return Outcome(
             batch=written,
@@ -197,7 +200,10 @@ class ActiveState:
         if outcome.mutations is not None:
             self.mutations.take(*outcome.mutations, now_ms)
         for work in outcome.work:
-            self.work[key_of(work)] = work
+            key = key_of(work)
+            if outcome.cause is not None and begins_anew(self.work.get(key), work):
+                self.work_causes[key] = outcome.cause
+            self.work[key] = work
             if isinstance(work, RemoveBroker):
                 sessions.fencing[work.broker_id] = work.epoch
                 self._end((MoveLeaders, work.broker_id))
@@ -208,6 +214,7 @@ class ActiveState:
 
     def _end(self, key: WorkKey) -> None:
         self.work.pop(key, None)
+        self.work_causes.pop(key, None)
         self._scans.forget(key)
         kind, broker_id = key
         if broker_id is None:

@@ -16,6 +16,7 @@ from metaquorum.controller.settings.tokens import TokenSecret
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
@@ -24,8 +25,9 @@ from metaquorum.runtime.api.errors import Hints, error_to_pb
 from metaquorum.runtime.client.forwarding import NOT_LOOKED_AT
 from metaquorum.runtime.kafka.forwarded.call import Call
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
-from metaquorum.runtime.requests import WaitingRequests
+from metaquorum.runtime.requests import CALLER, WaitingRequests
 from metaquorum.wire import codec
+from metaquorum.wire.apis import APIS
 from metaquorum.wire.codec import RequestHeader
 from metaquorum.wire.errors import DecodeError
 
@@ -80,6 +82,15 @@ class ForwardingService(ForwardingServicer):
             by_token=request.by_token,
             static=self._static,
             token_hmac=self._token_hmac,
+        )
+        CALLER.set(
+            BatchCause(
+                request=APIS[header.api_key].name,
+                principal=request.principal,
+                client_id=header.client_id,
+                address=request.client_address,
+                broker_id=request.broker_id,
+            )
         )
         try:
             body = await api.handle(asked.body, call)

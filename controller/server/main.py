@@ -52,6 +52,7 @@ from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_
 from metaquorum.runtime.process import handle_signals, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
+from metaquorum.runtime.rpc.callers import grpc_callers
 from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.decoding import GuardedServer
@@ -155,6 +156,7 @@ class ControllerProcess:
         self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
+        self._server.note_callers(grpc_callers(self._config).note)
         self._server.admit_by(grpc_rights(self._config, lambda: self.node.ledger.committed.image))
         add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)

@@ -119,6 +119,15 @@ METADATA_LOG = (
         minimum=0,
         roles=(CONTROLLER,),
     ),
+    Key(
+        "metadata.log.causes.enable",
+        "choice",
+        "true",
+        "Whether each batch of the metadata log begins with who or what caused it, for `log why` and others.",
+        roles=(CONTROLLER,),
+        choices=("false", "true"),
+        own=True,
+    ),
     bytes_key(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * MIB,

@@ -130,6 +130,7 @@ class NodeConfig:
             broker_session_timeout_ms=self.number("broker.session.timeout.ms"),
             broker_metadata_lag_timeout_ms=self.number("broker.metadata.lag.timeout.ms"),
             metadata_max_idle_interval_ms=self.number("metadata.max.idle.interval.ms"),
+            metadata_log_causes_enable=self.text("metadata.log.causes.enable") == "true",
             metadata_replica=self._metadata_replica(VOTER_REPLICA),
             endpoints=tuple(
                 ControllerEndpoint(

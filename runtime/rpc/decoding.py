@@ -43,6 +43,10 @@ class GuardedServer(grpc.aio.Server):
         """Asks at every call; None: nothing is asked. Call it before `start`."""
         self._methods.admission = admission
 
+    def note_callers(self, note: Callable[[Any], None]) -> None:
+        """Calls `note` with the context of every call that is let in, in its task. Call it before `start`."""
+        self._methods.note_caller = note
+
     def add_registered_method_handlers(self, service_name: str, method_handlers: Any) -> None:
         """The generated code names the methods of a service that it has just added: nothing is left to do."""
 
@@ -68,6 +72,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     def __init__(self) -> None:
         self.services: list[grpc.GenericRpcHandler[Any, Any]] = []
         self.admission: Admission | None = None
+        self.note_caller: Callable[[Any], None] | None = None
         self._handlers: dict[str, Any] = {}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -78,18 +83,22 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         for service in self.services:
             handler = service.service(handler_call_details)
             if handler is not None:
-                found = self._handlers[method] = _guarded(handler, method, self.admission)
+                found = self._handlers[method] = _guarded(handler, method, self.admission, self.note_caller)
                 return found
         return None
 
 
-def _guarded(handler: Any, method: str, admission: Admission | None) -> Any:
+def _guarded(
+    handler: Any, method: str, admission: Admission | None, note_caller: Callable[[Any], None] | None
+) -> Any:
     decode = handler.request_deserializer
 
     async def admit(context: Any) -> None:
         refusal = None if admission is None else admission(method, context)
         if refusal is not None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
+        if note_caller is not None:
+            note_caller(context)
 
     if handler.request_streaming:
         behaviour = handler.stream_stream or handler.stream_unary

@@ -227,7 +227,7 @@ ACCESS_BUGS = (
         name="certificates-that-no-one-checked",
         breaks="a certificate names its owner where TLS has checked it",
         source="docs/security.md",
-        file="runtime/rpc/rights.py",
+        file="runtime/rpc/callers.py",
         old='shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None',
         new='shown = context.auth_context().get("x509_pem_cert")',
         caught_by=(GRPC,),

@@ -77,7 +77,10 @@ class ControllerPlayer(Player):
         for warning in leader.warnings:
             self.say(f"Warn {warning!r}")
         leader.warnings.clear()
-        for batch in self.quorum.batches(self.seen_offset):
+        causes = self.quorum.causes(self.seen_offset)
+        for cause, batch in zip(causes, self.quorum.batches(self.seen_offset), strict=True):
+            if cause is not None:
+                self.say(f"by {' of '.join(filter(None, (cause.rule, cause.request, cause.client_id)))}")
             for record in batch:
                 if isinstance(record, TopicRecord):
                     self.names[record.topic_id.hex()] = record.name
@@ -154,7 +157,8 @@ class ControllerPlayer(Player):
 
     def request(self, name: str, request: object, ago_ms: int = 0) -> None:
         at = self.quorum.now_ms - ago_ms
-        self.waiting[self.quorum.request(request, arrived_ms=at, mutator=self.mutator)] = name
+        key = self.quorum.request(request, arrived_ms=at, mutator=self.mutator, client_id=f"'{name}'")
+        self.waiting[key] = name
         self.quorum.settle()
         self.take()
 

@@ -15,6 +15,7 @@ import msgspec
 from metaquorum.metadata.errors import UnsupportedVersionError
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
@@ -52,7 +53,19 @@ class Records:
             for name, cls in vars(r).items()
             if name.endswith("Record") and isinstance(cls, type)
         }
-        own = ("registers", "stays", "unfences", "fences", "stops", "dirs", "topic", "adds", "moves", "sets")
+        own = (
+            "by",
+            "registers",
+            "stays",
+            "unfences",
+            "fences",
+            "stops",
+            "dirs",
+            "topic",
+            "adds",
+            "moves",
+            "sets",
+        )
         self._names.update({name: getattr(self, name) for name in own})
         self._names.update(uuid=uuid, level=self.level, Endpoint=BrokerEndpoint, QuotaEntity=QuotaEntity)
 
@@ -90,6 +103,10 @@ class Records:
     def _made(self, record: Any) -> Any:
         self._next += 1
         return record
+
+    def by(self, *who: Any, **fields: Any) -> r.NoOpRecord:
+        """What caused the batch that begins with it: by("CreateTopics", principal="User:alice"...)."""
+        return self._made(cause_record(BatchCause(*who, **fields)))
 
     # ---- brokers ---------------------------------------------------------------------------------
 

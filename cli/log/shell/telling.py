@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from metaquorum.cli.log.shell.moving import about
 from metaquorum.cli.log.shell.session import ShellCommand, ShellError, ShellSession
 from metaquorum.cli.log.shell.text import change_line, limit_lines, record_line, step_head
-from metaquorum.cli.log.time_text import fields_text
+from metaquorum.cli.log.time_text import fields_text, record_text
 from metaquorum.cli.log.why import explanation_lines
 from metaquorum.cli.text.output import utc_text
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, diff_points
@@ -23,6 +23,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.timeline.story import Seen, events
 from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep, settle, state_at, steps
 from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.text.cause_text import brief_text
 
 
 def diff(session: ShellSession, arguments: list[str]) -> Iterator[str]:
@@ -77,7 +78,7 @@ def _span_line(span: Span) -> str:
 
 
 def _caused(cause: ChangeCause) -> str:
-    return f"  (by {cause.offset} {cause.type_name})"
+    return f"  (by {record_text(cause)})"
 
 
 def why(session: ShellSession, arguments: list[str]) -> Iterator[str]:
@@ -138,7 +139,8 @@ def timeline(session: ShellSession, arguments: list[str]) -> Iterator[str]:
         session.log, session.on_problem, start=start, end=end, seen=seen, shown=at_least(severity)
     ):
         if entity is None or event.is_about(entity):
-            yield f"{event.offset:>8}  {utc_text(event.time_ms)}  {event.kind:<24} {event.text}"
+            asked = "" if event.asked is None else f"  ({brief_text(event.asked)})"
+            yield f"{event.offset:>8}  {utc_text(event.time_ms)}  {event.kind:<24} {event.text}{asked}"
     yield from (shown.text for shown in seen.limits.shown)
     yield from (f"not covered: {one.line}" for one in seen.limits.coverage)
 

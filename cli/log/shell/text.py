@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from metaquorum.cli.log.time_text import fields_text, value_text
+from metaquorum.cli.log.time_text import fields_text, record_text, value_text
 from metaquorum.cli.text.output import shows_secrets, utc_text
 from metaquorum.metadata.inspect.entities.diff import ADDED, REMOVED, ChangeCause, EntityChange
 from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.states import FoundState, WalkStep
+from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.text.cause_text import asked_text
 from metaquorum.metadata.text.dump import payload_json
 
 SHOWN_OF_STEP = 20
@@ -40,14 +42,16 @@ def change_line(change: EntityChange) -> str:
 
 def cause_text(cause: ChangeCause | None) -> str:
     """`  (4320 FENCE_BROKER_RECORD)`; nothing where no record is known."""
-    return "" if cause is None else f"  ({cause.offset} {cause.type_name})"
+    return "" if cause is None else f"  ({record_text(cause)})"
 
 
 def step_head(step: WalkStep) -> str:
-    """The batch on one line: offsets, time, leader epoch."""
+    """The batch on one line: offsets, time, leader epoch, and who or what caused it."""
     last = step.next_offset - 1
     offsets = f"{step.offset}" if last == step.offset else f"{step.offset}-{last}"
-    return f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {count(len(step.records), 'record')}"
+    head = f"{offsets}  {utc_text(step.time_ms)}  epoch {step.epoch}  {count(len(step.records), 'record')}"
+    asked = cause_in(step.records[0].record) if step.records else None
+    return head if asked is None else f"{head}  asked: {asked_text(asked)}"
 
 
 def limit_lines(*states: FoundState) -> Iterator[str]:

@@ -9,6 +9,7 @@ import msgspec
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image.types import BrokerRegistration, ConfigResource, PartitionInfo, TopicInfo
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause
 
 PartitionKey = tuple[bytes, int]
 """(topic id, partition index)."""
@@ -127,7 +128,7 @@ class BatchChanges:
     state. `found` maps offsets of settings to what they found in place, `idle` are those of records that
     changed nothing. `unplaced` are records about what was there before a trimmed log began, while its state
     is not known (see `strangers`). `made` are (offset of the first, topic, count) of new partitions that are
-    not in `partitions`: each has a leader and its minimum ISR."""
+    not in `partitions`: each has a leader and its minimum ISR. `asked`: who or what caused it, as it says."""
 
     base_offset: int
     epoch: int
@@ -143,6 +144,7 @@ class BatchChanges:
     unplaced: list[tuple[int, object]] = field(default_factory=list)
     found: dict[int, object] = field(default_factory=dict)
     idle: set[int] = field(default_factory=set)
+    asked: BatchCause | None = None
 
     def steps_of(self, broker_id: int) -> list[BrokerStep]:
         return [step for step in self.brokers if step.broker_id == broker_id]

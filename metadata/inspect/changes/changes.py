@@ -33,6 +33,7 @@ from metaquorum.metadata.inspect.changes.many_changes import Wanted, nothing, ta
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, is_passed, pass_over, pieces
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
@@ -216,7 +217,10 @@ class ChangeFeed:
         self._names.clear()
         header = batch.header
         found = BatchChanges(
-            base_offset=header.base_offset, epoch=header.leader_epoch, time_ms=header.max_timestamp_ms
+            base_offset=header.base_offset,
+            epoch=header.leader_epoch,
+            time_ms=header.max_timestamp_ms,
+            asked=creations.asked,
         )
         for offset, record in creations.others:
             found.records.append((offset, record))
@@ -236,7 +240,7 @@ class ChangeFeed:
         self._names.clear()
         for offset, record in records:
             if found.base_offset < 0:
-                found.base_offset = offset
+                found.base_offset, found.asked = offset, cause_in(record)
             found.records.append((offset, record))
             self._record(found, offset, record)
         found.refused = list(self._refused)

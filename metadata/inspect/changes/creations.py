@@ -19,6 +19,7 @@ from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS
 from metaquorum.metadata.image.columns import split_by_chunk
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.schema import SCHEMA_BY_CLASS
 from metaquorum.storage.batches.batch import RecordBatch
@@ -27,8 +28,8 @@ MIN_PARTITIONS = 32
 """Batches with fewer are told record by record."""
 
 _LATEST = SCHEMA_BY_CLASS[r.PartitionRecord].latest_version
-_OTHER_KEYS = (2, 4)
-"""TopicRecord and ConfigRecord."""
+_OTHER_KEYS = (2, 4, 20)
+"""TopicRecord, ConfigRecord, and the NoOpRecord that says who asked."""
 _INDEX_BYTES, _ID_BYTES = 4, 16
 """A partition record begins with the partition's index and its topic's id."""
 
@@ -40,6 +41,7 @@ class Creations:
     """What the records of a batch say that was not applied yet. `others` are topics and settings of these
     topics, with offsets; `made` maps topic ids to (number of new partitions, offset of the first)."""
 
+    asked: BatchCause | None = None
     others: list[tuple[int, r.TopicRecord | r.ConfigRecord]] = field(default_factory=list)
     made: dict[bytes, tuple[int, int]] = field(default_factory=dict)
 
@@ -65,6 +67,9 @@ def read_creations(batch: RecordBatch, builder: ImageBuilder) -> Creations | Non
             record = decode(frames.data, start, start + int(frames.lengths[at]))[1]
         except RecordDecodeError:
             return None
+        if isinstance(record, r.NoOpRecord):
+            found.asked = found.asked or cause_in(record)
+            continue
         if isinstance(record, r.TopicRecord):
             if record.topic_id in builder.topics.by_id:
                 return None

@@ -27,6 +27,7 @@ from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.walk.states import FoundState, OnProblem, WalkStep, steps, with_quorum
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
 
@@ -36,7 +37,7 @@ ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeCause:
     """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
-    type, and the log's file that holds it."""
+    type, the log's file that holds it, and who or what caused its batch, where the log says so."""
 
     offset: int
     epoch: int
@@ -44,6 +45,7 @@ class ChangeCause:
     type_name: str
     version: int
     file: str = ""
+    asked: BatchCause | None = None
 
     @classmethod
     def of(cls, step: WalkStep, decoded: DecodedRecord) -> ChangeCause:
@@ -55,6 +57,7 @@ class ChangeCause:
             type_name=decoded.record.type_name,
             version=decoded.version,
             file=step.batch.file,
+            asked=cause_in(step.records[0].record),
         )
 
 

@@ -54,7 +54,7 @@ def last_time_ms(log: MetadataLog) -> int | None:
 
 
 def cannot_tell(
-    *, image: MetadataImage, interval_ms: int | None, uncertain: int, gaps: int, nodes: int
+    *, image: MetadataImage, interval_ms: int | None, uncertain: int, gaps: int, nodes: int, names_who: bool
 ) -> list[str]:
     """In lines for people, the most important first."""
     lines = []
@@ -68,7 +68,8 @@ def cannot_tell(
         lines.append("min.insync.replicas in brokers' files: taken as 1 unless a record sets it")
     if nodes == 1:
         lines.append("whether its last records were committed: compare the other nodes' logs")
-    lines.append("who asked for a change; heartbeats, lag, and what clients saw")
+    hidden = "heartbeats, lag, and what clients saw"
+    lines.append(hidden if names_who else f"who asked for a change; {hidden}")
     return lines
 
 

@@ -56,6 +56,7 @@ class Summary:
         self._in_range = start is None or start.is_end
         self._since: Place = (-1, 0) if self._in_range else _NEVER
         self.severity = INFO
+        self.names_who = False
         self.counts: Counter[str] = Counter()
         self._rows: dict[str, list[Row]] = {}
         self._brokers: dict[int, BrokerSum] = {}
@@ -74,6 +75,7 @@ class Summary:
         place = (event.offset, event.time_ms)
         if self._in_range:
             self.counts[event.kind] += 1
+            self.names_who = self.names_who or event.asked is not None
             self.severity = max(self.severity, event.severity, key=SEVERITIES.index)
         match event.kind:
             case "election":

@@ -253,6 +253,7 @@ class Timeline:
                 entities=tuple(dict.fromkeys((entity, *entities))),
                 span_ms=span_ms,
                 stamp_ms=None if self._stamp_ms == self._batch.time_ms else self._stamp_ms,
+                asked=self._batch.asked,
             )
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.places import Limits
+from metaquorum.metadata.records.batch_cause import BatchCause
 
 MAX_LINKS = 100_000
 """Links that are kept; older ones are counted."""
@@ -21,7 +22,8 @@ SNAPSHOT = "SNAPSHOT"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms;
-    `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`)."""
+    `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`); `asked`: who or what caused
+    its batch, where the log says so."""
 
     offset: int
     epoch: int
@@ -30,6 +32,7 @@ class Link:
     changes: tuple[tuple[str, Any, Any], ...]
     causes: tuple[Cause, ...]
     stamp_ms: int | None = None
+    asked: BatchCause | None = None
 
 
 def is_change(link: Link) -> bool:

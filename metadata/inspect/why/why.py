@@ -332,6 +332,7 @@ class Chain:
                 changes=changes,
                 causes=causes,
                 stamp_ms=self._stamp_ms,
+                asked=batch.asked,
             )
         )
 
@@ -394,7 +395,9 @@ class Chain:
         return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
-        topics = (f"topic/{name}" for name in self._namer.topic_names())
-        brokers = (f"broker/{broker}" for broker in self._feed.stories)
-        similar = suggestion(self._target.entity, self._feed.state.freeze(), (*topics, *brokers))
+        named = (
+            *map("topic/{}".format, self._namer.topic_names()),
+            *map("broker/{}".format, self._feed.stories),
+        )
+        similar = suggestion(self._target.entity, self._feed.state.freeze(), named)
         return similar + "".join(f" ({place.text})" for place in self.limits.shown)

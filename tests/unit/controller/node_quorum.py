@@ -36,6 +36,7 @@ from metaquorum.controller.invariants import check_node
 from metaquorum.controller.node import ControllerNode
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage, PartitionInfo
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord, Record
@@ -349,12 +350,15 @@ class Quorum:
         machine: Machine | None = None,
         arrived_ms: int | None = None,
         mutator: Mutator | None = None,
+        client_id: str | None = None,
     ) -> int:
         """Put a request into the inbox of the active controller (or of `machine`); its key."""
         machine = machine or self.leader
         self._keys += 1
         at = self.now_ms if arrived_ms is None else arrived_ms
-        arrived = RequestArrived(key=self._keys, arrived_ms=at, request=request, mutator=mutator)
+        name = type(request).__name__.removesuffix("Request")
+        cause = BatchCause(request=name, principal="User:test", client_id=client_id or f"key-{self._keys}")
+        arrived = RequestArrived(key=self._keys, arrived_ms=at, request=request, mutator=mutator, cause=cause)
         machine.inbox.append(arrived)
         return self._keys
 
@@ -427,8 +431,21 @@ class Quorum:
             for batch in iter_batches(data):
                 if base >= start and not batch.header.is_control:
                     records = [decoded.record for decoded in decode_batch(batch)]
+                    if cause_in(records[0]) is not None:
+                        del records[0]
                     if not isinstance(records[0], NoOpRecord):
                         found.append(records)
+        return found
+
+    def causes(self, start: int = 0) -> list[BatchCause | None]:
+        """The cause of each of these batches."""
+        found = []
+        for base, _, data in self.leader.log:
+            for batch in iter_batches(data):
+                if base >= start and not batch.header.is_control:
+                    first = decode_batch(batch)[0].record
+                    if cause_in(first) is not None or not isinstance(first, NoOpRecord):
+                        found.append(cause_in(first))
         return found
 
     def image(self) -> MetadataImage:

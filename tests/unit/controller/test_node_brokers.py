@@ -86,10 +86,10 @@ def test_a_broker_joins_fenced_and_is_unfenced_when_it_has_applied_its_registrat
     assert isinstance(answer, RegisterBrokerResponse)
     record = quorum.records()[-1]
     assert isinstance(record, BrokerRecord) and record.broker_epoch == answer.broker_epoch
-    assert quorum.leader.end_offset == answer.broker_epoch + 1  # the epoch is the record's own offset
+    assert quorum.leader.end_offset == answer.broker_epoch + 2  # the epoch is its batch's offset
     behind = beat(quorum.heartbeat(1, applied_offset=answer.broker_epoch))
     assert (behind.is_caught_up, behind.is_fenced) == (False, True)
-    up = beat(quorum.heartbeat(1, applied_offset=answer.broker_epoch + 1))
+    up = beat(quorum.heartbeat(1, applied_offset=answer.broker_epoch + 2))
     assert (up.is_caught_up, up.is_fenced, up.session_timeout_ms) == (True, False, SESSION_MS)
     assert quorum.records()[-1] == UnfenceBrokerRecord(id=1, epoch=answer.broker_epoch)
     before = quorum.leader.end_offset
@@ -245,7 +245,7 @@ def test_brokers_are_told_of_a_long_fencing_in_intervals_and_at_its_end(
     while node.active is not None and node.active.work:
         quorum.leader.tick()
         quorum.settle()
-    assert told == [(2, False), (2, False), (2, True), (2, False), (2, True)]
+    assert told == [(3, False), (3, False), (3, True), (3, False), (3, True)]  # each with its cause
 
 
 def test_a_return_that_makes_many_leaders_possible_goes_in_slices() -> None:
@@ -636,7 +636,7 @@ def test_a_bounce_in_controlled_shutdown_is_a_failure_first_and_a_start_after() 
     fence, register = quorum.batches(start)
     assert fence[-1] == FenceBrokerRecord(id=1, epoch=old_epoch)
     assert kinds(register) == [BrokerRecord]
-    assert answer.broker_epoch == quorum.leader.end_offset - 1
+    assert answer.broker_epoch == quorum.leader.end_offset - 2
     start = quorum.leader.end_offset
     quorum.heartbeat(1)
     assert quorum.batches(start)[0][0] == UnfenceBrokerRecord(id=1, epoch=answer.broker_epoch)

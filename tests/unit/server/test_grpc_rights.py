@@ -13,6 +13,7 @@ from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.config.access.certificates import PrincipalRules
 from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER
+from metaquorum.runtime.rpc.callers import GrpcCallers
 from metaquorum.runtime.rpc.rights import GrpcRights
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import (
@@ -94,9 +95,8 @@ class Context:
 def test_who_is_there(folder: Path, shown: bool, checked: bool, rules: str, refusal: str | None) -> None:
     rights = GrpcRights(
         Authorizer(super_users=["User:client"]),
-        PrincipalRules(rules),
+        GrpcCallers(PrincipalRules(rules), shows_certificates=checked),
         MetadataImage,
-        shows_certificates=checked,
     )
     context = Context((folder / "client.crt").read_bytes() if shown else None)
     for _ in range(2):

@@ -1,0 +1,127 @@
+"""Who or what caused what a turn of the active controller writes.
+
+Owns the rules' names. A request brings its cause with it; what the controller does by itself has a rule; work
+in slices keeps the cause that began it (`ActiveState.work_causes`). Decisions know nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from metaquorum.controller.active.outcome import Outcome, Resumed, Step, Turn
+from metaquorum.controller.active.work import (
+    BalanceLeaders,
+    FailDirectories,
+    ForgetEligible,
+    MoveLeaders,
+    RemoveBroker,
+    Work,
+    WorkKey,
+    key_of,
+)
+from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.features import LEVEL_NO_OP
+from metaquorum.metadata.columnar.bulk import Bulk, RecordPieces, in_pieces
+from metaquorum.metadata.image import METADATA_VERSION, MetadataImage
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
+from metaquorum.metadata.records.types import FeatureLevelRecord, Record
+from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
+
+STEP_RULES = {
+    Step.END_TRANSACTION: "transaction-abandoned",
+    Step.REGISTER_CONTROLLER: "controller-registered",
+    Step.OPEN_SESSIONS: "fenced-broker-leads",
+    Step.FORGET_ELIGIBLE: "eligible-leaders-off",
+    Step.ELECT_LEADERS: "leadership-began",
+    Step.REMOVE_TOKENS: "token-expired",
+    Step.EXPIRE_SESSIONS: "session-expired",
+    Step.COLLECT_BROKER_IDS: "broker-id-unused",
+    Step.BALANCE_LEADERS: "leader-balance",
+}
+"""Why a step writes or begins work. Without a rule: the first records of a cluster, whose transaction says
+it; NoOps of an idle controller; slices of work, which have the rule of what began it."""
+
+_WORK_RULES: dict[type[Work], str] = {
+    MoveLeaders: "controlled-shutdown",
+    FailDirectories: "directory-failed",
+    BalanceLeaders: "leader-balance",
+    ForgetEligible: "eligible-leaders-off",
+}
+
+RULES = frozenset(
+    {*STEP_RULES.values(), *_WORK_RULES.values(), "fence-requested", "metadata-lag", "new-incarnation"}
+)
+
+
+def with_cause(
+    turn: Turn, outcome: Outcome, work_causes: Mapping[WorkKey, BatchCause], image: MetadataImage
+) -> Outcome:
+    """The outcome with its cause, if there is one, and its batch behind the record that says it."""
+    cause = _cause_of(turn, outcome, work_causes)
+    if cause is None:
+        return outcome
+    batch = outcome.batch
+    if batch is not None and _may_hold(batch.records, image.features.metadata_version):
+        records = in_pieces((cause_record(cause), *_pieces(batch.records)))
+        batch = replace(batch, records=records)
+    return replace(outcome, cause=cause, batch=batch)
+
+
+def _pieces(records: Sequence[Record]) -> Sequence[Record | Bulk]:
+    return records.pieces if isinstance(records, RecordPieces) else records
+
+
+def _may_hold(records: Sequence[Record], level: int) -> bool:
+    """Whether readers of the level, also of one that the batch changes to, know NoOpRecords."""
+    for record in _pieces(records):
+        if isinstance(record, FeatureLevelRecord) and record.name == METADATA_VERSION:
+            level = record.feature_level
+    return level >= LEVEL_NO_OP
+
+
+def _cause_of(turn: Turn, outcome: Outcome, work_causes: Mapping[WorkKey, BatchCause]) -> BatchCause | None:
+    if turn is Step.WORK:
+        key = next(_keys(outcome), None)
+        return None if key is None else work_causes.get(key)
+    if isinstance(turn, Step):
+        rule = STEP_RULES.get(turn)
+        return None if rule is None else BatchCause(rule=rule)
+    arrived = turn.arrived if isinstance(turn, Resumed) else turn
+    if arrived.cause is None:
+        return None
+    rule = _rule_of(arrived, outcome)
+    return arrived.cause if rule is None else replace(arrived.cause, rule=rule)
+
+
+def begins_anew(before: Work | None, work: Work) -> bool:
+    """Whether work is new, or does more than it did: then its cause is that of the turn that says so."""
+    if isinstance(before, RemoveBroker) and isinstance(work, RemoveBroker):
+        return (before.unregister, before.unclean) != (work.unregister, work.unclean)
+    if isinstance(before, FailDirectories) and isinstance(work, FailDirectories):
+        return before.directories != work.directories
+    return before is None
+
+
+def _keys(outcome: Outcome) -> Iterator[WorkKey]:
+    yield from outcome.ended[:1]
+    yield from map(key_of, outcome.work[:1])
+
+
+def _rule_of(arrived: RequestArrived, outcome: Outcome) -> str | None:
+    """Why a broker's own report takes something from it; other requests say what they are for."""
+    request, kinds = arrived.request, {kind for kind, _ in _keys(outcome)}
+    removes = RemoveBroker in kinds
+    match request:
+        case RegisterBrokerRequest() if removes:
+            return "new-incarnation"
+        case BrokerHeartbeatRequest(want_shutdown=True):
+            return "controlled-shutdown"
+        case BrokerHeartbeatRequest() if FailDirectories in kinds:
+            return "directory-failed"
+        case BrokerHeartbeatRequest(want_fence=True) if removes:
+            return "fence-requested"
+        case BrokerHeartbeatRequest(offline_directories=offline) if removes:
+            return "directory-failed" if offline else "metadata-lag"
+    return None

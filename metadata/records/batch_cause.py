@@ -1,0 +1,104 @@
+"""Who or what caused a batch of the metadata log, as its first record: a NoOpRecord with one tagged field.
+
+Owns the field, its bounds and its encoding (docs/adr/0015-causes-in-the-log.md). Kafka reads NoOpRecords and
+tagged fields that it does not know, and passes over both. Knows nothing of requests and of what a batch does.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from msgspec.structs import replace
+
+from metaquorum.metadata.records.parts import UnknownTags
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.wire.errors import Malformed
+from metaquorum.wire.generator import compile_decoder, compile_encoder
+from metaquorum.wire.schema import Field, StructSchema
+
+CAUSE_TAG = 0x4D51
+"""The tag of the field: far from those that Kafka gives out one after another."""
+
+TEXT_MAX_BYTES = 255
+"""Bytes of a name that are kept; a longer one ends in `...`."""
+
+ENCODED_MAX_BYTES = 2_048
+"""More than any writer of ours makes; a larger field is not read."""
+
+_VERSION = 0
+_CUT = "..."
+
+
+class BatchCause(msgspec.Struct, frozen=True, gc=False):
+    """`request`: Kafka's name of the API, if a request caused it; `rule`: why the controller acted, where the
+    request does not say so. `principal`, `client_id` and `address` are the client's; `broker_id`: the broker
+    that forwarded the request."""
+
+    request: str | None = None
+    rule: str | None = None
+    principal: str | None = None
+    client_id: str | None = None
+    address: str | None = None
+    broker_id: int | None = None
+    unknown_tags: UnknownTags = ()
+
+
+_TEXTS = ("request", "rule", "principal", "client_id", "address")
+
+
+_SCHEMA = StructSchema(
+    cls=BatchCause,
+    fields=(
+        *[
+            Field(name=name, kafka_name=name, type="string", nullable=True, default=None, tag=tag)
+            for tag, name in enumerate(_TEXTS)
+        ],
+        Field(
+            name="broker_id",
+            kafka_name="broker_id",
+            type="int32",
+            default=None,
+            none_on_wire=-1,
+            tag=len(_TEXTS),
+        ),
+    ),
+)
+_encode = compile_encoder(_SCHEMA, _VERSION, bytes((_VERSION,)))
+_decode = compile_decoder(_SCHEMA, _VERSION)
+
+
+def bounded(cause: BatchCause) -> BatchCause:
+    """The same with every text in its bounds: clients choose some of them."""
+    cut = {
+        name: _shortened(text)
+        for name in _TEXTS
+        if (text := getattr(cause, name)) is not None and not (text.isascii() and len(text) <= TEXT_MAX_BYTES)
+    }
+    return replace(cause, **cut) if cut else cause
+
+
+def _shortened(text: str) -> str:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= TEXT_MAX_BYTES:
+        return encoded.decode()
+    return encoded[: TEXT_MAX_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
+
+
+def cause_record(cause: BatchCause) -> NoOpRecord:
+    """The record that begins a batch which `cause` caused."""
+    return NoOpRecord(unknown_tags=((CAUSE_TAG, _encode(bounded(cause))),))
+
+
+def cause_in(record: object) -> BatchCause | None:
+    """The cause that a record names; None for any other record, and for bytes that are no cause."""
+    if type(record) is not NoOpRecord or not record.unknown_tags:
+        return None
+    for tag, data in record.unknown_tags:
+        if tag == CAUSE_TAG and data[:1] == bytes((_VERSION,)) and len(data) <= ENCODED_MAX_BYTES:
+            try:
+                cause, end = _decode(data, 1, len(data))
+            except (IndexError, struct.error, Malformed, UnicodeDecodeError):
+                return None
+            return cause if end == len(data) else None
+    return None

@@ -1,0 +1,56 @@
+"""Causes of batches as text for people, and as JSON.
+
+Owns the words. Clients choose their ids, and whoever writes a log all of it: no character of a cause reaches
+a terminal that is not a printable one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metaquorum.metadata.records.batch_cause import BatchCause
+
+
+def printable(text: str) -> str:
+    """The text with everything else escaped: line ends, control sequences, changes of direction."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def asked_text(cause: BatchCause) -> str:
+    """`CreateTopics by User:alice at 10.0.0.7 (client app-1, through broker 3)`; of what no one asked for,
+    `the controller itself: leader-balance`."""
+    if cause.request is None:
+        return f"the controller itself: {printable(cause.rule or 'no reason given')}"
+    more = []
+    if cause.client_id is not None:
+        more.append(f"client {printable(cause.client_id)}")
+    if cause.broker_id is not None:
+        more.append(f"through broker {cause.broker_id}")
+    if cause.rule is not None:
+        more.append(f"rule {printable(cause.rule)}")
+    return brief_text(cause) + (f" ({', '.join(more)})" if more else "")
+
+
+def brief_text(cause: BatchCause) -> str:
+    """Request, principal and address; or the rule."""
+    if cause.request is None:
+        return f"rule {printable(cause.rule or '?')}"
+    who = "the controller's own process" if cause.principal is None else printable(cause.principal)
+    address = f" at {printable(cause.address)}" if cause.address else ""
+    return f"{printable(cause.request)} by {who}{address}"
+
+
+def asked_json(cause: BatchCause | None) -> dict[str, Any] | None:
+    """All that the log says, under the names of the other JSON of `metaquorum log`."""
+    if cause is None:
+        return None
+    return {
+        "request": cause.request,
+        "rule": cause.rule,
+        "principal": cause.principal,
+        "clientId": cause.client_id,
+        "address": cause.address,
+        "forwardedBy": cause.broker_id,
+    }

@@ -1,0 +1,59 @@
+"""Who calls a gRPC listener: the principal by the certificate of mutual TLS, and the address.
+
+Owns how a call becomes a principal. What callers may do is `rights`'.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+from metaquorum.metadata.access.authorizer import ANONYMOUS
+from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.runtime.config.access.certificates import CertificateError, PrincipalRules, distinguished_name
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.requests import CALLER
+from metaquorum.runtime.rpc.decoding import peer_text
+
+KEPT_CERTIFICATES = 1_000
+
+
+def grpc_callers(config: NodeConfig) -> GrpcCallers:
+    """The callers of a node with this configuration."""
+    rules = PrincipalRules(config.text("ssl.principal.mapping.rules"))
+    return GrpcCallers(rules, shows_certificates=config.tls.client_auth)
+
+
+class GrpcCallers:
+    """`shows_certificates`: callers must show one, and TLS has checked it."""
+
+    def __init__(self, rules: PrincipalRules, *, shows_certificates: bool) -> None:
+        self._rules = rules
+        self._shows_certificates = shows_certificates
+        self._known: dict[bytes, str | None] = {}
+
+    def principal(self, context: Any) -> str | None:
+        """None: the certificate gives no user."""
+        shown = context.auth_context().get("x509_pem_cert") if self._shows_certificates else None
+        if not shown:
+            return ANONYMOUS
+        pem = shown[0]
+        if pem not in self._known:
+            if len(self._known) >= KEPT_CERTIFICATES:
+                self._known.clear()
+            try:
+                name = distinguished_name(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
+            except (CertificateError, ValueError):
+                return None
+            user = self._rules.user(name)
+            self._known[pem] = None if user is None else f"User:{user}"
+        return self._known[pem]
+
+    def note(self, context: Any) -> None:
+        """What this task asks from now on is asked by the caller."""
+        CALLER.set(BatchCause(principal=self.principal(context) or ANONYMOUS, address=address_of(context)))
+
+
+def address_of(context: Any) -> str:
+    """The address of a caller, without its port."""
+    return peer_text(context.peer()).rpartition(":")[0].strip("[]")

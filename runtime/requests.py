@@ -21,7 +21,17 @@ from metaquorum.metadata.requests.common import ControllerRequest, ControllerRes
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.metrics.statistics import RequestStatistics
 
-_KAFKA_NAMES = {"RegisterBroker": "BrokerRegistration"}
+_KAFKA_NAMES = {
+    "RegisterBroker": "BrokerRegistration",
+    "RegisterController": "ControllerRegistration",
+    "AlterConfigs": "IncrementalAlterConfigs",
+    "AlterScram": "AlterUserScramCredentials",
+    "AlterQuotas": "AlterClientQuotas",
+    "CreateToken": "CreateDelegationToken",
+    "RenewToken": "RenewDelegationToken",
+    "ExpireToken": "ExpireDelegationToken",
+    "AlterReassignments": "AlterPartitionReassignments",
+}
 
 CALLER: ContextVar[BatchCause | None] = ContextVar("CALLER", default=None)
 """On whose behalf this task asks, set at the door through which the call came; `request` only where it is not

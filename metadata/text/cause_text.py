@@ -1,7 +1,7 @@
 """Causes of batches as text for people, and as JSON.
 
-Owns the words. Clients choose their ids, and whoever writes a log all of it: no character of a cause reaches
-a terminal that is not a printable one.
+Owns the words. Clients choose their ids, and the writer of a log all of it: no character of a cause reaches a
+terminal that is not a printable one.
 """
 
 from __future__ import annotations

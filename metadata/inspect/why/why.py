@@ -68,8 +68,7 @@ class Chain:
         self._secrets = secrets
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
-        self._is_odd = False
-        self._is_silence_sure = True
+        self._is_odd, self._is_silence_sure = False, True
         self._feed = ChangeFeed(image, is_known=is_known, names=names, is_middle=is_middle)
         known = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known})
@@ -395,9 +394,7 @@ class Chain:
         return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
-        named = (
-            *map("topic/{}".format, self._namer.topic_names()),
-            *map("broker/{}".format, self._feed.stories),
-        )
-        similar = suggestion(self._target.entity, self._feed.state.freeze(), named)
+        names = [f"topic/{one}" for one in self._namer.topic_names()]
+        names += [f"broker/{one}" for one in self._feed.stories]
+        similar = suggestion(self._target.entity, self._feed.state.freeze(), names)
         return similar + "".join(f" ({place.text})" for place in self.limits.shown)

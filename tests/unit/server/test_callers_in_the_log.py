@@ -1,0 +1,120 @@
+"""Who asked, from the door to the log: forwarded frames, calls with certificates, brokers' streams."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from metaquorum.cli.log.input.source import open_path
+from metaquorum.metadata.image import Acl
+from metaquorum.metadata.inspect.log.log import ReadBatch
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
+from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.forwarding import forward
+from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME
+from metaquorum.wire.codec import RequestHeader
+from metaquorum.wire.messages import CreateTopicsRequest
+from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.test_servers import SERVING, certificate_files, health_is, material, tls_keys
+
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+def frame(topic: str, client_id: str | None) -> bytes:
+    created = CreateTopicsRequest.CreatableTopic(
+        name=topic, num_partitions=1, replication_factor=1, assignments=(), configs=()
+    )
+    header = RequestHeader(API_BY_NAME["CreateTopics"].key, 7, 1, client_id)
+    body = CreateTopicsRequest(topics=(created,), timeout_ms=30_000)
+    return b"".join(codec.encode_request(header, body))
+
+
+async def ask_for(client: AdminClient, topic: str, principal: str, client_id: str | None) -> None:
+    await forward(
+        client,
+        frame(topic, client_id),
+        broker_id=101,
+        principal=principal,
+        client_address=f"10.0.0.{len(topic)}",
+        by_token=False,
+        timeout_ms=30_000,
+    )
+
+
+def causes(site: Site) -> list[tuple[BatchCause | None, tuple[object, ...]]]:
+    """The cause of every batch of data, and its records."""
+    log = open_path(str(site.root / "controller"), progress=False)
+    return [
+        (cause_in(item.records[0].record), tuple(one.record for one in item.records))
+        for item in log.items()
+        if isinstance(item, ReadBatch) and not item.batch.header.is_control
+    ]
+
+
+async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    authority = certificate_files(folder, "authority", None)
+    for name in ("node", "client"):
+        certificate_files(folder, name, authority)
+    keys = {**tls_keys(folder, "required"), "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/"}
+    address = [(LOOPBACK, site.controller_port)]
+    async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
+        await health_is(site.broker_port, SERVING, material(folder, "client"))
+        async with AdminClient(address, tls=material(folder, "node")) as broker:
+            names = {"a" * at: (f"User:u{at}", f"c{at}\n") for at in range(1, 9)}
+            await asyncio.gather(*[ask_for(broker, topic, *who) for topic, who in names.items()])
+            await ask_for(broker, "nameless", "User:x", None)
+        async with AdminClient(address, tls=material(folder, "client")) as operator:
+            acl = Acl(
+                resource_type=ResourceType.TOPIC,
+                resource_name="a",
+                pattern_type=PatternType.LITERAL,
+                principal="User:u1",
+                host="*",
+                operation=Operation.READ,
+                permission_type=Permission.ALLOW,
+            )
+            await SettingsClient(operator).create_acls([acl])
+    made: dict[str, BatchCause | None] = {}
+    kinds: dict[type, BatchCause | None] = {}
+    for cause, records in causes(site):
+        made.update({each.name: cause for each in records if isinstance(each, r.TopicRecord)})
+        kinds.update({type(each): cause for each in records if not isinstance(each, r.NoOpRecord)})
+    for topic, (principal, client_id) in names.items():
+        expected = BatchCause("CreateTopics", None, principal, client_id, f"10.0.0.{len(topic)}", 101)
+        assert made[topic] == expected
+    assert made["nameless"] == BatchCause("CreateTopics", None, "User:x", None, "10.0.0.8", 101)
+    assert kinds[r.AccessControlEntryRecord] == BatchCause("CreateAcls", None, "User:client", None, LOOPBACK)
+    assert kinds[r.BrokerRecord] == BatchCause("BrokerRegistration", None, "User:node", None, LOOPBACK)
+    assert kinds[r.ControllerRecord] == BatchCause(rule="controller-registered")
+    unfenced = kinds[
+        r.BrokerRegistrationChangeRecord if r.UnfenceBrokerRecord not in kinds else r.UnfenceBrokerRecord
+    ]
+    assert unfenced == BatchCause("BrokerHeartbeat", None, "User:node", None, LOOPBACK)
+
+
+async def test_without_authentication_callers_are_anonymous_and_the_key_switches_it_off(site: Site) -> None:
+    address = [(LOOPBACK, site.controller_port)]
+    async with running_controller(site.controller_file()), AdminClient(address) as client:
+        change = QuotaChange(entity=(("user", "bob"),), ops=(QuotaOp(key="producer_byte_rate", value=1.0),))
+        await SettingsClient(client).alter_quotas([change])
+    assert causes(site)[-1][0] == BatchCause("AlterClientQuotas", None, "User:ANONYMOUS", None, LOOPBACK)
+    off = {"metadata.log.causes.enable": "false"}
+    end = len(causes(site))
+    async with running_controller(site.controller_file(off)), running_broker(site.broker_file()):
+        await health_is(site.broker_port, SERVING)
+    later = causes(site)[end:]
+    assert later and all(cause is None for cause, _ in later)

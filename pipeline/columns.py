@@ -44,6 +44,12 @@ INTERVAL = (
     Column("from_known", BOOLEAN, "false: the state is older than the log, it comes from a snapshot"),
     Column("to_known", BOOLEAN, "false: its end is unknown, the records from `to_offset` on are in no log"),
 )
+ACTOR = Column(
+    "actor",
+    STRING,
+    "principal that asked for it, or the rule by which the controller acted (docs/log-tools.md); null: the "
+    "log does not say",
+)
 EVENT = (
     Column("offset", LONG, "offset of the record that says so"),
     Column("time", TIME, "timestamp of its batch"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
 from metaquorum.pipeline.columns import (
+    ACTOR,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -151,6 +152,7 @@ BROKER_SESSIONS = _table(
     Column("rack", STRING, "its rack; null: none, or unknown as the process is"),
     Column("state", STRING, "fenced, active or controlled_shutdown"),
     Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
+    ACTOR,
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
     Column("ended_by", STRING, "type of the record that ended it; null: ongoing"),
     *INTERVAL,
@@ -187,6 +189,7 @@ TOPICS = _table(
     ("topic_id",),
     Column("topic", STRING, "name"),
     Column("topic_id", STRING, "id; a topic that is created again has another"),
+    ACTOR,
     Column("partitions", INT, "partitions at the end of its life or of the log"),
     *INTERVAL,
 )
@@ -198,6 +201,7 @@ CONFIGS = _table(
     Column("resource", STRING, "topic name or broker id; <default>: every broker"),
     Column("name", STRING, "the key"),
     Column("value", STRING, "the value"),
+    ACTOR,
     *INTERVAL,
 )
 LOG_DIR_EVENTS = _table(
@@ -295,6 +299,23 @@ FAILOVER_BOUNDS_MS = (0, 10, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300
 FENCE_STORM_BROKERS = 3
 FENCE_STORM_WINDOW_MS = 60_000
 
+AUDIT_TRAIL = _table(
+    "audit_trail",
+    "who changed what, when and from where: one row for each batch of records that says its cause",
+    ("offset",),
+    *EVENT,
+    Column("last_offset", LONG, "offset of the batch's last record"),
+    Column("request", STRING, "API that was called, as in CreateTopics; null: no one asked"),
+    Column("rule", STRING, "why the controller acted, where the request does not say so (docs/log-tools.md)"),
+    Column("principal", STRING, "who asked, as in User:alice; null: the controller itself"),
+    Column("client_id", STRING, "what the client calls itself"),
+    Column("address", STRING, "its address"),
+    Column("forwarded_by", INT, "broker that it asked; null: it asked the controller"),
+    Column("entities", STRINGS, "entity paths of what it is about, the first 100; partitions as their topic"),
+    Column("types", STRINGS, "types of its records"),
+    Column("records", INT, "how many there are, without the one that says the cause"),
+)
+
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -312,6 +333,7 @@ TABLES: dict[str, Table] = {
         VIOLATIONS,
         FAILOVERS,
         AVAILABILITY,
+        AUDIT_TRAIL,
         *DERIVED,
     )
 }

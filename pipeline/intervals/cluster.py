@@ -12,6 +12,7 @@ from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
 from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.control import LeaderChangeMessage, UnknownControlRecord
 from metaquorum.metadata.records.types import (
@@ -33,6 +34,7 @@ from metaquorum.pipeline.intervals.state import (
     encode_image,
     encode_state,
 )
+from metaquorum.pipeline.intervals.tables.audit_trail import actor_of
 from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.tables.questions import (
     ActiveBrokers,
@@ -149,13 +151,16 @@ class ClusterReplay:
         """The next batch of the log and its records. One that does not start where the last ended is taken
         all the same: the caller tells of the gap."""
         header = batch.header
+        cause = cause_in(records[0].record) if records else None
         last, moment = self._moment, self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
-        self._moment = moment
+        moment = self._moment = moment._replace(actor=actor_of(cause))
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
         self._told.time_passes(last, moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
+        if cause is not None:
+            self._told.audit_trail.batch(cause, records, moment, header.leader_epoch)
         elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:

@@ -24,15 +24,16 @@ Row = tuple[Any, ...]
 
 class Moment(NamedTuple):
     """A place in a log. `time_ms` is the batch's timestamp, None where it has no usable one; `now_ms` never
-    runs backwards and serves to measure durations."""
+    runs backwards and serves to measure durations; `actor`: who or what caused the batch, if it says so."""
 
     offset: int
     time_ms: int | None
     now_ms: int
+    actor: str | None = None
 
     def at(self, offset: int) -> Moment:
         """The same time at another offset."""
-        return Moment(offset, self.time_ms, self.now_ms)
+        return self._replace(offset=offset)
 
 
 class BatchClock(msgspec.Struct):

@@ -18,6 +18,7 @@ from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import StateError
+from metaquorum.pipeline.intervals.tables.audit_trail import AuditTrail
 from metaquorum.pipeline.intervals.tables.availability import Availability
 from metaquorum.pipeline.intervals.tables.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
 from metaquorum.pipeline.intervals.tables.coverage import CoverageRows
@@ -48,6 +49,7 @@ class Trackers:
         self.brokers = BrokerSessions()
         self.directories = DirectoryEvents()
         self.topics = Topics()
+        self.audit_trail = AuditTrail(self.topics.name)
         self.configs = Configs()
         self.partitions = PartitionStates()
         self.availability = Availability(self.brokers.racks)
@@ -240,6 +242,7 @@ class Trackers:
             "upgrades": self.upgrades.take(),
             "placement": self.placement.take(),
             "ids": self.ids.take(),
+            "audit_trail": self.audit_trail.take(),
         }
 
     def open_rows(self, end_offset: int) -> RowsByTable:

@@ -86,7 +86,7 @@ def test_every_table_has_the_columns_that_it_is_said_to_have(tmp_path: Path) -> 
         for file in files:
             found = ds.dataset(file, format="parquet").schema
             assert [(at.name, at.type) for at in found] == [(at.name, at.type) for at in plain], name
-        assert files or name in ("violations", "log_dir_events", "configs", "upgrades")
+        assert files or name in ("violations", "log_dir_events", "configs", "upgrades", "audit_trail")
     (damage,) = table(tmp_path / "out", "damage")
     assert (damage["kind"], damage["node_id"], damage["cluster"]) == ("tail", 1, "made")
 

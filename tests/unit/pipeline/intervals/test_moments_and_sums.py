@@ -21,11 +21,11 @@ def test_days_fill_a_span_exactly(start: int, length: int) -> None:
 
 def test_a_clock_ignores_what_is_no_time_and_never_goes_back() -> None:
     clock = BatchClock()
-    assert clock.moment(0, -1) == (0, None, -1)
-    assert clock.moment(1, 5000) == (1, 5000, 5000)
-    assert clock.moment(2, 4000) == (2, 4000, 5000)
-    assert clock.moment(3, MAX_TIME_MS + 1) == (3, None, 5000)
-    assert clock.moment(4, 5001 + MAX_JUMP_MS) == (4, 5001 + MAX_JUMP_MS, 5000)
+    assert clock.moment(0, -1)[:3] == (0, None, -1)
+    assert clock.moment(1, 5000)[:3] == (1, 5000, 5000)
+    assert clock.moment(2, 4000)[:3] == (2, 4000, 5000)
+    assert clock.moment(3, MAX_TIME_MS + 1)[:3] == (3, None, 5000)
+    assert clock.moment(4, 5001 + MAX_JUMP_MS)[:3] == (4, 5001 + MAX_JUMP_MS, 5000)
 
 
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=40))

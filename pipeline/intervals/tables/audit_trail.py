@@ -1,0 +1,70 @@
+"""Who changed what, when and from where: a row for each batch that says its cause.
+
+Owns which things of a batch are named. A topic's partitions are told as the topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaquorum.metadata.inspect.log.entities import EntityNamer
+from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.pipeline.intervals.moments import Moment, Row
+
+NAMED_MAX = 100
+"""Things of one batch that are named, at most; `records` counts all."""
+
+
+def actor_of(cause: BatchCause | None) -> str | None:
+    """The principal, or the rule by which the controller acted; None: the log does not say."""
+    if cause is None:
+        return None
+    return cause.principal or cause.rule or cause.request
+
+
+class AuditTrail:
+    """Rows of `audit_trail`."""
+
+    def __init__(self, name_of: Callable[[bytes], str]) -> None:
+        """`name_of`: a topic's name before the batch, or its id."""
+        self._name_of = name_of
+        self._closed: list[Row] = []
+
+    def batch(
+        self, cause: BatchCause, records: tuple[DecodedRecord, ...], moment: Moment, epoch: int
+    ) -> None:
+        """A batch that is next, before it is applied; its first record says `cause`."""
+        named: dict[str, None] = {}
+        new: dict[bytes, str] = {}
+        for at in records[1:]:
+            if isinstance(at.record, r.TopicRecord):
+                new[at.record.topic_id] = at.record.name
+            if len(named) < NAMED_MAX:
+                for path in self._about(at.record, new):
+                    named[path] = None
+        types = dict.fromkeys(at.record.type_name for at in records[1:])
+        self._closed.append(
+            (
+                *(moment.offset, moment.time_ms, epoch, records[-1].offset),
+                *(cause.request, cause.rule, cause.principal, cause.client_id, cause.address),
+                *(cause.broker_id, tuple(named)[:NAMED_MAX], tuple(types), len(records) - 1),
+            )
+        )
+
+    def _about(self, record: object, new: dict[bytes, str]) -> tuple[str, ...]:
+        match record:
+            case (
+                r.TopicRecord(topic_id=topic_id)
+                | r.RemoveTopicRecord(topic_id=topic_id)
+                | r.PartitionRecord(topic_id=topic_id)
+                | r.PartitionChangeRecord(topic_id=topic_id)
+            ):
+                return (f"topic/{new.get(topic_id) or self._name_of(topic_id)}",)
+        return EntityNamer().entities(record)
+
+    def take(self) -> list[Row]:
+        """Rows since the last call."""
+        taken, self._closed = self._closed, []
+        return taken

@@ -17,6 +17,7 @@ import uvloop
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.authorizer_log import set_up_authorizer_log
 from metaquorum.runtime.config.closed import check_closed
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig
@@ -49,6 +50,7 @@ def run_process(
         refused = RefusedCallers()
         take_native_lines(refused)
         set_up_logging(config.text("log.format"), config.text("log.level"), role=role, node_id=config.node_id)
+        set_up_authorizer_log(config)
         watch_plain_callers({each.port for each in config.grpc_listeners if not each.is_tls}, refused)
         if config.passed_over:
             names = ", ".join(config.passed_over)

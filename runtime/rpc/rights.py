@@ -5,20 +5,19 @@ Owns the one right that all methods need: ClusterAction on the cluster. A stream
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
+from metaquorum.runtime.authorizer_log import note_decision
 from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.rpc.callers import GrpcCallers, address_of, grpc_callers
-from metaquorum.runtime.rpc.decoding import Admission, peer_text
+from metaquorum.runtime.rpc.decoding import Admission
 
 _OPEN = "/grpc.health.v1.Health/"
-_log = logging.getLogger("metaquorum.authorizer")
 
 
 def grpc_rights(config: NodeConfig, image: Callable[[], MetadataImage]) -> Admission | None:
@@ -48,7 +47,8 @@ class GrpcRights:
             return "no rule of ssl.principal.mapping.rules fits the certificate of the caller: add one"
         caller = Caller(principal, address_of(context))
         cluster = (ResourceType.CLUSTER, CLUSTER_NAME)
-        if self._authorizer.allows(self._image(), caller, Operation.CLUSTER_ACTION, *cluster):
+        allowed = self._authorizer.allows(self._image(), caller, Operation.CLUSTER_ACTION, *cluster)
+        note_decision(allowed, caller, Operation.CLUSTER_ACTION, *cluster, method.removeprefix("/"))
+        if allowed:
             return None
-        _log.info("%s at %s may not call %s", principal, peer_text(context.peer()), method)
         return f"{principal} may not act on the cluster: add it to super.users, or allow it ClusterAction"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaquorum.runtime.config.key import BROKER, CONTROLLER, Key, ms_key
+from metaquorum.runtime.config.key import BROKER, CONTROLLER, MIB, Key, bytes_key, ms_key
 
 _ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
 
@@ -49,6 +49,29 @@ ACCESS = (
         "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: Kafka listeners allow what access "
         "control entries allow, and gRPC listeners let in who may act on the cluster. Without it everything "
         "is allowed.",
+    ),
+    Key(
+        "authorizer.log.path",
+        "text",
+        "",
+        "A file for the authorizer's decisions, one JSON object per line; five full files are kept. Without it, "
+        "they are in the node's log.",
+        own=True,
+    ),
+    Key(
+        "authorizer.log.allowed",
+        "choice",
+        "false",
+        "Whether what was allowed is logged as well as what was denied.",
+        choices=("false", "true"),
+        own=True,
+    ),
+    bytes_key(
+        "authorizer.log.max.bytes",
+        10 * MIB,
+        "The size at which a new file begins.",
+        minimum=4096,
+        own=True,
     ),
     Key(
         "super.users",

@@ -6,7 +6,6 @@ request. How a refused item looks follows from the schemas of request and respon
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
+from metaquorum.runtime.authorizer_log import note_decision
 from metaquorum.runtime.kafka.services import Client, EndConnection
 from metaquorum.wire.apis import API_BY_NAME, response_type
 from metaquorum.wire.schema import StructSchema
@@ -31,7 +31,6 @@ CODES = {
 }
 _ZERO = bytes(16)
 _GROUP_CONFIGS = 32
-_log = logging.getLogger("metaquorum.authorizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,25 +52,10 @@ class AccessAsked:
     def allows(
         self, operation: Operation, resource: ResourceType, name: str, *, is_asked: bool = True
     ) -> bool:
-        """Whether the client may. `is_asked`: it named the resource, so a denial is logged."""
+        """Whether the client may. `is_asked`: it named the resource, so the decision is logged."""
         allowed = self.authorizer.allows(self.image, self.caller, operation, resource, name)
-        if not allowed and is_asked:
-            _log.info(
-                "%s from %s may not %s %s %s, which %s needs",
-                self.client.principal,
-                self.client.address,
-                operation.name,
-                resource.name,
-                name,
-                self.api,
-                extra={
-                    "principal": self.client.principal,
-                    "client": self.client.address,
-                    "operation": operation.name,
-                    "resource": f"{resource.name}:{name}",
-                    "api": self.api,
-                },
-            )
+        if is_asked:
+            note_decision(allowed, self.caller, operation, resource, name, self.api)
         return allowed
 
     def topic_name(self, item: Any) -> str | None:

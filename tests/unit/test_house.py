@@ -48,6 +48,7 @@ COMPLEX_FUNCTIONS: dict[str, int] = {
 
 CALLED_BY_A_LIBRARY = (
     "Heartbeat",  # the unary call of the gRPC service
+    "handleError",
     "visit_",  # ast.NodeVisitor
     "add_registered_method_handlers",  # grpc
     "shell_complete",  # click

@@ -54,8 +54,8 @@ ACCESS = (
         "authorizer.log.path",
         "text",
         "",
-        "A file for the authorizer's decisions, one JSON object per line; five full files are kept. Without it, "
-        "they are in the node's log.",
+        "A file for the authorizer's decisions, one JSON object per line; five full files are kept. Empty: "
+        "the node's log.",
         own=True,
     ),
     Key(

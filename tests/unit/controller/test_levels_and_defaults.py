@@ -59,6 +59,7 @@ DEFAULTS = {
     "records_per_slice_max": 5_000,
     "answers_max": 10_000,
     "waiting_requests_max": 1_000,
+    "controller_quota_span_ms": 11_000,
     "metadata_log_causes_enable": True,
 }
 

@@ -88,18 +88,18 @@ class FakeForwarder:
 async def test_many_clients_that_miss_a_topic_create_it_once() -> None:
     forwarder = FakeForwarder()
     topics = AutoTopics(forwarder, enabled=True)  # type: ignore[arg-type]
-    topics.want(("a", "__consumer_offsets"), CLIENT)
-    topics.want(("a", "b"), CLIENT)
-    topics.want(("a",), CLIENT)
+    topics.want(("a", "__consumer_offsets"), CLIENT, None)
+    topics.want(("a", "b"), CLIENT, None)
+    topics.want(("a",), CLIENT, None)
     for work in forwarder.work:
         await work
     assert forwarder.sent == [("a",), ("b",)]
-    topics.want(("a",), CLIENT)  # it was deleted since
+    topics.want(("a",), CLIENT, None)  # it was deleted since
     await forwarder.work[-1]
     assert forwarder.sent[-1] == ("a",)
 
 
 def test_no_topic_appears_where_the_file_forbids_it() -> None:
     forwarder = FakeForwarder()
-    AutoTopics(forwarder, enabled=False).want(("a",), CLIENT)  # type: ignore[arg-type]
+    AutoTopics(forwarder, enabled=False).want(("a",), CLIENT, None)  # type: ignore[arg-type]
     assert forwarder.work == []

@@ -25,6 +25,7 @@ from metaquorum.metadata.records.types import (
     UnknownRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.pipeline.intervals.audit_trail import actor_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.state import (
     SavedState,
@@ -34,7 +35,6 @@ from metaquorum.pipeline.intervals.state import (
     encode_image,
     encode_state,
 )
-from metaquorum.pipeline.intervals.tables.audit_trail import actor_of
 from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.tables.questions import (
     ActiveBrokers,

@@ -15,10 +15,10 @@ from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import BrokerRegistration, ImageBuilder, MetadataImage, PartitionInfo
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.pipeline.intervals.audit_trail import AuditTrail
 from metaquorum.pipeline.intervals.moments import BatchClock, Moment, Row
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import StateError
-from metaquorum.pipeline.intervals.tables.audit_trail import AuditTrail
 from metaquorum.pipeline.intervals.tables.availability import Availability
 from metaquorum.pipeline.intervals.tables.brokers import FENCED, SHUTDOWN, BrokerSessions, DirectoryEvents
 from metaquorum.pipeline.intervals.tables.coverage import CoverageRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.pipeline.intervals import ClusterReplay
-from metaquorum.pipeline.intervals.tables.audit_trail import NAMED_MAX
+from metaquorum.pipeline.intervals.audit_trail import NAMED_MAX
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import (
     ORDERS,

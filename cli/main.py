@@ -50,6 +50,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "metaquorum.cli.admin.partitions:partitions",
         "Elect leaders, add partitions, move replicas.",
     ),
+    "groups": (
+        "metaquorum.cli.admin.groups.commands:groups",
+        "Describe consumer groups and their lag; reset and delete offsets.",
+    ),
+    "transactions": (
+        "metaquorum.cli.admin.transactions:transactions",
+        "List and describe transactions; find and abort those that hang.",
+    ),
     "produce": ("metaquorum.cli.data.produce:produce", "Write lines or generated messages to a topic."),
     "consume": ("metaquorum.cli.data.consume:consume", "Print the records of a topic."),
     "log-dirs": (

@@ -5,7 +5,6 @@ Owns options, the screen and exit codes; what is summed up is `metadata.inspect.
 
 from __future__ import annotations
 
-import re
 import shlex
 import textwrap
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import before_the_log, known_from
 from metaquorum.metadata.inspect.log.places import batch_at
-from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.log.points import END, Point, parse_span_ms
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
@@ -54,16 +53,7 @@ SHOWN_ROWS = 3
 """Rows of a section, but for --all."""
 _FEW_ROWS = {"changes": 2, "under min isr": 2, "reassignments": 2}
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow"}
-_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
 _EXIT_CODES = {CRITICAL: EXIT_CRITICAL, WARNING_SEVERITY: EXIT_WARNING}
-
-
-def parse_span_ms(text: str) -> int:
-    """Milliseconds from `12h`, `90min`, `1d12h`. Raises ValueError, saying the form."""
-    parts = re.findall(r"(\d+)(ms|min|[dhms])", text)
-    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration; write 12h, 90min, 45s or 1d12h")
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
 
 
 SPAN = Checked("span", parse_span_ms)

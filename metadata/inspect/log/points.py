@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -31,6 +32,8 @@ class Point:
 
 
 END = Point()
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
+_ISO_SPAN = re.compile(r"P(?=.*\d[DHMS]$)((?:\d+D)?)(?:T((?:\d+H)?(?:\d+M)?(?:\d+S)?))?")
 _LIKELY_MS = 10**12
 """A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
 
@@ -76,6 +79,17 @@ def parse_time_ms(text: str) -> int:
         moment = moment.replace(tzinfo=datetime.UTC)
     since = moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     return since // datetime.timedelta(milliseconds=1)
+
+
+def parse_span_ms(text: str) -> int:
+    """Milliseconds from `12h`, `90min`, `1d12h`, and from ISO 8601 (`P1DT12H`). Raises ValueError, saying the
+    form."""
+    iso = _ISO_SPAN.fullmatch(text)
+    plain = text if iso is None else f"{iso[1]}{iso[2] or ''}".lower()
+    parts = re.findall(r"(\d+)(ms|min|[dhms])", plain)
+    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != plain:
+        raise ValueError(f"{text!r} is not a duration; write 12h, 90min, 45s or 1d12h")
+    return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
 
 
 def utc_text(time_ms: int) -> str:

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING
 from metaquorum.cli.log import summary as log_summary
-from metaquorum.cli.log.summary import parse_span_ms
 from metaquorum.cli.main import main
+from metaquorum.metadata.inspect.log.points import parse_span_ms
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.storage.batches.batch import encode_batch
@@ -115,13 +115,15 @@ def test_last_counts_back_from_the_logs_end(tmp_path: Path) -> None:
         ("45s", 45_000),
         ("5m", 300_000),
         ("7ms", 7),
+        ("P1DT12H", 129_600_000),
+        ("PT5M", 300_000),
     ],
 )
 def test_lengths_of_time(text: str, ms: int) -> None:
     assert parse_span_ms(text) == ms
 
 
-@pytest.mark.parametrize("text", ["", "12", "h", "12 h", "-1h", "1h30", "1x"])
+@pytest.mark.parametrize("text", ["", "12", "h", "12 h", "-1h", "1h30", "1x", "P1M", "PT", "p1d"])
 def test_what_is_no_length_of_time_is_refused(tmp_path: Path, text: str) -> None:
     result = run(tmp_path, "--last", text)
     assert result.exit_code == 2

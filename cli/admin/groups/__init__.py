@@ -1,0 +1,1 @@
+"""Commands on consumer groups: what they read, and where they go on."""

@@ -1,0 +1,302 @@
+"""`metaquorum transactions`: what coordinators and leaders know of transactions, and the end of one that
+hangs (KIP-664)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from metaquorum.cli.admin.groups.places import TOPIC, places_text
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
+from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options, utc_text
+from metaquorum.runtime.kafka.admin.log_ends import Place
+from metaquorum.runtime.kafka.admin.resets import partitions_of
+from metaquorum.runtime.kafka.admin.topics import list_topics
+from metaquorum.runtime.kafka.admin.transactions import (
+    STATES,
+    DescribedTransaction,
+    PartitionProducer,
+    abort_transaction,
+    describe_producers,
+    describe_transaction,
+    find_hanging,
+    list_transactions,
+)
+
+_MAX_TIMEOUT_MIN = 15
+"""The default of `transaction.max.timeout.ms`, in minutes."""
+_PRODUCER_COLUMNS = ("PRODUCER", "EPOCH", "COORDINATOR-EPOCH", "LAST-SEQUENCE", "LAST-TIMESTAMP", "OPEN-FROM")
+
+broker_option = click.option(
+    "--broker",
+    type=click.IntRange(min=0),
+    help="Ask the replicas on this broker, instead of leaders.",
+)
+topic_option = click.option("--topic", required=True, help="The topic.")
+partition_option = click.option(
+    "--partition", type=click.IntRange(min=0), required=True, help="A partition of --topic."
+)
+
+
+@click.group()
+def transactions() -> None:
+    """List and describe transactions and producers; find and abort transactions that hang."""
+
+
+@transactions.command("list")
+@cluster_options
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES),
+    multiple=True,
+    help="Only transactions in this state; may be repeated.",
+)
+@click.option("--producer-id", "producer_ids", type=click.IntRange(min=0), multiple=True)
+@click.option(
+    "--longer-than",
+    "longer_than_ms",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="MS",
+    help="Only transactions that have been running for longer.",
+)
+@table_options
+def list_(
+    options: ClusterOptions,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    longer_than_ms: int | None,
+    as_json: bool,
+) -> None:
+    """List the transactional ids that the coordinators know."""
+    with options.open() as cluster:
+        found = cluster.call(
+            lambda client: list_transactions(
+                client,
+                states=states,
+                producer_ids=producer_ids,
+                longer_than_ms=-1 if longer_than_ms is None else longer_than_ms,
+            )
+        )
+    if as_json:
+        echo_json(
+            [
+                {
+                    "transactionalId": each.transactional_id,
+                    "coordinator": each.coordinator,
+                    "producerId": each.producer_id,
+                    "state": each.state,
+                }
+                for each in found
+            ]
+        )
+        return
+    rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
+    echo_table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER", "STATE"), rows)
+
+
+@transactions.command()
+@cluster_options
+@click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
+@table_options
+def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
+    """Show each transaction as its coordinator knows it: producer, state, since when it runs, partitions."""
+    with options.open() as cluster:
+        looks = {
+            name: cluster.call(lambda client, name=name: describe_transaction(client, name))  # type: ignore[misc]
+            for name in dict.fromkeys(names)
+        }
+    found = [each for each in looks.values() if each is not None]
+    now_ms = _now_ms()
+    if as_json:
+        echo_json([_transaction_json(each, now_ms) for each in found])
+    elif found:
+        columns = ("TRANSACTIONAL-ID", "PRODUCER", "EPOCH", "STATE", "TIMEOUT-MS", "STARTED", "PARTITIONS")
+        echo_table(columns, [_transaction_row(each) for each in found])
+    missing = [name for name, each in looks.items() if each is None]
+    for name in missing:
+        text = f"TRANSACTIONAL_ID_NOT_FOUND: {name}; see: metaquorum transactions list"
+        click.echo(f"metaquorum: {text}", err=True)
+    return EXIT_FAILED if missing else 0
+
+
+def _transaction_row(each: DescribedTransaction) -> tuple[object, ...]:
+    started = None if each.started_ms is None or not each.is_open else utc_text(each.started_ms)
+    return (
+        *(each.transactional_id, each.producer_id, each.producer_epoch, each.state, each.timeout_ms),
+        *(started, places_text(each.places) or None),
+    )
+
+
+def _transaction_json(each: DescribedTransaction, now_ms: int) -> dict[str, Any]:
+    return {
+        "transactionalId": each.transactional_id,
+        "producerId": each.producer_id,
+        "producerEpoch": each.producer_epoch,
+        "state": each.state,
+        "timeoutMs": each.timeout_ms,
+        "startTimeMs": each.started_ms,
+        "durationMs": max(0, now_ms - each.started_ms) if each.is_open and each.started_ms else None,
+        "partitions": [{"topic": topic, "partition": index} for topic, index in each.places],
+    }
+
+
+@transactions.command("describe-producers")
+@cluster_options
+@topic_option
+@partition_option
+@broker_option
+@table_options
+def describe_producers_(
+    options: ClusterOptions, topic: str, partition: int, broker: int | None, as_json: bool
+) -> None:
+    """Show the producers that the leader of a partition knows, and where open transactions begin."""
+    with options.open() as cluster:
+        found = cluster.call(lambda client: describe_producers(client, [(topic, partition)], broker=broker))
+    if as_json:
+        echo_json([_producer_json(each) for each in found])
+    else:
+        echo_table(_PRODUCER_COLUMNS, [_producer_row(each) for each in found])
+
+
+def _producer_row(each: PartitionProducer) -> tuple[object, ...]:
+    epoch = None if each.coordinator_epoch < 0 else each.coordinator_epoch
+    last = None if each.last_timestamp_ms < 0 else utc_text(each.last_timestamp_ms)
+    return each.producer_id, each.epoch, epoch, each.last_sequence, last, each.open_from
+
+
+def _producer_json(each: PartitionProducer) -> dict[str, Any]:
+    return {
+        "topic": each.place[0],
+        "partition": each.place[1],
+        "producerId": each.producer_id,
+        "producerEpoch": each.epoch,
+        "coordinatorEpoch": each.coordinator_epoch,
+        "lastSequence": each.last_sequence,
+        "lastTimestampMs": each.last_timestamp_ms,
+        "currentTransactionStartOffset": each.open_from,
+    }
+
+
+@transactions.command("find-hanging")
+@cluster_options
+@broker_option
+@click.option("--topic", type=TOPIC, metavar="NAME[:0,1]", help="Only this topic, or some of its partitions.")
+@click.option(
+    "--max-transaction-timeout",
+    "max_timeout_min",
+    type=click.IntRange(min=0),
+    default=_MAX_TIMEOUT_MIN,
+    show_default=True,
+    metavar="MINUTES",
+    help="The longest timeout of a transaction; only those are looked at that were silent for longer.",
+)
+@table_options
+def find_hanging_(
+    options: ClusterOptions,
+    broker: int | None,
+    topic: tuple[str, tuple[int, ...] | None] | None,
+    max_timeout_min: int,
+    as_json: bool,
+) -> None:
+    """Find open transactions that no coordinator will end; without --topic and --broker, everywhere."""
+    with options.open() as cluster:
+        places = _places(cluster, topic, broker)
+        since_ms = _now_ms() - max_timeout_min * 60_000
+        found = cluster.call(
+            lambda client: find_hanging(client, places, broker=broker, silent_since_ms=since_ms)
+        )
+    if as_json:
+        echo_json([_producer_json(each) for each in found])
+        return
+    if found:
+        rows = [(*each.place, *_producer_row(each)) for each in found]
+        echo_table(("TOPIC", "PARTITION", *_PRODUCER_COLUMNS), rows)
+    else:
+        partitions = "1 partition" if len(places) == 1 else f"{len(places)} partitions"
+        click.echo(f"no transaction hangs in {partitions}")
+
+
+def _places(
+    cluster: OpenCluster, topic: tuple[str, tuple[int, ...] | None] | None, broker: int | None
+) -> list[Place]:
+    if topic is not None:
+        places, missing = cluster.call(lambda client: partitions_of(client, [topic]))
+        if missing:
+            raise Failure(missing[0])
+        if topic[1] is not None:
+            return places
+    found = cluster.call(list_topics)
+    return [
+        (each.name, part.index)
+        for each in found
+        for part in each.partitions
+        if (topic is None or each.name == topic[0]) and (broker is None or broker in part.replicas)
+    ]
+
+
+@transactions.command()
+@cluster_options
+@topic_option
+@partition_option
+@click.option(
+    "--start-offset",
+    type=click.IntRange(min=0),
+    help="Where the transaction begins: OPEN-FROM of find-hanging.",
+)
+@click.option("--producer-id", type=click.IntRange(min=0), help="Of a broker before 3.0: the producer.")
+@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="With --producer-id.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="With --producer-id.")
+@json_option
+def abort(
+    options: ClusterOptions,
+    topic: str,
+    partition: int,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    as_json: bool,
+) -> None:
+    """Abort a transaction that hangs in a partition. One whose producer may still go on must not be aborted
+    so: its other partitions would be committed."""
+    numbers = (producer_id, producer_epoch, coordinator_epoch)
+    if (start_offset is None) == (None in numbers) or (start_offset is not None and numbers != (None,) * 3):
+        raise click.UsageError(
+            "give either --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch"
+        )
+    place = topic, partition
+    with options.open() as cluster:
+        if start_offset is not None:
+            numbers = _opened_at(cluster, place, start_offset)
+        cluster.call(
+            lambda client: abort_transaction(
+                client,
+                place,
+                producer_id=numbers[0] or 0,
+                producer_epoch=numbers[1] or 0,
+                coordinator_epoch=numbers[2] or 0,
+            )
+        )
+    if as_json:
+        echo_json({"topic": topic, "partition": partition, "producerId": numbers[0], "aborted": True})
+    else:
+        click.echo(f"{topic}-{partition}: the transaction of producer {numbers[0]} is aborted")
+
+
+def _opened_at(cluster: OpenCluster, place: Place, start_offset: int) -> tuple[int, int, int]:
+    for each in cluster.call(lambda client: describe_producers(client, [place])):
+        if each.open_from == start_offset:
+            return each.producer_id, each.epoch, each.coordinator_epoch
+    raise Failure(
+        f"no open transaction begins at offset {start_offset} of {place[0]}-{place[1]}; see: metaquorum "
+        f"transactions describe-producers --topic {place[0]} --partition {place[1]}"
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

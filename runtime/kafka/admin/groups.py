@@ -1,0 +1,250 @@
+"""Consumer groups and their offsets: listed, described, moved and deleted, each at its coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.kafka.admin.log_ends import Place, grouped
+from metaquorum.runtime.kafka.client.cluster import Coordinator, KafkaClient
+from metaquorum.wire.embedded import assigned_partitions
+from metaquorum.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+
+_GROUP = 0
+"""The type of a coordinator's key."""
+CLASSIC, CONSUMER = "classic", "consumer"
+DEAD = "Dead"
+_INACTIVE = frozenset({"Empty", DEAD})
+_BY_NAME_FETCH, _BY_NAME_COMMIT = 7, 9
+"""The last versions of OffsetFetch for one group, and of OffsetCommit with names of topics."""
+_ALL_TOPICS = 2
+"""The first version of OffsetFetch that gives every offset of a group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """`kind`: classic or consumer (KIP-848). What an older cluster does not say is empty."""
+
+    group_id: str
+    kind: str
+    protocol_type: str
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    """`partitions` None: an assignment in a form that only its clients know."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    epoch: int | None
+    partitions: tuple[Place, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    group_id: str
+    kind: str
+    protocol_type: str
+    state: str
+    assignor: str
+    members: tuple[DescribedMember, ...]
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it has members, or is about to have some: its offsets are theirs."""
+        return self.state not in _INACTIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+async def list_groups(client: KafkaClient) -> list[GroupListing]:
+    """Every group, by name."""
+    found = []
+    for broker in await client.brokers():
+        answer = await client.ask(ListGroupsRequest(), at=broker)
+        client.refuse(answer.error_code, f"broker {broker} does not list its groups")
+        found += [
+            GroupListing(
+                group_id=each.group_id,
+                kind=each.group_type.lower(),
+                protocol_type=each.protocol_type,
+                state=each.group_state,
+                coordinator=broker,
+            )
+            for each in answer.groups
+        ]
+    return sorted(found, key=lambda each: each.group_id)
+
+
+async def describe_group(client: KafkaClient, group_id: str) -> GroupDescription | None:
+    """A group with its members; None: there is none of this name. Raises ApiError."""
+    at = Coordinator(_GROUP, group_id)
+    try:
+        answer = await client.ask(ConsumerGroupDescribeRequest(group_ids=(group_id,)), at=at)
+    except ApiError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+    else:
+        (group,) = answer.groups
+        if group.error_code not in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
+            client.refuse(group.error_code, group.error_message or f"group {group_id}")
+            return _of_consumers(group)
+    (group,) = (await client.ask(DescribeGroupsRequest(groups=(group_id,)), at=at)).groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
+        return None
+    client.refuse(group.error_code, group.error_message or f"group {group_id}")
+    return _of_classic(group)
+
+
+def _of_consumers(group: Any) -> GroupDescription:
+    return GroupDescription(
+        group_id=group.group_id,
+        kind=CONSUMER,
+        protocol_type="consumer",
+        state=group.group_state,
+        assignor=group.assignor_name,
+        members=tuple(
+            DescribedMember(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                epoch=each.member_epoch,
+                partitions=tuple(
+                    (topic.topic_name, index)
+                    for topic in each.assignment.topic_partitions
+                    for index in topic.partitions
+                ),
+            )
+            for each in group.members
+        ),
+    )
+
+
+def _of_classic(group: Any) -> GroupDescription:
+    of_consumers = group.protocol_type in {"", "consumer"}
+    return GroupDescription(
+        group_id=group.group_id,
+        kind=CLASSIC,
+        protocol_type=group.protocol_type,
+        state=group.group_state,
+        assignor=group.protocol_data,
+        members=tuple(
+            DescribedMember(
+                member_id=each.member_id,
+                instance_id=each.group_instance_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                epoch=None,
+                partitions=_assigned(each.member_assignment) if of_consumers else None,
+            )
+            for each in group.members
+        ),
+    )
+
+
+def _assigned(data: bytes) -> tuple[Place, ...] | None:
+    if not data:
+        return ()  # as in the middle of a rebalance
+    found = assigned_partitions(bytes(data))
+    return None if found is None else tuple(found[0])
+
+
+async def committed_offsets(client: KafkaClient, group_id: str) -> dict[Place, Committed]:
+    """Every offset that the group has committed, by topic and partition. Raises ApiError."""
+    answer = await client.ask(
+        OffsetFetchRequest(group_id=group_id, topics=None),
+        at=Coordinator(_GROUP, group_id),
+        lowest=_ALL_TOPICS,
+        highest=_BY_NAME_FETCH,
+    )
+    client.refuse(answer.error_code, f"group {group_id}")
+    found = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            client.refuse(each.error_code, f"group {group_id}, {topic.name}-{each.partition_index}")
+            if each.committed_offset >= 0:
+                found[topic.name, each.partition_index] = Committed(
+                    offset=each.committed_offset,
+                    leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata or "",
+                )
+    return dict(sorted(found.items()))
+
+
+async def commit_offsets(
+    client: KafkaClient, group_id: str, offsets: Mapping[Place, int]
+) -> dict[Place, ErrorCode]:
+    """Commits offsets for a group without members; by partition whether that was refused."""
+    message = OffsetCommitRequest
+    body = message(
+        group_id=group_id,
+        topics=tuple(
+            message.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=tuple(
+                    message.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offsets[topic, index], committed_metadata=""
+                    )
+                    for index in indexes
+                ),
+            )
+            for topic, indexes in grouped(offsets).items()
+        ),
+    )
+    answer = await client.ask(body, at=Coordinator(_GROUP, group_id), highest=_BY_NAME_COMMIT)
+    return _codes(answer)
+
+
+async def delete_group(client: KafkaClient, group_id: str) -> ErrorCode:
+    """Deletes a group without members and its offsets; whether that was refused."""
+    at = Coordinator(_GROUP, group_id)
+    (result,) = (await client.ask(DeleteGroupsRequest(groups_names=(group_id,)), at=at)).results
+    return ErrorCode.of(result.error_code)
+
+
+async def delete_offsets(
+    client: KafkaClient, group_id: str, places: Iterable[Place]
+) -> dict[Place, ErrorCode]:
+    """Deletes offsets of topics that no member subscribes to; by partition whether that was refused."""
+    message = OffsetDeleteRequest
+    Partition = message.OffsetDeleteRequestPartition
+    body = message(
+        group_id=group_id,
+        topics=tuple(
+            message.OffsetDeleteRequestTopic(
+                name=topic, partitions=tuple(Partition(partition_index=index) for index in indexes)
+            )
+            for topic, indexes in grouped(places).items()
+        ),
+    )
+    answer = await client.ask(body, at=Coordinator(_GROUP, group_id))
+    client.refuse(answer.error_code, f"group {group_id}")
+    return _codes(answer)
+
+
+def _codes(answer: Any) -> dict[Place, ErrorCode]:
+    return {
+        (topic.name, each.partition_index): ErrorCode.of(each.error_code)
+        for topic in answer.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,229 @@
+"""Transactions and producers: what coordinators know, what leaders of partitions know, and where the two
+differ (KIP-664)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.runtime.kafka.admin.log_ends import Place, by_leader, grouped
+from metaquorum.runtime.kafka.client.cluster import Coordinator, KafkaClient
+from metaquorum.wire.messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    WriteTxnMarkersRequest,
+)
+
+STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+)
+_TRANSACTION = 1
+"""The type of a coordinator's key."""
+PLACES_PER_REQUEST = 500
+_WITH_DURATION = 1
+_TRIES = 5
+_PAUSE_S = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTransaction:
+    """`started_ms`: when the last transaction began; None: there was none. `places`: those that it has
+    written to and whose end is not marked yet."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    places: tuple[Place, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has yet to end."""
+        return self.state == "Ongoing" or self.state.startswith("Prepare")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProducer:
+    """What the leader of a partition knows of a producer. `open_from`: where its transaction under way
+    begins; None: it has none. `coordinator_epoch` -1: it has not ended one here."""
+
+    place: Place
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    open_from: int | None
+
+
+async def list_transactions(
+    client: KafkaClient,
+    *,
+    states: Sequence[str] = (),
+    producer_ids: Sequence[int] = (),
+    longer_than_ms: int = -1,
+) -> list[TransactionListing]:
+    """Every transactional id that a coordinator knows, by name."""
+    body = ListTransactionsRequest(
+        state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
+    )
+    found = []
+    for broker in await client.brokers():
+        answer = await client.ask(body, at=broker, lowest=0 if longer_than_ms < 0 else _WITH_DURATION)
+        client.refuse(answer.error_code, f"broker {broker} does not list its transactions")
+        found += [
+            TransactionListing(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer_id,
+                state=each.transaction_state,
+                coordinator=broker,
+            )
+            for each in answer.transaction_states
+        ]
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
+async def describe_transaction(client: KafkaClient, transactional_id: str) -> DescribedTransaction | None:
+    """A transaction as its coordinator knows it; None: it knows none of this name. Raises ApiError."""
+    answer = await client.ask(
+        DescribeTransactionsRequest(transactional_ids=(transactional_id,)),
+        at=Coordinator(_TRANSACTION, transactional_id),
+    )
+    (found,) = answer.transaction_states
+    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    client.refuse(found.error_code, f"transactional id {transactional_id}")
+    return DescribedTransaction(
+        transactional_id=transactional_id,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        state=found.transaction_state,
+        timeout_ms=found.transaction_timeout_ms,
+        started_ms=None if found.transaction_start_time_ms < 0 else found.transaction_start_time_ms,
+        places=tuple((topic.topic, index) for topic in found.topics for index in topic.partitions),
+    )
+
+
+async def describe_producers(
+    client: KafkaClient, places: Iterable[Place], *, broker: int | None = None
+) -> list[PartitionProducer]:
+    """The producers of partitions, as their leaders know them, or as the replicas on a broker do. Raises
+    ApiError for a partition that does not answer."""
+    found: list[PartitionProducer] = []
+    if broker is not None:
+        led = {broker: list(places)}
+    else:
+        led, refused = await by_leader(client, places)
+        for (topic, index), code in refused.items():
+            raise ApiError(code, f"{topic}-{index} has no leader, or does not exist")
+    for node, held in led.items():
+        for first in range(0, len(held), PLACES_PER_REQUEST):
+            found += await _producers_at(client, node, held[first : first + PLACES_PER_REQUEST])
+    return found
+
+
+async def _producers_at(client: KafkaClient, broker: int, places: Sequence[Place]) -> list[PartitionProducer]:
+    message = DescribeProducersRequest
+    body = message(
+        topics=tuple(
+            message.TopicRequest(name=topic, partition_indexes=tuple(indexes))
+            for topic, indexes in grouped(places).items()
+        )
+    )
+    answer = await client.ask(body, at=broker)
+    found = []
+    for topic in answer.topics:
+        for part in topic.partitions:
+            where = f"{topic.name}-{part.partition_index}"
+            client.refuse(part.error_code, f"{where}: {part.error_message or f'not on broker {broker}'}")
+            found += [_producer((topic.name, part.partition_index), each) for each in part.active_producers]
+    return found
+
+
+def _producer(place: Place, state: Any) -> PartitionProducer:
+    return PartitionProducer(
+        place=place,
+        producer_id=state.producer_id,
+        epoch=state.producer_epoch,
+        coordinator_epoch=state.coordinator_epoch,
+        last_sequence=state.last_sequence,
+        last_timestamp_ms=state.last_timestamp,
+        open_from=None if state.current_txn_start_offset < 0 else state.current_txn_start_offset,
+    )
+
+
+async def find_hanging(
+    client: KafkaClient, places: Sequence[Place], *, broker: int | None, silent_since_ms: int
+) -> list[PartitionProducer]:
+    """Transactions that are open at a partition, whose producer wrote nothing there since then, and which no
+    coordinator will end: it does not know the producer, or not that it wrote there."""
+    producers = await describe_producers(client, places, broker=broker)
+    suspects: dict[int, list[PartitionProducer]] = defaultdict(list)
+    for each in producers:
+        if each.open_from is not None and each.last_timestamp_ms < silent_since_ms:
+            suspects[each.producer_id].append(each)
+    if not suspects:
+        return []
+    listed = await list_transactions(client, producer_ids=tuple(suspects))
+    known = {each.producer_id: each.transactional_id for each in listed}
+    hanging = []
+    for producer_id, opened in suspects.items():
+        expected: tuple[Place, ...] = ()
+        if producer_id in known:
+            description = await describe_transaction(client, known[producer_id])
+            expected = () if description is None else description.places
+        hanging += [each for each in opened if each.place not in expected]
+    # One that ended while coordinators were asked hangs no more.
+    again = await describe_producers(client, sorted({each.place for each in hanging}), broker=broker)
+    still = {(each.place, each.producer_id, each.open_from) for each in again}
+    left = [each for each in hanging if (each.place, each.producer_id, each.open_from) in still]
+    return sorted(left, key=lambda each: (each.place, each.open_from))
+
+
+async def abort_transaction(
+    client: KafkaClient, place: Place, *, producer_id: int, producer_epoch: int, coordinator_epoch: int
+) -> None:
+    """Writes an abort marker at the partition's leader. Raises ApiError."""
+    message = WriteTxnMarkersRequest
+    topic = message.WritableTxnMarkerTopic(name=place[0], partition_indexes=(place[1],))
+    marker = message.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=(topic,),
+        # A producer whose first transaction hangs has ended none: every coordinator's epoch is at least 0.
+        coordinator_epoch=max(coordinator_epoch, 0),
+    )
+    code = ErrorCode.NONE
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S)
+        led, refused = await by_leader(client, [place])
+        code = refused.get(place, ErrorCode.NONE)
+        for node in led:
+            answer = await client.ask(message(markers=(marker,)), at=node)
+            code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
+        if not code.retriable:
+            break
+    client.refuse(code, f"{place[0]}-{place[1]}")

@@ -1,0 +1,177 @@
+"""`metaquorum groups` and `transactions` on real brokers, with consumers and producers of librdkafka."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer
+
+from metaquorum.cli.main import main
+from tests.e2e.cluster import FAST_BROKERS, Cluster
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("group-commands")]
+
+PATIENCE_S = 90.0
+MESSAGES = 40
+QUICK = {
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "100",
+}
+
+
+class Site:
+    def __init__(self, cluster: Cluster) -> None:
+        for node in cluster.brokers:
+            node.set_properties(QUICK)
+        self.bootstrap = ",".join(f"127.0.0.1:{node.kafka_port}" for node in cluster.brokers)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        result = CliRunner().invoke(main, [*words, "--bootstrap", self.bootstrap, "--timeout", "60"])
+        assert result.exit_code == code, result.output
+        return result.stderr if code else result.stdout
+
+    def shown(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json"))
+
+    def producer(self, **config: Any) -> Producer:
+        return Producer({"bootstrap.servers": self.bootstrap, **config})
+
+    def read(self, group: str, count: int, **config: Any) -> tuple[Consumer, list[int]]:
+        """A member that has read and committed this many messages; those."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group,
+                "client.id": f"reader-of-{group}",
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **config,
+            }
+        )
+        consumer.subscribe(["orders"])
+        found: list[int] = []
+
+        def enough() -> bool:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(int(message.value()))
+                consumer.commit(message, asynchronous=False)
+            return len(found) == count
+
+        until(enough, f"{group} reads {count} messages")
+        return consumer, found
+
+
+@pytest.fixture(name="site", scope="module")
+def fixture_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("group-commands")
+    with Cluster(folder, controllers=1, brokers=2, properties=FAST_BROKERS) as cluster:
+        site = Site(cluster)
+        cluster.start()
+        cluster.create_topic("orders", partitions=2, replicas=2)
+        producer = site.producer()
+        for number in range(MESSAGES):
+            producer.produce("orders", str(number).encode(), partition=number % 2)
+        assert producer.flush(PATIENCE_S) == 0
+        yield site
+        cluster.assert_no_bugs()
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < end, f"not within {PATIENCE_S} s: {what}"
+
+
+@pytest.mark.parametrize("kind", ["classic", "consumer"])
+def test_a_groups_offsets_are_shown_moved_and_deleted(site: Site, kind: str, tmp_path: Path) -> None:
+    name = f"app-{kind}"
+    reader, _ = site.read(name, MESSAGES, **({"group.protocol": "consumer"} if kind == "consumer" else {}))
+    (listed,) = [each for each in site.shown("groups", "list") if each["groupId"] == name]
+    assert (listed["type"], listed["state"], listed["protocolType"]) == (kind, "Stable", "consumer")
+    (group,) = site.shown("groups", "describe", name)
+    (member,) = group["members"]
+    assert (member["clientId"], len(member["partitions"])) == (f"reader-of-{name}", 2)
+    half = MESSAGES // 2
+    rows = [(each["committedOffset"], each["endOffset"], each["lag"]) for each in group["partitions"]]
+    assert rows == [(half, half, 0)] * 2
+    assert {each["memberId"] for each in group["partitions"]} == {member["memberId"]}
+    to_start = ("groups", "reset", name, "--to-earliest", "--all-topics")
+    assert site.run(*to_start, "--execute", code=1).startswith("metaquorum: NON_EMPTY_GROUP: ")
+    assert site.run("groups", "delete", name, code=1).startswith("metaquorum: NON_EMPTY_GROUP: ")
+    subscribed = site.run("groups", "delete", name, "--offsets", "--topic", "orders", code=1)
+    assert subscribed.count("GROUP_SUBSCRIBED_TO_TOPIC") == 2
+    reader.close()
+
+    saved = tmp_path / "offsets.csv"
+    saved.write_text(site.run("groups", "reset", name, "--to-current", "--all-topics", "--export"))
+    assert saved.read_text() == f"orders,0,{half}\norders,1,{half}\n"
+    assert "  0\n" in site.run(*to_start).replace("  0    \n", "  0\n")
+    (group,) = site.shown("groups", "describe", name)
+    assert [each["lag"] for each in group["partitions"]] == [0, 0], "without --execute nothing changes"
+    site.run("groups", "reset", name, "--shift-by", "-3", "--topic", "orders:1", "--execute")
+    (group,) = site.shown("groups", "describe", name)
+    assert [each["lag"] for each in group["partitions"]] == [0, 3]
+    again, read = site.read(name, 3)
+    again.close()
+    assert sorted(read) == [MESSAGES - 5, MESSAGES - 3, MESSAGES - 1]
+    site.run("groups", "reset", name, "--to-offset", "7", "--topic", "orders", "--execute")
+    site.run("groups", "reset", name, "--from-file", str(saved), "--execute")
+    (group,) = site.shown("groups", "describe", name)
+    assert [each["committedOffset"] for each in group["partitions"]] == [half, half]
+
+    site.run("groups", "delete", name, "--offsets", "--topic", "orders:0")
+    (group,) = site.shown("groups", "describe", name)
+    assert [each["partition"] for each in group["partitions"]] == [1]
+    assert site.run("groups", "delete", name) == f"group {name}: deleted\n"
+    assert "there is no group" in site.run("groups", "describe", name, code=1)
+    assert name not in [each["groupId"] for each in site.shown("groups", "list")]
+
+
+def test_times_lead_to_offsets(site: Site) -> None:
+    site.run("groups", "reset", "clock", "--to-datetime", "2020-01-01", "--topic", "orders", "--execute")
+    (group,) = site.shown("groups", "describe", "clock")
+    assert [each["committedOffset"] for each in group["partitions"]] == [0, 0]
+    plan = site.shown("groups", "reset", "clock", "--to-datetime", "2100-01-01", "--topic", "orders")
+    assert [each["newOffset"] for each in plan["offsets"]] == [MESSAGES // 2] * 2
+    plan = site.shown("groups", "reset", "clock", "--by-duration", "P1D", "--all-topics")
+    assert [each["newOffset"] for each in plan["offsets"]] == [0, 0]
+
+
+def test_a_transaction_is_shown_and_aborted_where_it_lies(site: Site) -> None:
+    producer = site.producer(**{"transactional.id": "payments", "transaction.timeout.ms": 600_000})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce("orders", b"-1", partition=0)
+    producer.flush(PATIENCE_S)
+    (listed,) = site.shown("transactions", "list", "--state", "Ongoing")
+    assert listed["transactionalId"] == "payments"
+    (found,) = site.shown("transactions", "describe", "payments")
+    assert (found["state"], found["partitions"]) == ("Ongoing", [{"topic": "orders", "partition": 0}])
+    assert found["durationMs"] >= 0
+    assert "TRANSACTIONAL_ID_NOT_FOUND" in site.run("transactions", "describe", "nobody", code=1)
+    at = ("--topic", "orders", "--partition", "0")
+    (known,) = site.shown("transactions", "describe-producers", *at)
+    assert (known["producerId"], known["currentTransactionStartOffset"]) == (
+        listed["producerId"],
+        MESSAGES // 2,
+    )
+    # Its coordinator knows it and will end it.
+    hanging = site.run("transactions", "find-hanging", "--max-transaction-timeout", "0")
+    assert hanging.startswith("no transaction hangs in ")
+    assert "no open transaction begins at offset 3" in site.run(
+        "transactions", "abort", *at, "--start-offset", "3", code=1
+    )
+    site.run("transactions", "abort", *at, "--start-offset", str(MESSAGES // 2))
+    (known,) = site.shown("transactions", "describe-producers", *at)
+    assert known["currentTransactionStartOffset"] is None
+    (found,) = site.shown("transactions", "describe", "payments")
+    assert found["state"] == "Ongoing", "the marker is in the partition alone"
+    producer.abort_transaction(PATIENCE_S)

@@ -38,6 +38,7 @@ BENCHES = (
     "scrape",
     "wire",
     "cleaner",
+    "access",
     "kafka",
     "data",
     "replicas",

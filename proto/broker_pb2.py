@@ -25,27 +25,31 @@ _sym_db = _symbol_database.Default()
 from metaquorum.proto import metadata_pb2 as metaquorum_dot_proto_dot_metadata__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/broker.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xc3\x03\n\x16\x44\x65scribeBrokerResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprocess_state\x18\x05 \x01(\x05\x12\x0e\n\x06\x66\x65nced\x18\x06 \x01(\x08\x12\x19\n\x0c\x62roker_epoch\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rlease_left_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\t \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\n \x01(\x12\x12\x16\n\x0elog_end_offset\x18\x0b \x01(\x03\x12\x1c\n\x0f\x63\x61tch_up_offset\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tleader_id\x18\r \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cquorum_epoch\x18\x0e \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x0f \x01(\x05\x12\x14\n\x0clast_problem\x18\x10 \x01(\tB\x0f\n\r_broker_epochB\x10\n\x0e_lease_left_msB\x12\n\x10_catch_up_offsetB\x0c\n\n_leader_id\"\xc5\x02\n\x15RegisterBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x64irectories\x18\x07 \x03(\x0c\x12\"\n\x15previous_broker_epoch\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x62inding_key\x18\t \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_rackB\x18\n\x16_previous_broker_epochB\x0e\n\x0c_binding_key\"o\n\x16RegisterBrokerResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x05\"\xa1\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplied_offset\x18\x03 \x01(\x03\x12\x12\n\nwant_fence\x18\x04 \x01(\x08\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x1b\n\x13offline_directories\x18\x06 \x03(\x0c\"\xbd\x01\n\x17\x42rokerHeartbeatResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0cis_caught_up\x18\x02 \x01(\x08\x12\x11\n\tis_fenced\x18\x03 \x01(\x08\x12\x18\n\x10should_shut_down\x18\x04 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x05 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x06 \x01(\x05\x32\xa7\x02\n\x0f\x42rokerLifecycle\x12W\n\x08Register\x12$.metaquorum.v1.RegisterBrokerRequest\x1a%.metaquorum.v1.RegisterBrokerResponse\x12Z\n\tHeartbeat\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse\x12_\n\nHeartbeats\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse(\x01\x30\x01\x32k\n\nBrokerSelf\x12]\n\x0e\x44\x65scribeBroker\x12$.metaquorum.v1.DescribeBrokerRequest\x1a%.metaquorum.v1.DescribeBrokerResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dmetaquorum/proto/broker.proto\x12\rmetaquorum.v1\x1a\x1fmetaquorum/proto/metadata.proto\">\n\x18MarkLogDirOfflineRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\"k\n\x19MarkLogDirOfflineResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\x12\x13\n\x0bwas_offline\x18\x03 \x01(\x08\"\x17\n\x15\x44\x65scribeBrokerRequest\"\xc3\x03\n\x16\x44\x65scribeBrokerResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12\r\n\x05state\x18\x04 \x01(\t\x12\x15\n\rprocess_state\x18\x05 \x01(\x05\x12\x0e\n\x06\x66\x65nced\x18\x06 \x01(\x08\x12\x19\n\x0c\x62roker_epoch\x18\x07 \x01(\x03H\x00\x88\x01\x01\x12\x1a\n\rlease_left_ms\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\x0e\x61pplied_offset\x18\t \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\n \x01(\x12\x12\x16\n\x0elog_end_offset\x18\x0b \x01(\x03\x12\x1c\n\x0f\x63\x61tch_up_offset\x18\x0c \x01(\x03H\x02\x88\x01\x01\x12\x16\n\tleader_id\x18\r \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cquorum_epoch\x18\x0e \x01(\x05\x12\x10\n\x08\x66\x61ilures\x18\x0f \x01(\x05\x12\x14\n\x0clast_problem\x18\x10 \x01(\tB\x0f\n\r_broker_epochB\x10\n\x0e_lease_left_msB\x12\n\x10_catch_up_offsetB\x0c\n\n_leader_id\"\xc5\x02\n\x15RegisterBrokerRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x16\n\x0eincarnation_id\x18\x03 \x01(\x0c\x12*\n\tendpoints\x18\x04 \x03(\x0b\x32\x17.metaquorum.v1.Endpoint\x12(\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x16.metaquorum.v1.Feature\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x64irectories\x18\x07 \x03(\x0c\x12\"\n\x15previous_broker_epoch\x18\x08 \x01(\x03H\x01\x88\x01\x01\x12\x18\n\x0b\x62inding_key\x18\t \x01(\tH\x02\x88\x01\x01\x42\x07\n\x05_rackB\x18\n\x16_previous_broker_epochB\x0e\n\x0c_binding_key\"o\n\x16RegisterBrokerResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x1a\n\x12session_timeout_ms\x18\x03 \x01(\x05\"\xa1\x01\n\x16\x42rokerHeartbeatRequest\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplied_offset\x18\x03 \x01(\x03\x12\x12\n\nwant_fence\x18\x04 \x01(\x08\x12\x15\n\rwant_shutdown\x18\x05 \x01(\x08\x12\x1b\n\x13offline_directories\x18\x06 \x03(\x0c\"\xbd\x01\n\x17\x42rokerHeartbeatResponse\x12#\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x14.metaquorum.v1.Error\x12\x14\n\x0cis_caught_up\x18\x02 \x01(\x08\x12\x11\n\tis_fenced\x18\x03 \x01(\x08\x12\x18\n\x10should_shut_down\x18\x04 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x05 \x01(\x08\x12\x1a\n\x12session_timeout_ms\x18\x06 \x01(\x05\x32\xa7\x02\n\x0f\x42rokerLifecycle\x12W\n\x08Register\x12$.metaquorum.v1.RegisterBrokerRequest\x1a%.metaquorum.v1.RegisterBrokerResponse\x12Z\n\tHeartbeat\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse\x12_\n\nHeartbeats\x12%.metaquorum.v1.BrokerHeartbeatRequest\x1a&.metaquorum.v1.BrokerHeartbeatResponse(\x01\x30\x01\x32\xd3\x01\n\nBrokerSelf\x12]\n\x0e\x44\x65scribeBroker\x12$.metaquorum.v1.DescribeBrokerRequest\x1a%.metaquorum.v1.DescribeBrokerResponse\x12\x66\n\x11MarkLogDirOffline\x12\'.metaquorum.v1.MarkLogDirOfflineRequest\x1a(.metaquorum.v1.MarkLogDirOfflineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'metaquorum.proto.broker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=81
-  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=104
-  _globals['_DESCRIBEBROKERRESPONSE']._serialized_start=107
-  _globals['_DESCRIBEBROKERRESPONSE']._serialized_end=558
-  _globals['_REGISTERBROKERREQUEST']._serialized_start=561
-  _globals['_REGISTERBROKERREQUEST']._serialized_end=886
-  _globals['_REGISTERBROKERRESPONSE']._serialized_start=888
-  _globals['_REGISTERBROKERRESPONSE']._serialized_end=999
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_start=1002
-  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=1163
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=1166
-  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=1355
-  _globals['_BROKERLIFECYCLE']._serialized_start=1358
-  _globals['_BROKERLIFECYCLE']._serialized_end=1653
-  _globals['_BROKERSELF']._serialized_start=1655
-  _globals['_BROKERSELF']._serialized_end=1762
+  _globals['_MARKLOGDIROFFLINEREQUEST']._serialized_start=81
+  _globals['_MARKLOGDIROFFLINEREQUEST']._serialized_end=143
+  _globals['_MARKLOGDIROFFLINERESPONSE']._serialized_start=145
+  _globals['_MARKLOGDIROFFLINERESPONSE']._serialized_end=252
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_start=254
+  _globals['_DESCRIBEBROKERREQUEST']._serialized_end=277
+  _globals['_DESCRIBEBROKERRESPONSE']._serialized_start=280
+  _globals['_DESCRIBEBROKERRESPONSE']._serialized_end=731
+  _globals['_REGISTERBROKERREQUEST']._serialized_start=734
+  _globals['_REGISTERBROKERREQUEST']._serialized_end=1059
+  _globals['_REGISTERBROKERRESPONSE']._serialized_start=1061
+  _globals['_REGISTERBROKERRESPONSE']._serialized_end=1172
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_start=1175
+  _globals['_BROKERHEARTBEATREQUEST']._serialized_end=1336
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_start=1339
+  _globals['_BROKERHEARTBEATRESPONSE']._serialized_end=1528
+  _globals['_BROKERLIFECYCLE']._serialized_start=1531
+  _globals['_BROKERLIFECYCLE']._serialized_end=1826
+  _globals['_BROKERSELF']._serialized_start=1829
+  _globals['_BROKERSELF']._serialized_end=2040
 # @@protoc_insertion_point(module_scope)

@@ -20,6 +20,56 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class MarkLogDirOfflineRequest(_message.Message):
+    """By its path or by its id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    directory_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        directory_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarkLogDirOfflineRequest: _TypeAlias = MarkLogDirOfflineRequest  # noqa: Y015
+
+@_typing.final
+class MarkLogDirOfflineResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    DIRECTORY_ID_FIELD_NUMBER: _builtins.int
+    WAS_OFFLINE_FIELD_NUMBER: _builtins.int
+    directory_id: _builtins.bytes
+    was_offline: _builtins.bool
+    @_builtins.property
+    def error(self) -> _metadata_pb2.Error: ...
+    def __init__(
+        self,
+        *,
+        error: _metadata_pb2.Error | None = ...,
+        directory_id: _builtins.bytes = ...,
+        was_offline: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory_id", b"directory_id", "error", b"error", "was_offline", b"was_offline"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MarkLogDirOfflineResponse: _TypeAlias = MarkLogDirOfflineResponse  # noqa: Y015
+
+@_typing.final
 class DescribeBrokerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -200,6 +200,11 @@ class BrokerSelfStub:
                 request_serializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
                 _registered_method=True)
+        self.MarkLogDirOffline = channel.unary_unary(
+                '/metaquorum.v1.BrokerSelf/MarkLogDirOffline',
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerSelfServicer:
@@ -212,6 +217,12 @@ class BrokerSelfServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MarkLogDirOffline(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerSelfServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -219,6 +230,11 @@ def add_BrokerSelfServicer_to_server(servicer, server):
                     servicer.DescribeBroker,
                     request_deserializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.SerializeToString,
+            ),
+            'MarkLogDirOffline': grpc.unary_unary_rpc_method_handler(
+                    servicer.MarkLogDirOffline,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -249,6 +265,33 @@ class BrokerSelf:
             '/metaquorum.v1.BrokerSelf/DescribeBroker',
             metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerRequest.SerializeToString,
             metaquorum_dot_proto_dot_broker__pb2.DescribeBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MarkLogDirOffline(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/metaquorum.v1.BrokerSelf/MarkLogDirOffline',
+            metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.MarkLogDirOfflineResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -83,6 +83,7 @@ class BrokerSelfStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BrokerSelfAsyncStub: ...
     DescribeBroker: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerResponse]
+    MarkLogDirOffline: _grpc.UnaryUnaryMultiCallable[_broker_pb2.MarkLogDirOfflineRequest, _broker_pb2.MarkLogDirOfflineResponse]
 
 @_typing.type_check_only
 class BrokerSelfAsyncStub(BrokerSelfStub):
@@ -90,6 +91,7 @@ class BrokerSelfAsyncStub(BrokerSelfStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     DescribeBroker: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeBrokerRequest, _broker_pb2.DescribeBrokerResponse]  # type: ignore[assignment]
+    MarkLogDirOffline: _aio.UnaryUnaryMultiCallable[_broker_pb2.MarkLogDirOfflineRequest, _broker_pb2.MarkLogDirOfflineResponse]  # type: ignore[assignment]
 
 class BrokerSelfServicer(metaclass=_abc_1.ABCMeta):
     """Answered in every state, fenced or not."""
@@ -100,5 +102,12 @@ class BrokerSelfServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.DescribeBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeBrokerResponse, _abc.Awaitable[_broker_pb2.DescribeBrokerResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def MarkLogDirOffline(
+        self,
+        request: _broker_pb2.MarkLogDirOfflineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.MarkLogDirOfflineResponse, _abc.Awaitable[_broker_pb2.MarkLogDirOfflineResponse]]: ...
 
 def add_BrokerSelfServicer_to_server(servicer: BrokerSelfServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

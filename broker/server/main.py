@@ -23,7 +23,6 @@ from metaquorum.broker.server.controllers import ControllerCalls
 from metaquorum.broker.server.data.disk_faults import configured_faults
 from metaquorum.broker.server.data.open import OpenData, look_at_directories, open_directories
 from metaquorum.broker.server.data.plane import DataPlane
-from metaquorum.broker.server.data.service import DataService
 from metaquorum.broker.server.identity import settle_identity
 from metaquorum.broker.server.images import BrokerImages
 from metaquorum.broker.server.kafka.forwarding import Forwarder
@@ -36,7 +35,6 @@ from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
-from metaquorum.proto.data_pb2_grpc import add_DataServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from metaquorum.raft.core import RaftCore
@@ -214,10 +212,11 @@ class BrokerProcess:
         )
         add_SettingsViewServicer_to_server(view, server)
         own = BrokerSelfService(
-            lambda: self.node.status(now_ms=self._clock.monotonic_ms()), cluster_id=self._cluster_id
+            lambda: self.node.status(now_ms=self._clock.monotonic_ms()),
+            self._data.requests,
+            cluster_id=self._cluster_id,
         )
         add_BrokerSelfServicer_to_server(own, server)
-        add_DataServicer_to_server(DataService(self._data.requests, lambda: self._data.image), server)
 
     def _kafka_services(self) -> Services:
         return broker_services(

@@ -1,21 +1,28 @@
-"""Answers what a broker knows of itself, in every state: also one that is fenced or finds no quorum."""
+"""What a broker answers of itself, and does to itself, in every state: also one that is fenced or finds no
+quorum."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.broker_status import BrokerStatus
+from metaquorum.metadata.requests.data import MarkLogDirOfflineResponse
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfServicer
-from metaquorum.runtime.api.brokers import BROKER_STATUS
+from metaquorum.runtime.api.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
 
 
 class BrokerSelfService(BrokerSelfServicer):
     """`status` is asked for at each request."""
 
-    def __init__(self, status: Callable[[], BrokerStatus], *, cluster_id: str) -> None:
+    def __init__(
+        self, status: Callable[[], BrokerStatus], requests: DataRequests, *, cluster_id: str
+    ) -> None:
         self._status = status
+        self._requests = requests
         self._cluster_id = cluster_id
 
     async def DescribeBroker(
@@ -24,3 +31,13 @@ class BrokerSelfService(BrokerSelfServicer):
         answer = BROKER_STATUS.to_pb(self._status())
         answer.cluster_id = self._cluster_id
         return answer
+
+    async def MarkLogDirOffline(
+        self, request: pb.MarkLogDirOfflineRequest, context: Any
+    ) -> pb.MarkLogDirOfflineResponse:
+        try:
+            asked = MARK_LOG_DIR_OFFLINE.from_pb(request)
+        except ApiError as error:
+            return MARKED_LOG_DIR.answer_to_pb(error)
+        answer = await self._requests.begin(asked)
+        return MARKED_LOG_DIR.answer_to_pb(cast("MarkLogDirOfflineResponse | ApiError", answer))

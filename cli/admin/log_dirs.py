@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure, one_line
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import LogDirDescription, MarkLogDirOfflineRequest, ReplicaDescription
-from metaquorum.runtime.client.admin import Address
-from metaquorum.runtime.data_client.connections import LinkError
-from metaquorum.runtime.data_client.log_dirs import BrokerDirectories, describe_log_dirs, mark_log_dir_offline
+from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
+from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.client.broker_status import mark_log_dir_offline
+from metaquorum.runtime.kafka.admin.log_dirs import BrokerDirectories, Directory, describe_log_dirs
+from metaquorum.runtime.kafka.admin.topics import DescribedTopic, list_topics
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.uuids import uuid_from_text, uuid_to_text
+from metaquorum.storage.uuids import ZERO_UUID, uuid_from_text, uuid_to_text
 
 _DIRECTORIES = ("BROKER", "DIRECTORY", "ID", "STATE", "REPLICAS", "LEADERS", "SIZE", "USABLE", "TOTAL")
 _REPLICAS = ("BROKER", "DIRECTORY", "REPLICA", "ROLE", "SIZE", "START", "HIGH WATERMARK", "END", "LAG")
@@ -29,7 +32,7 @@ def log_dirs() -> None:
 
 
 @log_dirs.command()
-@client_options
+@cluster_options
 @click.option(
     "--broker",
     "brokers",
@@ -37,149 +40,175 @@ def log_dirs() -> None:
     multiple=True,
     help="Show only this broker; may be repeated.",
 )
-@click.option("--topic", "topics", multiple=True, help="List the replicas of this topic; may be repeated.")
+@click.option("--topic", "names", multiple=True, help="List the replicas of this topic; may be repeated.")
 @click.option("--replicas", is_flag=True, help="List the replicas of all topics.")
 @table_options
 def describe(
-    options: ClientOptions, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, as_json: bool
+    options: ClusterOptions, brokers: tuple[int, ...], names: tuple[str, ...], replicas: bool, as_json: bool
 ) -> int:
-    """Show the log directories of all brokers: state, sizes, replicas and leaders.
+    """Show the log directories of all live brokers: state, sizes, replicas and leaders.
 
     Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
     if the broker knows its id. Exit code 1 if a broker does not answer.
     """
+
+    async def ask(client: KafkaClient) -> tuple[list[DescribedTopic], tuple[BrokerDirectories, ...]]:
+        found = await list_topics(client)
+        for name in names:
+            if name not in {each.name for each in found}:
+                raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
+        live = await client.brokers()
+        for broker_id in brokers:
+            if broker_id not in live:
+                raise Failure(f"broker {broker_id} is not among the live ones; see: metaquorum brokers list")
+        chosen = {
+            each.name: tuple(part.index for part in each.partitions) for each in found if each.name in names
+        }
+        return found, await describe_log_dirs(client, brokers or live, chosen if names else None)
+
     with options.open() as cluster:
-        addresses = _addresses(cluster.brokers(), brokers)
-        found = cluster.describe_topics(topics) if topics else []
-    for name in topics:
-        if name not in {each.info.name for each in found}:
-            raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
-    ids = tuple(each.info.topic_id for each in found) if topics else None
-    answers = asyncio.run(
-        describe_log_dirs(addresses, ids, timeout_ms=options.timeout_ms, tls=options.tls.material())
-    )
+        topics, answers = cluster.call(ask)
+    known = _Topics.of(topics)
     if as_json:
-        echo_json([_as_json(each) for each in answers])
+        echo_json([_as_json(each, known) for each in answers])
     else:
-        echo_table(_DIRECTORIES, [_row(each.broker_id, one) for each in answers for one in each.directories])
-        if topics or replicas:
+        rows = [_row(each.broker_id, one, known) for each in answers for one in each.directories]
+        echo_table(_DIRECTORIES, rows)
+        if names or replicas:
             click.echo()
-            echo_table(_REPLICAS, _replica_rows(answers))
+            echo_table(_REPLICAS, list(_replica_rows(answers, known)))
         for each, one in _offline(answers):
-            click.echo(
-                f"broker {each.broker_id}: {one.path} is offline: {one.message or one.error.name}", err=True
-            )
+            reason = one.error_message or ErrorCode.of(one.error_code).name
+            click.echo(f"broker {each.broker_id}: {one.log_dir} is offline: {reason}", err=True)
     silent = [each for each in answers if each.problem]
     for each in silent:
         click.echo(f"metaquorum: broker {each.broker_id} did not answer: {each.problem}", err=True)
     return EXIT_FAILED if silent else 0
 
 
-def _addresses(registered: Sequence[Any], wanted: tuple[int, ...]) -> dict[int, Address]:
-    """Where the brokers listen, all or the wanted ones. Raises Failure for one that is not registered."""
-    found = {
-        each.broker_id: (at.host, at.port) for each in registered if (at := each.grpc_endpoint) is not None
-    }
-    for broker_id in wanted:
-        if broker_id not in found:
-            raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
-    return {broker_id: found[broker_id] for broker_id in wanted} if wanted else found
+class _Topics(NamedTuple):
+    """What the cluster says of topics, and a directory does not: ids and leaders."""
+
+    ids: Mapping[str, bytes | None]
+    leaders: Mapping[tuple[str, int], int]
+
+    @classmethod
+    def of(cls, topics: Sequence[DescribedTopic]) -> _Topics:
+        return cls(
+            {each.name: each.topic_id for each in topics},
+            {(each.name, part.index): part.leader for each in topics for part in each.partitions},
+        )
 
 
-def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirectories, LogDirDescription]]:
+class _Replica(NamedTuple):
+    topic: str
+    partition: int
+    role: str
+    size: int
+    start: int
+    high_watermark: int
+    end: int
+    lag: int
+
+
+def _replicas_of(broker_id: int, directory: Directory, known: _Topics) -> list[_Replica]:
+    """By topic and partition."""
+
+    def role(name: str, part: Any) -> str:
+        if directory.error_code:
+            return "offline"
+        if part.is_future_key:
+            return "future"
+        return "leader" if known.leaders.get((name, part.partition_index)) == broker_id else "follower"
+
+    return sorted(
+        _Replica(
+            topic=topic.name,
+            partition=part.partition_index,
+            role=role(topic.name, part),
+            size=part.partition_size,
+            start=part.start_offset,
+            high_watermark=part.high_watermark,
+            end=part.end_offset,
+            lag=part.offset_lag,
+        )
+        for topic in (*directory.topics, *directory.offline_topics)
+        for part in topic.partitions
+    )
+
+
+def _offline(answers: Sequence[BrokerDirectories]) -> Iterator[tuple[BrokerDirectories, Directory]]:
     for each in answers:
         for one in each.directories:
-            if one.error is not ErrorCode.NONE:
+            if one.error_code:
                 yield each, one
 
 
-def _row(broker_id: int, directory: LogDirDescription) -> tuple[object, ...]:
+def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, ...]:
+    replicas = _replicas_of(broker_id, directory, known)
+    # Without its id no one can say what is in a directory that is offline, and of none how large it is.
+    told = not directory.error_code or directory.directory_id != ZERO_UUID
     return (
         broker_id,
-        directory.path,
+        directory.log_dir,
         _id_text(directory.directory_id),
-        "online" if directory.error is ErrorCode.NONE else "offline",
-        *_held(directory),
-        _size(directory),
+        "offline" if directory.error_code else "online",
+        len(replicas) if told else None,
+        sum(each.role == "leader" for each in replicas) if told else None,
+        None if directory.error_code else sum(each.size for each in replicas),
         _known(directory.usable_bytes),
         _known(directory.total_bytes),
     )
 
 
-def _held(directory: LogDirDescription) -> tuple[int | None, int | None]:
-    """Replicas and leaders; None: without its id no one can say what is in a directory."""
-    if directory.directory_id is None:
-        return None, None
-    return len(directory.replicas), sum(each.leads for each in directory.replicas)
+def _replica_rows(answers: Sequence[BrokerDirectories], known: _Topics) -> Iterator[tuple[object, ...]]:
+    for answer in answers:
+        for directory in answer.directories:
+            for each in _replicas_of(answer.broker_id, directory, known):
+                yield (
+                    answer.broker_id,
+                    directory.log_dir,
+                    f"{each.topic}-{each.partition}",
+                    each.role,
+                    *map(_known, (each.size, each.start, each.high_watermark, each.end, each.lag)),
+                )
 
 
-def _size(directory: LogDirDescription) -> int | None:
-    """None: no one can say of a directory that is offline."""
-    if directory.error is not ErrorCode.NONE:
-        return None
-    return sum(each.size_bytes for each in directory.replicas)
-
-
-def _replica_rows(answers: Sequence[BrokerDirectories]) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = [
-        (
-            answer.broker_id,
-            directory.path,
-            f"{each.topic}-{each.key[1]}",
-            _role(directory, each),
-            _known(each.size_bytes),
-            _known(each.start_offset),
-            _known(each.high_watermark),
-            _known(each.end_offset),
-            _known(each.lag),
-        )
-        for answer in answers
-        for directory in answer.directories
-        for each in sorted(directory.replicas, key=lambda one: (one.topic, one.key[1]))
-    ]
-    return rows
-
-
-def _role(directory: LogDirDescription, replica: ReplicaDescription) -> str:
-    if directory.error is not ErrorCode.NONE:
-        return "offline"
-    return "leader" if replica.leads else "follower"
-
-
-def _id_text(directory_id: bytes | None) -> str | None:
-    return None if directory_id is None else uuid_to_text(directory_id)
+def _id_text(any_id: bytes | None) -> str | None:
+    return None if any_id in (None, ZERO_UUID) else uuid_to_text(any_id)
 
 
 def _known(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def _as_json(answer: BrokerDirectories) -> dict[str, Any]:
+def _as_json(answer: BrokerDirectories, known: _Topics) -> dict[str, Any]:
     return {
         "brokerId": answer.broker_id,
         "problem": answer.problem or None,
         "directories": [
             {
-                "path": each.path,
+                "path": each.log_dir,
                 "directoryId": _id_text(each.directory_id),
-                "online": each.error is ErrorCode.NONE,
-                "error": each.error.name,
-                "message": each.message,
+                "online": not each.error_code,
+                "error": ErrorCode.of(each.error_code).name,
+                "message": each.error_message,
                 "totalBytes": _known(each.total_bytes),
                 "usableBytes": _known(each.usable_bytes),
                 "replicas": [
                     {
                         "topic": one.topic,
-                        "topicId": uuid_to_text(one.key[0]),
-                        "partition": one.key[1],
-                        "leads": one.leads,
-                        "sizeBytes": _known(one.size_bytes),
-                        "startOffset": _known(one.start_offset),
+                        "topicId": _id_text(known.ids.get(one.topic)),
+                        "partition": one.partition,
+                        "role": one.role,
+                        "leads": one.role == "leader",
+                        "sizeBytes": _known(one.size),
+                        "startOffset": _known(one.start),
                         "highWatermark": _known(one.high_watermark),
-                        "endOffset": _known(one.end_offset),
+                        "endOffset": _known(one.end),
                         "lag": _known(one.lag),
                     }
-                    for one in each.replicas
+                    for one in _replicas_of(answer.broker_id, each, known)
                 ],
             }
             for each in answer.directories
@@ -207,7 +236,12 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
     """
     request = _which(directory)
     with options.open() as cluster:
-        address = _addresses(cluster.brokers(), (broker_id,))[broker_id]
+        found = [each for each in cluster.brokers() if each.broker_id == broker_id]
+    at = found[0].grpc_endpoint if found else None
+    if at is None:
+        raise Failure(
+            f"broker {broker_id} has no gRPC listener, or is not registered; see: metaquorum brokers list"
+        )
     if not yes:
         _confirm(
             f"Take {directory} of broker {broker_id} offline? Its replicas stay offline until the broker "
@@ -215,9 +249,11 @@ def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bo
         )
     try:
         answer = asyncio.run(
-            mark_log_dir_offline(address, request, timeout_ms=options.timeout_ms, tls=options.tls.material())
+            mark_log_dir_offline(
+                (at.host, at.port), request, timeout_ms=options.timeout_ms, tls=options.tls.material()
+            )
         )
-    except LinkError as error:
+    except ClientError as error:
         raise Failure(
             f"broker {broker_id} did not answer ({one_line(error)}); see the outcome with: metaquorum "
             "log-dirs describe"

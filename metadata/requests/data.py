@@ -280,7 +280,7 @@ class DescribeLogDirsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDescription:
-    """`lag`: offsets behind the high watermark that this replica knows; `leads`: it is the leader."""
+    """`lag`: offsets behind the high watermark that this replica knows."""
 
     key: PartitionKey
     topic: str
@@ -289,7 +289,6 @@ class ReplicaDescription:
     end_offset: int
     high_watermark: int
     lag: int
-    leads: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

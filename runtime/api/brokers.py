@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaquorum.metadata.broker_ids import key_problem
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests import data
 from metaquorum.metadata.requests.broker_status import BrokerStatus
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
@@ -34,6 +35,13 @@ def _binding_key(request: pb.RegisterBrokerRequest) -> str | None:
     return request.binding_key
 
 
+def _one_name(request: pb.MarkLogDirOfflineRequest) -> str | None:
+    if bool(request.path) == bool(request.directory_id):
+        text = "name the log directory by its path or by its id, one of them"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+    return request.path or None
+
+
 REGISTER = MessageCodec(
     api.RegisterBrokerRequest,
     pb.RegisterBrokerRequest,
@@ -50,3 +58,10 @@ HEARTBEAT = MessageCodec(
 HEARTBEAT_ANSWER = MessageCodec(api.BrokerHeartbeatResponse, pb.BrokerHeartbeatResponse)
 BROKER_STATUS = MessageCodec(BrokerStatus, pb.DescribeBrokerResponse)
 """`from_pb` raises ValueError for a state that this program does not know."""
+MARK_LOG_DIR_OFFLINE = MessageCodec(
+    data.MarkLogDirOfflineRequest,
+    pb.MarkLogDirOfflineRequest,
+    path=FieldRule(decode=_one_name),
+    directory_id=FieldRule(check=_DIRECTORY),
+)
+MARKED_LOG_DIR = MessageCodec(data.MarkLogDirOfflineResponse, pb.MarkLogDirOfflineResponse)

@@ -150,7 +150,7 @@ class _Encoder(_Source):
             return f"None if {name} is None else {name}.value"
         if part.is_plain_enum:
             return f"{whole}.value"
-        if part.absent is not UNSET and not part.rule.always:
+        if part.absent is not UNSET:
             name = self.assign("v", whole)
             return f"None if {name} == {self.bind(part.absent)} else {name}"
         return whole

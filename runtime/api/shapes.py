@@ -42,7 +42,6 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     `spread`: its parts are in these fields of the message around it; `()`: under their own names.
     `check` takes each of its bytes (ids), and returns or refuses them.
     `absent`: a value that is never sent, and that an absent field stands for.
-    `always`: what an absent field stands for is sent all the same.
     `nested`: deviations of the value inside.
     `local`: the message does not have it; decoding leaves the default.
     `given`: the message does not have it; `from_pb` takes it as a further argument.
@@ -53,7 +52,6 @@ class FieldRule(msgspec.Struct, frozen=True, kw_only=True):
     spread: tuple[str, ...] | None = None
     check: Callable[[bytes], bytes] | None = None
     absent: Any = UNSET
-    always: bool = False
     nested: Fields = {}
     local: bool = False
     given: bool = False

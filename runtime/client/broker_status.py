@@ -1,4 +1,4 @@
-"""Asks brokers about themselves, each address for itself.
+"""Asks brokers about themselves, each address for itself, and one to give up a log directory.
 
 Owns that one silent broker hides no other. Follows no hints and asks once, like `runtime.client.nodes`.
 """
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 import grpc.aio
 
+from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.broker_status import BrokerStatus
+from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest, MarkLogDirOfflineResponse
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfStub
-from metaquorum.runtime.api.brokers import BROKER_STATUS
-from metaquorum.runtime.client.admin import Address
+from metaquorum.runtime.api.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
+from metaquorum.runtime.client.admin import Address, ClientError
 from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 
@@ -57,3 +59,23 @@ async def _describe(address: Address, timeout_ms: int, tls: TlsMaterial | None) 
         return BrokerAnswer(address=address, problem=f"its answer comes from a newer release ({error})")
     finally:
         await channel.close(None)
+
+
+async def mark_log_dir_offline(
+    address: Address, request: MarkLogDirOfflineRequest, *, timeout_ms: int, tls: TlsMaterial | None = None
+) -> MarkLogDirOfflineResponse:
+    """Raises ApiError when the broker refuses; ClientError when it does not answer, whatever it did."""
+    channel = open_channel(*address, tls)
+    try:
+        method = BrokerSelfStub(channel).MarkLogDirOffline
+        answer = await method(MARK_LOG_DIR_OFFLINE.to_pb(request), timeout=timeout_ms / 1000)
+    except grpc.aio.AioRpcError as error:
+        raise ClientError(await Reasons(tls).of(error, address)) from error
+    finally:
+        await channel.close(None)
+    if answer is None:
+        raise ClientError(UNREADABLE)
+    marked = MARKED_LOG_DIR.answer_from_pb(answer)
+    if isinstance(marked, ApiError):
+        raise marked
+    return marked

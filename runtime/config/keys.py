@@ -61,7 +61,7 @@ _NODE = (
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
         "controller has one listener. A broker's listeners speak Kafka's protocol; only those whose names "
-        "begin with `GRPC` speak gRPC, for `metaquorum broker status` and `log-dirs`.",
+        "begin with `GRPC` speak gRPC, for `metaquorum broker status` and `log-dirs mark-offline`.",
         required=True,
     ),
     Key(

@@ -40,10 +40,8 @@ BENCHES = (
     "cleaner",
     "access",
     "kafka",
-    "data",
     "replicas",
     "pipeline",
-    "client",
     "idle",
 )
 ON_DEMAND = frozenset({"idle"})

@@ -13,18 +13,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from confluent_kafka import Producer
+
 from metaquorum.metadata.image.types import PartitionInfo
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.partitions import ElectionResult
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.data_client.connections import GrpcConnections
-from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
 from metaquorum.runtime.kafka.admin.cluster import elect_leaders
-from tests.bench.bench_data import bootstrap
 from tests.bench.figures import Figure
 from tests.bench.quorum import cpu_seconds
 from tests.e2e.broken_disks import FaultFile
-from tests.e2e.cluster import Cluster, Node, client_loop
+from tests.e2e.cluster import HOST, Cluster, Node, client_loop
 
 TOPIC = "many"
 CALL_S = 300.0
@@ -50,13 +49,13 @@ def run(options: argparse.Namespace) -> list[Figure]:
         lists = tuple((0, 1) for _ in range(count))
         cluster.call(lambda client: client.create_topics([NewTopic(name=TOPIC, assignments=lists)]))
         began = time.perf_counter()
-        client_loop().call(touch_all(cluster, count), CALL_S)
+        touch_all(cluster, count)
         made_s = time.perf_counter() - began
         figures.append(Figure(name=f"{count:,} partitions made and written once", value=made_s, unit="s"))
         restarted(cluster, victim, faults, kill=False)
         clean_s = restarted(cluster, victim, faults, kill=False)
         figures.append(Figure(name="start after a stop in order", value=clean_s, unit="s", at_most=5))
-        client_loop().call(touch_all(cluster, count), CALL_S)
+        touch_all(cluster, count)
         killed_s = restarted(cluster, victim, faults, kill=True)
         figures.append(Figure(name="restart after kill -9", value=killed_s, unit="s", at_most=8))
         used, start = cpu_seconds(victim.pid), time.monotonic()
@@ -67,19 +66,23 @@ def run(options: argparse.Namespace) -> list[Figure]:
     return figures
 
 
-async def touch_all(cluster: Cluster, count: int) -> None:
+def producer_of(cluster: Cluster) -> Producer:
+    """With acks=all. A partition that has no leader yet is asked for again at once."""
+    servers = ",".join(f"{HOST}:{broker.kafka_port}" for broker in cluster.brokers)
+    quick = {"topic.metadata.refresh.fast.interval.ms": 50, "retry.backoff.max.ms": 200}
+    return Producer({"bootstrap.servers": servers, **quick})
+
+
+def touch_all(cluster: Cluster, count: int) -> None:
     """A message in every partition, acknowledged by all in-sync replicas."""
-    connections = GrpcConnections()
-    config = ProducerConfig(linger_ms=20)
-    async with Producer(connections, bootstrap(cluster), config) as producer:
-        for first in range(0, count, 500):
-            receipts = [
-                await producer.send(TOPIC, b"here", partition=each)
-                for each in range(first, min(count, first + 500))
-            ]
-            for receipt in receipts:
-                await receipt
-    await connections.close()
+    producer, failed = producer_of(cluster), []
+    for partition in range(count):
+        producer.produce(
+            TOPIC, b"here", partition=partition, on_delivery=lambda error, _: error and failed.append(error)
+        )
+        producer.poll(0)
+    if producer.flush(CALL_S) or failed:
+        raise RuntimeError(f"messages were not acknowledged: {failed[:1]}")
 
 
 def restarted(cluster: Cluster, victim: Node, faults: FaultFile, *, kill: bool) -> float:
@@ -128,22 +131,18 @@ def dead_directory(cluster: Cluster, victim: Node, faults: FaultFile, count: int
 
 
 async def _until_led(cluster: Cluster, victim: Node, faults: FaultFile, lost: Path, hurt: list[int]) -> float:
-    connections = GrpcConnections()
-    wanted = set(hurt)
-    async with (
-        Producer(connections, bootstrap(cluster), ProducerConfig(linger_ms=0)) as producer,
-        AdminClient(cluster.bootstrap) as client,
-    ):
-        await (await producer.send(TOPIC, b"before", partition=hurt[0]))
+    wanted, producer = set(hurt), producer_of(cluster)
+    producer.produce(TOPIC, b"before", partition=hurt[0])
+    if producer.flush(CALL_S):
+        raise RuntimeError("no message was acknowledged")
+    async with AdminClient(cluster.bootstrap) as client:
         faults.add(lost, "eio")
         began = time.perf_counter()
-        await producer.send(TOPIC, b"after", partition=hurt[0])
+        producer.produce(TOPIC, b"after", partition=hurt[0])
+        producer.poll(0)
         while True:
             (topic,) = (await client.describe_topics([TOPIC])).topics
             leaders = [each.leader for each in topic.partitions if each.index in wanted]
             if all(leader not in (-1, victim.node_id) for leader in leaders):
-                took_s = time.perf_counter() - began
-                break
+                return time.perf_counter() - began
             await asyncio.sleep(0.02)
-    await connections.close()
-    return took_s

@@ -1,46 +1,39 @@
-"""Produces and fetches over raw stubs of the Data service, for tests that want no client between.
+"""Produces and fetches at a cluster's brokers, each call to one node, for tests that want no client between.
 
-Owns the batches that it sends and the reading of what comes back; asks again where an answer says so.
+Owns who leads, and asks again where an answer says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
 
-import grpc.aio
-
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.requests import data as api
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.proto.data_pb2_grpc import DataStub
-from metaquorum.runtime.api import data as data_codec
-from metaquorum.runtime.rpc.channels import open_channel
-from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from tests.broker_calls import BrokerCalls, Fetched, Produced, batch, calls_to, records
 from tests.e2e.cluster import Cluster, Node, client_loop
 
-TIMEOUT_S = 10.0
+T = TypeVar("T")
+Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 
 
 class DataCalls:
-    """Calls to a cluster's brokers, each to one node, each once. Answers are values."""
+    """Calls to a cluster's brokers, each to one node, each once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    def call(self, node: Node, method: str, request: Any) -> Any:
-        """The answer's message. Raises AioRpcError."""
+    def call(self, node: Node, ask: Callable[[BrokerCalls], Awaitable[T]]) -> T:
+        """The answer. Raises ConnectionFailed or TimeoutError."""
 
-        async def ask() -> Any:
-            host, _, port = node.address.rpartition(":")
-            channel = open_channel(host, int(port), None)
-            try:
-                return await getattr(DataStub(channel), method)(request, timeout=TIMEOUT_S)
-            finally:
-                await channel.close()
+        async def asked() -> T:
+            async with calls_to(node.kafka_port) as calls:
+                return await ask(calls)
 
-        return client_loop().call(ask())
+        return client_loop().call(asked())
 
     def leader(self, topic: str, partition: int = 0) -> Node:
         """The node that leads, as the active controller has it."""
@@ -51,57 +44,35 @@ class DataCalls:
         found = self._cluster.call(lambda client: client.describe_topics([topic]))
         return found.topics[0].partitions[partition]
 
-    def produce(
-        self, node: Node, topic: str, values: Sequence[bytes], *, acks: int = -1
-    ) -> api.ProduceResult:
-        """One batch to partition 0."""
-        request = pb.ProduceRequest(
-            acks=acks,
-            timeout_ms=5_000,
-            partitions=[
-                pb.ProducePartition(topic=pb.TopicRef(name=topic), partition=0, records=batch(values))
-            ],
-        )
-        answer = data_codec.PRODUCED.answer_from_pb(self.call(node, "Produce", request))
-        if isinstance(answer, ApiError):
-            raise answer
-        return answer.results[0]
+    def directories(self, node: Node) -> dict[Path, Directory]:
+        """The node's log directories as it describes them."""
+        request = DescribeLogDirsRequest(topics=None)
+        answer: DescribeLogDirsResponse = self.call(node, lambda calls: calls.ask(request))
+        assert not answer.error_code, answer
+        return {Path(each.log_dir): each for each in answer.results}
 
-    def produce_until_taken(self, topic: str, values: Sequence[bytes]) -> api.ProduceResult:
+    def produce(self, node: Node, topic: str, values: Sequence[bytes]) -> Produced:
+        """One batch to partition 0."""
+        return self.call(node, lambda calls: calls.produce(topic, batch(values)))
+
+    def produce_until_taken(self, topic: str, values: Sequence[bytes]) -> Produced:
         """One batch to whoever leads, repeated while an error is one that passes."""
 
-        def taken() -> api.ProduceResult | None:
+        def taken() -> Produced | None:
             try:
                 result = self.produce(self.leader(topic), topic, values)
-            except (grpc.aio.AioRpcError, StopIteration):
+            except (ConnectionFailed, TimeoutError, StopIteration):
                 return None
-            except ApiError as error:
-                if error.retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
-                    return None
-                raise
-            if result.error.retriable or result.error is ErrorCode.BROKER_NOT_AVAILABLE:
+            error = ErrorCode(result.error_code)
+            if error.retriable or error is ErrorCode.BROKER_NOT_AVAILABLE:
                 return None
-            assert result.error is ErrorCode.NONE, result
+            assert error is ErrorCode.NONE, result
             return result
 
         return self._cluster.wait(taken, f"a batch in {topic}")
 
-    def fetch(self, node: Node, topic: str, offset: int, *, max_wait_ms: int = 0) -> api.FetchedPartition:
-        request = pb.FetchRequest(
-            max_wait_ms=max_wait_ms,
-            min_bytes=1,
-            max_bytes=16 * 1024 * 1024,
-            session_epoch=-1,
-            partitions=[
-                pb.FetchPartition(
-                    topic=pb.TopicRef(name=topic), partition=0, fetch_offset=offset, max_bytes=8 * 1024 * 1024
-                )
-            ],
-        )
-        answer = data_codec.FETCHED.answer_from_pb(self.call(node, "Fetch", request))
-        if isinstance(answer, ApiError):
-            raise answer
-        return answer.partitions[0]
+    def fetch(self, node: Node, topic: str, offset: int, *, max_wait_ms: int = 0) -> Fetched:
+        return self.call(node, lambda calls: calls.fetch_one(topic, offset, max_wait_ms=max_wait_ms))
 
     def read_all(self, node: Node, topic: str, *, up_to: int) -> list[tuple[int, bytes]]:
         """(offset, value) of every record below `up_to`, from the start, asked for until they are there."""
@@ -110,23 +81,9 @@ class DataCalls:
         def read() -> bool:
             offset = found[-1][0] + 1 if found else 0
             part = self.fetch(node, topic, offset, max_wait_ms=500)
-            assert part.error is ErrorCode.NONE, part
+            assert part.error_code == ErrorCode.NONE, part
             found.extend(each for each in records(part.records) if each[0] >= offset)
             return bool(found) and found[-1][0] + 1 >= up_to
 
         self._cluster.wait(read, f"offset {up_to} of {topic} at {node.name}")
         return found
-
-
-def batch(values: Sequence[bytes], **producer: int) -> bytes:
-    return encode_batch(
-        base_offset=0, leader_epoch=-1, timestamp_ms=1_700_000_000_000, values=list(values), **producer
-    )
-
-
-def records(data: bytes) -> list[tuple[int, bytes]]:
-    return [
-        (record.offset, record.value or b"")
-        for found in iter_batches(data, file="fetched")
-        for record in found.records()
-    ]

@@ -1,25 +1,32 @@
 """A producer and a consumer that run while a cluster is hurt, and the account of what passed.
 
-Every message is `partition:number`, numbered from 0 in each partition, with acks=all from the project's own
+Every message is `partition:number`, numbered from 0 in each partition, with acks=all from librdkafka's
 idempotent producer. `finish` is the check of KIP-112's system tests: everything that was acknowledged is read
-once and in order (S3.31). Runs on the one client loop.
+once and in order (S3.31). Each of the two has its own thread.
 """
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import Future
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from metaquorum.runtime.data_client.connections import GrpcConnections
-from metaquorum.runtime.data_client.consumer import Consumer, ConsumerConfig, Start, StartKind
-from metaquorum.runtime.data_client.producer import Producer, ProducerConfig
-from tests.e2e.cluster import HOST, Cluster, client_loop
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+from tests.e2e.cluster import HOST, Cluster
 from tests.e2e.processes import wait_until
 
 PROGRESS_S = 60.0
 IN_FLIGHT_MAX = 2_000
-_POLL_MS = 50
+_POLL_S = 0.05
+_QUICK = {
+    # Brokers die and come back within seconds: librdkafka would wait longer between its attempts.
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.max.ms": 200,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+}
 
 
 @dataclass(slots=True)
@@ -30,7 +37,6 @@ class Passed:
     acknowledged: dict[int, int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    longest_wait_s: float = 0.0
 
     @property
     def total(self) -> int:
@@ -39,31 +45,23 @@ class Passed:
 
 
 class Traffic:
-    """From `start` to `finish`. `batch_ms`: how often each partition gets a message."""
+    """From `start` to `finish`. `every_s`: how often each partition gets a message."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        topic: str,
-        *,
-        partitions: int = 1,
-        every_s: float = 0.005,
-        delivery_timeout_ms: int = 120_000,
-    ) -> None:
+    def __init__(self, cluster: Cluster, topic: str, *, partitions: int = 1, every_s: float = 0.005) -> None:
         self.passed = Passed()
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
         self._every_s = every_s
-        self._config = ProducerConfig(linger_ms=2, delivery_timeout_ms=delivery_timeout_ms)
         self._writes = True
-        self._running: list[Future[None]] = []
+        self._running = [
+            threading.Thread(target=self._run, args=(work,), daemon=True)
+            for work in (self._write, self._read)
+        ]
 
     def start(self) -> Traffic:
-        loop = client_loop().loop
-        self._running = [
-            asyncio.run_coroutine_threadsafe(work, loop) for work in (self._write(), self._read())
-        ]
+        for thread in self._running:
+            thread.start()
         self.flows()
         return self
 
@@ -81,73 +79,83 @@ class Traffic:
         """Stops, and compares: nothing that was acknowledged is missing, nothing came twice or in another
         order, and nothing that was sent failed."""
         self._writes = False
-        for work in self._running:
-            work.result(PROGRESS_S)
+        for thread in self._running:
+            thread.join(2 * PROGRESS_S)
         passed = self.passed
         assert not passed.problems, passed.problems
         assert passed.sent == passed.acknowledged == passed.read, passed
         return passed
 
     def _alive(self) -> bool:
-        for work in self._running:
-            if work.done():
-                work.result()
         assert not self.passed.problems, self.passed.problems
         return True
 
-    def _bootstrap(self) -> list[tuple[str, int]]:
-        return [(HOST, broker.port) for broker in self._cluster.brokers]
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self.passed.problems.append(f"{work.__name__}: {error!r}")
 
-    async def _write(self) -> None:
-        passed, connections = self.passed, GrpcConnections()
-        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-        waiting: set[asyncio.Task[None]] = set()
-        clock = asyncio.get_running_loop().time
+    def _client(self, kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+        servers = ",".join(f"{HOST}:{broker.kafka_port}" for broker in self._cluster.brokers)
+        return kind({"bootstrap.servers": servers, **_QUICK, **settings})
 
-        async def settle(receipt: object, partition: int, since_s: float) -> None:
-            try:
-                await receipt  # type: ignore[misc]
+    def _write(self) -> None:
+        passed = self.passed
+
+        def settle(error: KafkaError | None, message: Any) -> None:
+            partition = message.partition()
+            if error is None:
                 passed.acknowledged[partition] = passed.acknowledged.get(partition, 0) + 1
-                passed.longest_wait_s = max(passed.longest_wait_s, clock() - since_s)
-            except Exception as error:
+            else:
                 passed.problems.append(f"a message of partition {partition}: {error}")
-            finally:
-                slots.release()
 
-        async with Producer(connections, self._bootstrap(), self._config) as producer:
-            while self._writes:
-                for partition in range(self._partitions):
-                    await slots.acquire()
-                    number = passed.sent.get(partition, 0)
-                    receipt = await producer.send(
-                        self._topic, f"{partition}:{number}".encode(), partition=partition
-                    )
-                    passed.sent[partition] = number + 1
-                    task = asyncio.get_running_loop().create_task(settle(receipt, partition, clock()))
-                    waiting.add(task)
-                    task.add_done_callback(waiting.discard)
-                await asyncio.sleep(self._every_s)
-            await asyncio.gather(*waiting)
-        await connections.close()
+        settings = {"enable.idempotence": True, "linger.ms": 2, "delivery.timeout.ms": 120_000}
+        producer = self._client(Producer, settings)
+        while self._writes:
+            for partition in range(self._partitions):
+                number = passed.sent.get(partition, 0)
+                value = f"{partition}:{number}".encode()
+                producer.produce(self._topic, value, partition=partition, on_delivery=settle)
+                passed.sent[partition] = number + 1
+            producer.poll(0)
+            time.sleep(self._every_s)
+            while len(producer) > IN_FLIGHT_MAX and self._writes:
+                producer.poll(_POLL_S)
+        producer.flush(PROGRESS_S)
 
-    async def _read(self) -> None:
-        passed, connections = self.passed, GrpcConnections()
-        async with Consumer(connections, self._bootstrap(), ConsumerConfig(max_wait_ms=200)) as consumer:
-            places = [(self._topic, each) for each in range(self._partitions)]
-            await consumer.assign({place: Start(StartKind.EARLIEST) for place in places})
-            # Once writing has ended and every answer is in, all that was acknowledged must come.
-            while self._writes or not self._running[0].done() or passed.read != passed.acknowledged:
-                chunk = await consumer.poll(_POLL_MS)
-                if chunk is None:
-                    continue
-                for record in chunk.records:
-                    expected = passed.read.get(chunk.partition, 0)
-                    value = (record.value or b"").decode()
-                    if value != f"{chunk.partition}:{expected}":
-                        passed.problems.append(
-                            f"offset {record.offset} of partition {chunk.partition} holds {value!r}, and"
-                            f" {chunk.partition}:{expected} was to come"
-                        )
-                        return
-                    passed.read[chunk.partition] = expected + 1
-        await connections.close()
+    def _read(self) -> None:
+        settings = {
+            "group.id": "traffic",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 200,
+        }
+        consumer = self._client(Consumer, settings)
+        places = [TopicPartition(self._topic, each, OFFSET_BEGINNING) for each in range(self._partitions)]
+        consumer.assign(places)
+        writing, until_s = self._running[0], None
+        # Once writing has ended and every answer is in, all that was acknowledged must come.
+        while writing.is_alive() or self.passed.read != self.passed.acknowledged:
+            for message in consumer.consume(500, timeout=_POLL_S):
+                self._take(message)
+            if not writing.is_alive():
+                until_s = until_s or time.monotonic() + PROGRESS_S
+                if self.passed.problems or time.monotonic() > until_s:
+                    break
+        consumer.close()
+
+    def _take(self, message: Any) -> None:
+        passed, error = self.passed, message.error()
+        if error is not None:
+            if not error.retriable() and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                passed.problems.append(f"the consumer: {error}")
+            return
+        expected = passed.read.get(message.partition(), 0)
+        value = (message.value() or b"").decode()
+        if value != f"{message.partition()}:{expected}":
+            passed.problems.append(
+                f"offset {message.offset()} of partition {message.partition()} holds {value!r}, and"
+                f" {message.partition()}:{expected} was to come"
+            )
+        passed.read[message.partition()] = expected + 1

@@ -1,23 +1,15 @@
-"""Clients of a real cluster: whichever node they are told of, and many first sends at once."""
+"""`produce` and `consume` on a real cluster, whichever node they are told of."""
 
 from __future__ import annotations
 
-import asyncio
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from metaquorum.cli.layout import free_ports
-from metaquorum.runtime.client.admin import parse_bootstrap
-from metaquorum.runtime.data_client.connections import GrpcConnections
-from metaquorum.runtime.data_client.consumer import Consumer, Start, StartKind
-from metaquorum.runtime.data_client.producer import Producer
-from tests.e2e.cluster import HOST, Cluster, client_loop
-from tests.e2e.processes import ENVIRONMENT, REPOSITORY, run_cli
+from tests.e2e.cluster import HOST, Cluster
+from tests.e2e.processes import run_cli
 
 pytestmark = pytest.mark.e2e
 KINDS = ["active controller", "standby controller", "broker", "dead one first", "standby of a lost quorum"]
@@ -59,64 +51,6 @@ def test_one_address_of_any_node_is_enough_to_write_and_read(
     assert "there is no topic nope; create it" in unknown.stderr
     assert unknown.stderr.count("\n") == 1
     assert run_cli("topics", "list", "-b", bootstrap).returncode == 0
-
-
-def test_the_example_of_the_documentation_runs_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.create_topic("orders")
-    text = (REPOSITORY / "docs" / "clients.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (example,) = [each for each in examples if "METAQUORUM_BOOTSTRAP" in each]
-    for kind in KINDS[:-1]:
-        done = subprocess.run(
-            [sys.executable, "-c", example],
-            env={**ENVIRONMENT, "METAQUORUM_BOOTSTRAP": bootstrap_of(cluster, kind)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
-        offset, *records = done.stdout.splitlines()
-        assert re.fullmatch(r"offset \d+", offset)
-        assert records[:3] == ["0 b'alice' b'book'", "1 None b'pen'", "2 None b'lamp'"]
-
-
-def test_a_thousand_first_sends_at_once_land_in_their_order(cluster: Cluster) -> None:
-    cluster.create_topic("burst", replicas=2)
-
-    async def send_all() -> list[int]:
-        connections = GrpcConnections()
-        asked = 0
-        ask = connections.metadata
-
-        async def counted(*arguments: object, **more: object) -> object:
-            nonlocal asked
-            asked += 1
-            return await ask(*arguments, **more)  # type: ignore[arg-type]
-
-        connections.metadata = counted  # type: ignore[method-assign, assignment]
-        try:
-            async with Producer(connections, parse_bootstrap(cluster.bootstrap)) as producer:
-                receipts = await asyncio.gather(
-                    *(producer.send("burst", b"message %d" % at) for at in range(1_000))
-                )
-                offsets = [await each for each in receipts]
-                # One question, or two where the first met a standby: never one for each send.
-                assert asked <= 4
-            async with Consumer(connections, parse_bootstrap(cluster.bootstrap)) as consumer:
-                await consumer.assign({("burst", 0): Start(StartKind.EARLIEST)})
-                values: list[bytes | None] = []
-                while len(values) < 1_000:
-                    chunk = await consumer.poll(timeout_ms=30_000)
-                    assert chunk is not None, f"{len(values)} messages came"
-                    values += [record.value for record in chunk.records]
-            assert values == [b"message %d" % at for at in range(1_000)]
-        finally:
-            await connections.close()
-        return offsets
-
-    assert client_loop().call(send_all()) == list(range(1_000))
 
 
 def test_a_group_continues_where_it_committed(cluster: Cluster) -> None:

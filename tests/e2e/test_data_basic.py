@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import UNASSIGNED
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.runtime.api import data as data_codec
 from metaquorum.storage.uuids import uuid_to_text
+from tests.broker_calls import batch
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
-from tests.e2e.data_calls import DataCalls, batch
+from tests.e2e.data_calls import DataCalls
 
 FAST = {
     "controller": FAST_BROKERS["controller"],
@@ -91,22 +90,18 @@ def test_replicas_lie_where_the_log_says_and_log_dirs_says_so(cluster: Cluster) 
     cluster.wait(assigned, "every replica to have a directory")
     partitions = cluster.call(lambda client: client.describe_topics(["many"])).topics[0].partitions
     for broker in cluster.brokers:
-        answer = data_codec.LOG_DIRS.answer_from_pb(
-            calls.call(broker, "DescribeLogDirs", pb.DescribeLogDirsRequest())
-        )
-        assert not isinstance(answer, Exception)
-        assert [each.path for each in answer.directories] == [str(path) for path in broker.log_dirs]
-        counts = [len(each.replicas) for each in answer.directories]
+        found = calls.directories(broker)
+        assert list(found) == broker.log_dirs
+        counts = [sum(len(topic.partitions) for topic in each.topics) for each in found.values()]
         assert counts == [3, 3], "new replicas go to the directory with the fewest"
-        for directory in answer.directories:
-            assert directory.error is ErrorCode.NONE
-            assert directory.directory_id is not None
+        for path, directory in found.items():
+            assert directory.error_code == ErrorCode.NONE
             assert 0 < directory.usable_bytes <= directory.total_bytes
-            for replica in directory.replicas:
-                info = partitions[replica.key[1]]
+            for replica in directory.topics[0].partitions:
+                info = partitions[replica.partition_index]
                 at = info.replicas.index(broker.node_id)
                 assert info.directories[at] == directory.directory_id, uuid_to_text(directory.directory_id)
-                assert (Path(directory.path) / f"many-{replica.key[1]}").is_dir()
+                assert (path / f"many-{replica.partition_index}").is_dir()
 
 
 def test_bad_requests_are_refused_with_their_codes(cluster: Cluster) -> None:
@@ -115,19 +110,18 @@ def test_bad_requests_are_refused_with_their_codes(cluster: Cluster) -> None:
     calls.produce_until_taken("orders", values(0, 5))
     leader = calls.leader("orders")
     other = next(node for node in cluster.brokers if node is not leader)
-    assert calls.produce(other, "orders", values(0, 1)).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert calls.produce(leader, "nothing", values(0, 1)).error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert calls.fetch(leader, "orders", 999).error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert calls.produce(other, "orders", values(0, 1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert calls.produce(leader, "nothing", values(0, 1)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert calls.fetch(leader, "orders", 999).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     good = batch(values(5, 6))
     for broken in (good[:-1] + bytes([good[-1] ^ 1]), good[:16] + b"\x01" + good[17:], b"short"):
-        request = pb.ProduceRequest(
-            acks=-1,
-            timeout_ms=1_000,
-            partitions=[pb.ProducePartition(topic=pb.TopicRef(name="orders"), records=broken)],
+        result = calls.call(leader, lambda to, sent=broken: to.produce("orders", sent))
+        assert ErrorCode(result.error_code).name in (
+            "CORRUPT_MESSAGE",
+            "INVALID_RECORD",
+            "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         )
-        (result,) = calls.call(leader, "Produce", request).results
-        assert result.error.name in ("CORRUPT_MESSAGE", "INVALID_RECORD", "UNSUPPORTED_FOR_MESSAGE_FORMAT")
-        assert result.error.message
+        assert result.error_message
     assert calls.produce_until_taken("orders", values(5, 6)).base_offset == 5
 
 
@@ -166,7 +160,4 @@ def test_the_quorum_is_gone_for_longer_than_a_lease(tmp_path: Path, fences_itsel
 
 def refuses(calls: DataCalls, node: Node) -> bool:
     """Whether a consumer is told that this broker serves nobody."""
-    try:
-        return calls.fetch(node, "orders", 0).error is not ErrorCode.NONE
-    except ApiError:
-        return True
+    return calls.fetch(node, "orders", 0).error_code != ErrorCode.NONE

@@ -11,7 +11,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.batches.batch import iter_batches
 from tests.e2e.cluster import Cluster, Node
 from tests.e2e.data_calls import DataCalls
-from tests.e2e.test_data_disks import FAST, described, directory_of, make_topic, values, wait_isr
+from tests.e2e.test_data_disks import FAST, directory_of, make_topic, values, wait_isr
 
 
 @pytest.fixture(name="cluster")
@@ -50,7 +50,7 @@ def test_a_damaged_follower_is_recreated_and_what_was_there_is_kept(cluster: Clu
     wait_isr(cluster, calls, {0, 1, 2})
     (aside,) = segment.parent.parent.glob("orders-0.*-stray")
     assert (aside / segment.name).read_bytes() == bad
-    assert {each.error for each in described(calls, follower).values()} == {ErrorCode.NONE}
+    assert {each.error_code for each in calls.directories(follower).values()} == {ErrorCode.NONE}
     assert leader.stop() == 0
     assert calls.produce_until_taken("orders", values(20, 21)).base_offset == 20
 
@@ -67,7 +67,7 @@ def test_the_last_one_in_sync_waits_until_it_is_whole_and_the_rest_serves(cluste
     cluster.wait(lambda: "stays offline" in leader.output(), "the line about the damaged replica")
     assert calls.partition("orders").leader in (None, -1)
     assert leader.is_running and not cluster.registrations()[leader.node_id].fenced
-    assert {each.error for each in described(calls, leader).values()} == {ErrorCode.NONE}
+    assert {each.error_code for each in calls.directories(leader).values()} == {ErrorCode.NONE}
     assert leader.stop() == 0
     segment.write_bytes(good)
     leader.start()

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests import data as api
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.runtime.api import data as data_codec
+from metaquorum.metadata.errors import ErrorCode
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls
@@ -50,17 +47,9 @@ def wait_isr(cluster: Cluster, calls: DataCalls, brokers: set[int]) -> None:
     cluster.wait(lambda: set(calls.partition("orders").isr) == brokers, f"orders to be in sync on {brokers}")
 
 
-def described(calls: DataCalls, node: Node) -> dict[str, api.LogDirDescription]:
-    answer = data_codec.LOG_DIRS.answer_from_pb(
-        calls.call(node, "DescribeLogDirs", pb.DescribeLogDirsRequest())
-    )
-    assert not isinstance(answer, ApiError)
-    return {each.path: each for each in answer.directories}
-
-
 def directory_of(calls: DataCalls, node: Node) -> Path:
     """Where the node's replica of `orders` lies."""
-    return next(Path(path) for path, each in described(calls, node).items() if each.replicas)
+    return next(path for path, each in calls.directories(node).items() if each.topics)
 
 
 def assert_led_elsewhere(cluster: Cluster, calls: DataCalls, node: Node, directory: Path, text: str) -> None:
@@ -71,17 +60,14 @@ def assert_led_elsewhere(cluster: Cluster, calls: DataCalls, node: Node, directo
     assert calls.read_all(successor, "orders", up_to=20) == list(enumerate(values(0, 20)))
     assert node.is_running
     assert not cluster.registrations()[node.node_id].fenced
-    found = described(calls, node)
-    bad = found[str(directory)]
-    assert bad.error is ErrorCode.KAFKA_STORAGE_ERROR
-    assert bad.message is not None
-    assert text in bad.message
-    assert [each.topic for each in bad.replicas] == ["orders"]
-    (good,) = [each for path, each in found.items() if path != str(directory)]
-    assert (good.error, good.replicas) == (ErrorCode.NONE, ())
-    assert not (Path(good.path) / "orders-0").exists(), (
-        "nothing is re-created while a directory is bad (S3.6)"
-    )
+    found = calls.directories(node)
+    bad = found.pop(directory)
+    assert bad.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert bad.error_message is not None
+    assert text in bad.error_message
+    ((path, good),) = found.items()
+    assert (good.error_code, good.topics) == (ErrorCode.NONE, ())
+    assert not (path / "orders-0").exists(), "nothing is re-created while a directory is bad (S3.6)"
 
 
 @pytest.mark.skipif(why_no_loop_disks() is not None, reason=f"no real EIO here: {why_no_loop_disks()}")
@@ -101,7 +87,7 @@ def test_a_real_io_error_moves_the_leader_and_a_repaired_disk_comes_back(cluster
     assert leader.stop() == 0
     leader.start(prefix_of(disks[leader.node_id]))
     wait_isr(cluster, calls, {0, 1, 2})
-    assert {each.error for each in described(calls, leader).values()} == {ErrorCode.NONE}
+    assert {each.error_code for each in calls.directories(leader).values()} == {ErrorCode.NONE}
     assert calls.produce_until_taken("orders", values(20, 21)).base_offset == 20
 
 
@@ -134,11 +120,11 @@ def test_a_broker_starts_without_a_directory_that_is_not_there(cluster: Cluster)
     leader.start()
     cluster.wait_new_epoch(leader.node_id, after=before)
     assert calls.produce_until_taken("orders", values(10, 20)).base_offset == 10
-    found = described(calls, leader)
-    assert found[str(directory)].error is ErrorCode.KAFKA_STORAGE_ERROR
+    found = calls.directories(leader)
+    assert found.pop(directory).error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not directory.exists(), "a missing directory is not made anew: its disk may not be mounted"
-    (good,) = [each for path, each in found.items() if path != str(directory)]
-    assert good.replicas == ()
+    (good,) = found.values()
+    assert good.topics == ()
     # The disk is there again at the next start.
     assert leader.stop() == 0
     shutil.move(aside, directory)

@@ -32,6 +32,7 @@ FAST = {
         **FAST_BROKERS["broker"],
         "replica.lag.time.max.ms": "2000",
         "replica.fetch.backoff.ms": "100",
+        "offsets.topic.num.partitions": "1",
     },
 }
 MIN_ISR_2 = (("min.insync.replicas", "2"),)

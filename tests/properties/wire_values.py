@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
 
+OWN_TAGS = 10_000
+"""From here on, tagged fields are ours and not Kafka's."""
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8) | st.just("x" * 200)
 SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
@@ -53,10 +55,17 @@ def messages(schema: StructSchema, version: int, flexible: bool) -> st.SearchStr
     return st.builds(schema.cls, unknown_tags=tags, **fields)
 
 
+def kafkas_fields(schema: StructSchema, version: int) -> list[Field]:
+    """All but those of ours, in the order of the wire."""
+    tagged = [field for field in schema.tagged_at(version) if (field.tag or 0) < OWN_TAGS]
+    return [*schema.fields_at(version), *tagged]
+
+
 def filled(schema: StructSchema, version: int, rng: random.Random) -> Any:
-    """A message or structure with something in every field that `version` has; deterministic in `rng`."""
+    """A message or structure with something in every field of Kafka's that `version` has; deterministic in
+    `rng`."""
     made: dict[str, Any] = {}
-    for field in schema.fields_at(version) + schema.tagged_at(version):
+    for field in kafkas_fields(schema, version):
         count = rng.randrange(1, 3 if field.struct else 20) if field.is_array else 1
         items = tuple(_filled_one(field, version, rng) for _ in range(count))
         made[field.name] = items if field.is_array else items[0]

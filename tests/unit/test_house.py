@@ -66,8 +66,6 @@ CALLED_BY_A_LIBRARY = (
     "latestOffset",
 )
 FOR_TESTS_AND_USERS = {
-    "end_offsets",
-    "send_many",
     # laws that tests and the simulator check after every input
     "check_cluster",
     "check_input",
@@ -76,13 +74,10 @@ FOR_TESTS_AND_USERS = {
     "inject",
     "heal",
     "flip_bit",
-    # documented for users of the library (docs/clients.md, docs/pipeline.md)
-    "send_batch",
     # pages that a test keeps equal to their table
     "render_document",
     "RECORD_RULES",
     # what a test has to see of a state that no answer shows
-    "buffered_bytes",
     "good_directories",
     "synced_end",
     "tail_problem",

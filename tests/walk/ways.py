@@ -1,4 +1,4 @@
-"""The five ways, walked in one process: a controller and brokers with real gRPC and real files.
+"""The five ways, walked in one process: a controller and brokers with real sockets and real files.
 
 Owns what is done and between which calls it is recorded.
 """
@@ -15,8 +15,7 @@ from metaquorum.broker.server.main import BrokerProcess
 from metaquorum.controller.server.main import ControllerProcess
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.data_client.connections import GrpcConnections
-from metaquorum.runtime.data_client.producer import Producer
+from tests.broker_calls import batch, calls_to
 from tests.unit.server.nodes import (
     Site,
     formatted,
@@ -66,13 +65,15 @@ HEARTBEAT = (
     "MessageCodec.answer_to_pb",
 )
 PRODUCE = (
-    "DataService._begin_produce",
+    "ClientConnection._begin",
+    "DataHandlers.produce",
     *STEP,
     "Leading.produce",
     "PosixFile.append",
     "PosixFile.sync",
     "Leading.advance",
-    "results_to_pb",
+    "_produced_topic",
+    "ClientConnection._answer",
 )
 DEATH = ("removal_slice", *WRITE, "GrpcRaftTransport.respond", "ReplicaManager.publish")
 CATCH_UP = ("BrokerNode.start", "RaftClient.send", "read_chunk", "load_snapshot", "ReplicaManager.publish")
@@ -160,14 +161,14 @@ async def heartbeats(recorder: Recorder) -> Passed:
 
 
 async def produces(recorder: Recorder, site: Site) -> Passed:
-    connections, runs = GrpcConnections(), []
-    async with Producer(connections, [("127.0.0.1", site.broker_port)]) as producer:
-        await (await producer.send("walk-0", b"the first one asks for metadata"))
+    runs = []
+    async with calls_to(site.kafka_port) as calls:
+        while (await calls.produce("walk-0", batch([b"until it leads"]))).error_code:
+            pass
         for _ in range(REPEATS):
             recorder.start()
-            await (await producer.send("walk-0", b"a message"))
+            assert not (await calls.produce("walk-0", batch([b"a message"]))).error_code
             runs.append(along(recorder.stop(), PRODUCE))
-    await connections.close()
     return passed(runs, PRODUCE)
 
 

@@ -129,8 +129,14 @@ response
         PartitionSize int64
         OffsetLag int64
         IsFutureKey bool
+        StartOffset int64 2+ tag 10000 ignorable = -1
+        HighWatermark int64 2+ tag 10001 ignorable = -1
+        EndOffset int64 2+ tag 10002 ignorable = -1
     TotalBytes int64 4+ ignorable = -1
     UsableBytes int64 4+ ignorable = -1
+    DirectoryId uuid 2+ tag 10000 ignorable
+    ErrorMessage string? 2+ tag 10001 ignorable = null
+    OfflineTopics []DescribeLogDirsTopic 2+ tag 10002 ignorable
     IsCordoned bool 5+ ignorable
 
 CreatePartitions 37 versions 0-3 flexible 2+

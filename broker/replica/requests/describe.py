@@ -59,12 +59,10 @@ def _directory(directory: Directory, replicas: list[ReplicaDescription]) -> LogD
 def _describe(copy: Copy) -> ReplicaDescription:
     partition, log = copy.partition, copy.log
     start = end = high_watermark = 0
-    leads = False
     lag = 0
     if partition is not None:
         lag = partition.lag
         start, end, high_watermark = partition.start_offset, partition.end_offset, partition.high_watermark
-        leads = partition.role is ReplicaRole.LEADER
     elif log is not None:
         start, end, high_watermark = log.start_offset, log.end_offset, log.high_watermark
     return ReplicaDescription(
@@ -75,7 +73,6 @@ def _describe(copy: Copy) -> ReplicaDescription:
         end_offset=end,
         high_watermark=high_watermark,
         lag=lag,
-        leads=leads,
     )
 
 
@@ -103,7 +100,6 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
         end_offset=-1,
         high_watermark=-1,
         lag=-1,
-        leads=False,
     )
 
 

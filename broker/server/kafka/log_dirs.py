@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -48,23 +48,34 @@ def _directory(
     directory: core.LogDirDescription, wanted: set[core.PartitionKey] | None
 ) -> DescribeLogDirsResponse.DescribeLogDirsResult:
     replicas = [each for each in directory.replicas if wanted is None or each.key in wanted]
-    if directory.error:
-        replicas = []  # as in Kafka: what cannot be read is not described
+    topics = tuple(_topic(name, found) for name, found in groupby(replicas, key=lambda each: each.topic))
     return DescribeLogDirsResponse.DescribeLogDirsResult(
         error_code=directory.error,
+        error_message=directory.message,
         log_dir=directory.path,
-        topics=tuple(
-            DescribeLogDirsResponse.DescribeLogDirsTopic(
-                name=name,
-                partitions=tuple(
-                    DescribeLogDirsResponse.DescribeLogDirsPartition(
-                        partition_index=each.key[1], partition_size=each.size_bytes, offset_lag=each.lag
-                    )
-                    for each in found
-                ),
-            )
-            for name, found in groupby(replicas, key=lambda each: each.topic)
-        ),
+        directory_id=directory.directory_id or bytes(16),
+        # As in Kafka: what cannot be read is not described. What should be there has a field of ours.
+        topics=() if directory.error else topics,
+        offline_topics=topics if directory.error else (),
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
+    )
+
+
+def _topic(
+    name: str, replicas: Iterable[core.ReplicaDescription]
+) -> DescribeLogDirsResponse.DescribeLogDirsTopic:
+    return DescribeLogDirsResponse.DescribeLogDirsTopic(
+        name=name,
+        partitions=tuple(
+            DescribeLogDirsResponse.DescribeLogDirsPartition(
+                partition_index=each.key[1],
+                partition_size=each.size_bytes,
+                offset_lag=each.lag,
+                start_offset=each.start_offset,
+                high_watermark=each.high_watermark,
+                end_offset=each.end_offset,
+            )
+            for each in replicas
+        ),
     )

@@ -563,10 +563,10 @@ def test_describe_shows_good_and_bad_directories_and_what_lies_there() -> None:
     host.publish()
     host.serving = False
     a, b = answer_to(host.ask(DescribeLogDirsRequest())).directories
-    assert (a.path, a.error, [(each.topic, each.leads, each.size_bytes) for each in a.replicas]) == (
+    assert (a.path, a.error, [(each.topic, each.size_bytes) for each in a.replicas]) == (
         "/data/a",
         ErrorCode.NONE,
-        [("good", True, 12)],
+        [("good", 12)],
     )
     assert (b.error, b.message, [each.topic for each in b.replicas]) == (
         ErrorCode.KAFKA_STORAGE_ERROR,

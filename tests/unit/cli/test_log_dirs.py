@@ -1,141 +1,174 @@
-"""`log-dirs` against brokers in memory over real sockets."""
+"""`log-dirs describe` against nodes in memory over real sockets: ours, with fields that Kafka does not have,
+and Kafka's."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import random
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import threading
+from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.requests.data import LogDirDescription, ReplicaDescription
-from metaquorum.storage.uuids import random_uuid, uuid_to_text
-from tests.unit.cli.data_server import Served, served
+from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.messages import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from tests.unit.kafka.kafka_node import FakeNode, running
+
+Directory = DescribeLogDirsResponse.DescribeLogDirsResult
+Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
+Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
+A, B = b"a" * 16, b"b" * 16
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    code: int
-    out: bytes
-    err: str
+class Node(FakeNode):
+    """A broker with these directories; a topic `t` of two partitions, led by broker 0 and by no one."""
 
-    @property
-    def line(self) -> str:
-        """The one line on standard error."""
-        assert self.err.startswith("metaquorum: ") and self.err.count("\n") == 1, self.err
-        return self.err
+    def __init__(self, *directories: Directory) -> None:
+        super().__init__({"Metadata": self.metadata, "DescribeLogDirs": self.describe})
+        self.directories = directories
+        self.refuses = 0
+        self.named: list[DescribeLogDirsRequest] = []
 
+    def metadata(self, body: MetadataRequest) -> MetadataResponse:
+        at = self.brokers(body)
+        parts = tuple(
+            MetadataResponse.MetadataResponsePartition(partition_index=index, leader_id=leader)
+            for index, leader in enumerate((0, -1))
+        )
+        topic = MetadataResponse.MetadataResponseTopic(name="t", topic_id=b"t" * 16, partitions=parts)
+        return MetadataResponse(brokers=at.brokers, controller_id=at.controller_id, topics=(topic,))
 
-Run = Callable[..., Ended]
-
-
-@pytest.fixture
-def brokers() -> Iterator[Served]:
-    with served() as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def run(
-    brokers: Served,
-    capfdbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> Run:
-    def run_it(*args: str, given: bytes = b"") -> Ended:
-        (tmp_path / "input").write_bytes(given)
-        with open(tmp_path / "input") as stdin, monkeypatch.context() as patch:
-            patch.setattr(sys, "stdin", stdin)
-            capfdbinary.readouterr()
-            with pytest.raises(SystemExit) as ended:
-                main.main([*args, "--bootstrap", brokers.bootstrap])
-        out, err = capfdbinary.readouterr()
-        return Ended(int(ended.value.code or 0), out, err.decode())
-
-    return run_it
+    def describe(self, body: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+        self.named.append(body)
+        return DescribeLogDirsResponse(error_code=self.refuses, results=self.directories)
 
 
-def directory(path: str, seed: int, *, offline: str | None = None) -> LogDirDescription:
-    replica = ReplicaDescription(
-        key=(b"t" + b"." * 15, 1),
-        topic="t",
-        size_bytes=500,
-        start_offset=2,
-        end_offset=9,
-        high_watermark=7,
-        lag=0,
-        leads=offline is None,
-    )
-    return LogDirDescription(
-        path=path,
-        directory_id=random_uuid(random.Random(seed)),
-        error=ErrorCode.NONE if offline is None else ErrorCode.KAFKA_STORAGE_ERROR,
-        message=offline,
-        total_bytes=1000,
-        usable_bytes=-1 if offline else 400,
-        replicas=(replica,),
-    )
+def topics(**fields: int) -> tuple[Topic, ...]:
+    parts = (Partition(partition_index=1, partition_size=300), Partition(partition_size=200, **fields))
+    return (Topic(name="t", partitions=parts),)
 
 
-def test_log_directories_are_listed_with_their_replicas(brokers: Served, run: Run) -> None:
-    brokers.cluster.add_topic("t", 1)
-    good, bad = directory("/d/a", 1), directory("/d/b", 2, offline="it gave EIO; replace the disk")
-    brokers.services[0].directories = (good, bad)
-    ended = run("log-dirs", "describe", "--broker", "0", "--topic", "t")
-    rows = [line.split() for line in ended.out.decode().splitlines() if line]
-    assert ended.code == 0
-    ids = [uuid_to_text(each.directory_id or b"") for each in (good, bad)]
-    assert rows[1] == ["0", "/d/a", ids[0], "online", "1", "1", "500", "400", "1000"]
-    assert rows[2] == ["0", "/d/b", ids[1], "offline", "1", "0", "-", "-", "1000"]
-    assert rows[4] == ["0", "/d/a", "t-1", "leader", "500", "2", "7", "9", "0"]
-    assert rows[5][3] == "offline"
-    assert ended.err == "broker 0: /d/b is offline: it gave EIO; replace the disk\n"
-    found = json.loads(run("log-dirs", "describe", "--json").out)
-    assert [each["brokerId"] for each in found] == [0, 1]
-    assert found[0]["directories"][1]["online"] is False
-    assert found[0]["directories"][0]["replicas"][0]["highWatermark"] == 7
+OURS = Directory(
+    log_dir="/d/a",
+    directory_id=A,
+    topics=topics(start_offset=2, high_watermark=7, end_offset=9),
+    total_bytes=1000,
+    usable_bytes=400,
+)
+LOST = Directory(
+    error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+    error_message="it gave EIO; replace the disk",
+    log_dir="/d/b",
+    directory_id=B,
+    offline_topics=(Topic(name="t", partitions=(Partition(partition_index=1, partition_size=-1),)),),
+    total_bytes=1000,
+)
+KAFKAS = (
+    Directory(log_dir="/k/a", topics=topics(offset_lag=4), total_bytes=1000, usable_bytes=400),
+    Directory(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir="/k/b"),
+)
 
 
-def test_of_a_directory_without_identity_nobody_says_what_it_holds(brokers: Served, run: Run) -> None:
-    lost = LogDirDescription(
-        path="/d/c",
-        directory_id=None,
-        error=ErrorCode.KAFKA_STORAGE_ERROR,
-        message="no meta.properties",
-        total_bytes=-1,
-        usable_bytes=-1,
-        replicas=(),
-    )
-    brokers.services[0].directories = (lost,)
-    rows = run("log-dirs", "describe", "--broker", "0").out.decode().splitlines()
-    assert rows[1].split() == ["0", "/d/c", "-", "offline", "-", "-", "-", "-", "-"]
+@pytest.fixture(name="nodes")
+def fixture_nodes() -> Iterator[list[Node]]:
+    """Broker 0 is ours, broker 1 Kafka's."""
+    loop, up, down = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    nodes = [Node(OURS, LOST), Node(*KAFKAS)]
+
+    async def serve() -> None:
+        async with running(*nodes):
+            up.set()
+            await down.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert up.wait(60)
+    yield nodes
+    loop.call_soon_threadsafe(down.set)
+    thread.join(60)
+    loop.close()
 
 
-def test_a_silent_broker_hides_no_other(brokers: Served, run: Run) -> None:
-    brokers.services[1].directories = (directory("/d/a", 1),)
-    brokers.cluster.silent.add(0)
-    ended = run("log-dirs", "describe")
-    assert ended.code == 1 and b"/d/a" in ended.out
-    assert "broker 0 did not answer" in ended.line
+def describe(nodes: list[Node], *more: str) -> Result:
+    bootstrap = f"127.0.0.1:{nodes[0].port}"
+    return CliRunner().invoke(main, ["log-dirs", "describe", "-b", bootstrap, *more])
 
 
-def test_a_directory_is_given_up_only_when_that_is_meant(brokers: Served, run: Run) -> None:
-    good = directory("/d/a", 1)
-    brokers.services[0].directories = (good, directory("/d/b", 2, offline="gone"))
-    path = ("log-dirs", "mark-offline", "--broker", "0", "/d/a")
-    asked = run(*path, given=b"n\n")
-    assert asked.code == 1 and "Take /d/a of broker 0 offline?" in asked.err
-    for refused in (asked, run(*path, given=b"")):
-        assert refused.code == 1
-        assert refused.err.endswith("metaquorum: nothing was done; use --yes to skip the question\n")
-    assert brokers.services[0].marked == []
-    assert run(*path, given=b"y\n").out == b"broker 0: /d/a is now offline\n"
-    by_id = ("log-dirs", "mark-offline", "--broker", "0", uuid_to_text(good.directory_id or b""), "--yes")
-    assert json.loads(run(*by_id, "--json").out)["wasOffline"] is False
-    assert b"was already offline" in run(*path[:-1], "/d/b", "--yes").out
-    assert [each.path for each in brokers.services[0].marked] == ["/d/a", None, "/d/b"]
+def rows(result: Result) -> list[list[str]]:
+    return [line.split() for line in result.stdout.splitlines() if line]
+
+
+def test_directories_are_listed_with_their_replicas(nodes: list[Node]) -> None:
+    ended = describe(nodes, "--broker", "0", "--topic", "t")
+    assert ended.exit_code == 0
+    found = rows(ended)
+    assert found[1] == ["0", "/d/a", uuid_to_text(A), "online", "2", "1", "500", "400", "1000"]
+    assert found[2] == ["0", "/d/b", uuid_to_text(B), "offline", "1", "0", "-", "-", "1000"]
+    assert found[4] == ["0", "/d/a", "t-0", "leader", "200", "2", "7", "9", "0"]
+    assert found[5] == ["0", "/d/a", "t-1", "follower", "300", "-", "-", "-", "0"]
+    assert found[6][:5] == ["0", "/d/b", "t-1", "offline", "-"]
+    assert ended.stderr == "broker 0: /d/b is offline: it gave EIO; replace the disk\n"
+    (asked,) = nodes[0].named
+    assert asked.topics is not None
+    assert [(each.topic, each.partitions) for each in asked.topics] == [("t", (0, 1))]
+    assert nodes[1].named == []
+
+
+def test_what_kafkas_brokers_do_not_say_is_left_open(nodes: list[Node]) -> None:
+    ended = describe(nodes, "--broker", "1", "--replicas")
+    found = rows(ended)
+    assert found[1] == ["1", "/k/a", "-", "online", "2", "0", "500", "400", "1000"]
+    assert found[2] == ["1", "/k/b", "-", "offline", "-", "-", "-", "-", "-"]
+    assert found[4] == ["1", "/k/a", "t-0", "follower", "200", "-", "-", "-", "4"]
+    assert ended.stderr == "broker 1: /k/b is offline: KAFKA_STORAGE_ERROR\n"
+    assert nodes[1].named[0].topics is None
+
+
+def test_json_has_everything_that_is_known(nodes: list[Node]) -> None:
+    ours, kafkas = json.loads(describe(nodes, "--json").stdout)
+    assert (ours["brokerId"], kafkas["brokerId"], kafkas["problem"]) == (0, 1, None)
+    good, lost = ours["directories"]
+    assert (good["online"], lost["online"], lost["message"]) == (True, False, LOST.error_message)
+    (replica, _) = good["replicas"]
+    assert replica == {
+        "topic": "t",
+        "topicId": uuid_to_text(b"t" * 16),
+        "partition": 0,
+        "role": "leader",
+        "leads": True,
+        "sizeBytes": 200,
+        "startOffset": 2,
+        "highWatermark": 7,
+        "endOffset": 9,
+        "lag": 0,
+    }
+    assert kafkas["directories"][0]["replicas"][0]["highWatermark"] is None
+    assert kafkas["directories"][0]["directoryId"] is None
+
+
+def test_a_broker_that_does_not_say_hides_no_other(nodes: list[Node]) -> None:
+    nodes[1].refuses = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    ended = describe(nodes)
+    assert ended.exit_code == 1 and "/d/a" in ended.stdout
+    last = ended.stderr.splitlines()[-1]
+    assert last == "metaquorum: broker 1 did not answer: CLUSTER_AUTHORIZATION_FAILED: refused"
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (("--broker", "7"), "broker 7 is not among the live ones; see: metaquorum brokers list"),
+        (("--topic", "nope"), "topic nope does not exist; see: metaquorum topics list"),
+    ],
+)
+def test_what_there_is_not_is_said_in_one_line(nodes: list[Node], more: tuple[str, str], text: str) -> None:
+    ended = describe(nodes, *more)
+    assert (ended.exit_code, ended.stderr, ended.stdout) == (1, f"metaquorum: {text}\n", "")

@@ -23,7 +23,7 @@ from metaquorum.wire.messages import (
     ListOffsetsRequest,
     ProduceRequest,
 )
-from tests.unit.server.test_data_service import ORDERS, Core, image
+from tests.unit.server.test_data_requests import ORDERS, Core, image
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
 STRANGE = b"?" * 16

@@ -13,7 +13,7 @@ from metaquorum.storage.batches.batch import parse_header
 from metaquorum.storage.batches.markers import EndMarker, read_marker
 from metaquorum.wire import codec
 from metaquorum.wire.messages import DescribeProducersRequest, WriteTxnMarkersRequest
-from tests.unit.server.test_data_service import ORDERS, Core, image
+from tests.unit.server.test_data_requests import ORDERS, Core, image
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
 

@@ -29,7 +29,7 @@ from metaquorum.wire.messages import (
     ListTransactionsRequest,
 )
 from tests.unit.broker.manager_world import Cluster
-from tests.unit.server.test_data_service import Core
+from tests.unit.server.test_data_requests import Core
 
 CLIENT = Client(listener="KAFKA", address="127.0.0.1")
 KEYS = {

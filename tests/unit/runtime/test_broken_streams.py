@@ -5,134 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc.aio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from metaquorum.metadata.requests import data as api
-from metaquorum.proto import data_pb2 as pb
 from metaquorum.proto import raft_pb2 as raft
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.runtime.api import raft as raft_codec
-from metaquorum.runtime.data_client.connections import LinkError, _ProduceStream
 from metaquorum.runtime.rpc import raft_server
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_server import RaftService
 from metaquorum.runtime.transport import TransportEvent
 
-ENDINGS = ("ended", "unreadable", "read fails", "write fails", "too much", "late", "closed")
-IN_TIME_MS, NO_TIME_MS = 60_000, -10_000
-
-
-class Wire:
-    """The gRPC call of a produce stream: takes `room` messages, then its writer waits."""
-
-    def __init__(self, room: int) -> None:
-        self.written: list[pb.ProduceRequest] = []
-        self.answers: asyncio.Queue[Any] = asyncio.Queue()
-        self.cancelled = False
-        self._room = room
-        self._stuck: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def ProduceStream(self) -> Wire:
-        return self
-
-    async def write(self, message: pb.ProduceRequest) -> None:
-        if len(self.written) == self._room:
-            await self._stuck
-        self.written.append(message)
-
-    async def read(self) -> Any:
-        answer = await self.answers.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    async def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAVAILABLE
-
-    async def details(self) -> str:
-        return "going away"
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-    def answer(self, number: int) -> None:
-        result = pb.ProduceResponse()
-        result.results.add(topic_id=bytes(16), base_offset=number)
-        self.answers.put_nowait(result)
-
-    def break_by(self, ending: str, stream: _ProduceStream) -> None:
-        match ending:
-            case "ended":
-                self.answers.put_nowait(END_OF_STREAM)
-            case "unreadable":
-                self.answers.put_nowait(None)
-            case "read fails":
-                self.answers.put_nowait(failure())
-            case "write fails":
-                self._stuck.set_exception(failure())
-            case "closed":
-                stream.break_off("the client was closed")
-
-
-def failure() -> grpc.aio.AioRpcError:
-    nothing = grpc.aio.Metadata()
-    return grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing, "gone")
-
 
 async def settle(turns: int = 20) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
-
-
-async def _break(sent: int, room: int, answered: int, ending: str) -> None:
-    wire = Wire(room)
-    stream = _ProduceStream(("host", 1), wire)
-    request = api.ProduceRequest(acks=-1, timeout_ms=5_000, partitions=())
-    last_ms = NO_TIME_MS if ending == "late" else IN_TIME_MS
-    outcomes = [stream.send(request, last_ms if number == sent - 1 else IN_TIME_MS) for number in range(sent)]
-    for number in range(answered):
-        wire.answer(number)
-    await settle()
-    if ending == "too much":
-        for number in range(answered, min(room + 1, sent) + 1):
-            wire.answer(number)
-        answered = min(room + 1, sent)
-    wire.break_by(ending, stream)
-    if ending == "late":
-        await asyncio.wait(outcomes)
-    await settle()
-    assert stream.broken and wire.cancelled
-    assert all(each.done() for each in outcomes), "none is left without an outcome"
-    for number, each in enumerate(outcomes):
-        if number < answered:
-            assert each.result().results[0].base_offset == number
-        else:
-            with pytest.raises(LinkError, match="host:1"):
-                each.result()
-    await settle()
-    assert len(wire.written) <= room, "nothing leaves on it any more"
-    assert not any(handle in asyncio.all_tasks() for handle in stream._tasks), "nothing goes on behind it"
-
-
-@given(
-    sent=st.integers(1, 8),
-    room=st.integers(0, 8),
-    answered=st.integers(0, 8),
-    ending=st.sampled_from(ENDINGS),
-)
-def test_whatever_is_queued_when_a_produce_stream_breaks_has_one_outcome(
-    sent: int, room: int, answered: int, ending: str
-) -> None:
-    room = min(room, sent - 1)  # one at least is on its way or waits behind it
-    answered = min(answered, room)
-    asyncio.run(_break(sent, room, answered, ending))
-
-
-# ---- the controller's side -----------------------------------------------------------------------
 
 
 class Caller:

@@ -20,11 +20,10 @@ import metaquorum.runtime.api as room
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.common import RegisterBrokerRequest
-from metaquorum.metadata.requests.data import FetchRequest, MarkLogDirOfflineRequest
+from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import broker_ids_pb2 as broker_ids
 from metaquorum.proto import broker_pb2 as broker
-from metaquorum.proto import data_pb2 as data
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.proto import partitions_pb2 as partitions
 from metaquorum.proto import settings_pb2 as proto_settings
@@ -47,7 +46,6 @@ NOT_BY_A_TABLE = {
     "metaquorum.v1.ReadInfo.linearizable": "in a listing of ids, the service's own",
     "metaquorum.v1.Error.leader": "of a whole request only",
     "metaquorum.v1.Error.retriable": "follows from the code; not every code has it",
-    "metaquorum.data.v1.TopicRef.name": "of clients without ids; `request_from_pb` looks them up",
 }
 
 
@@ -161,14 +159,11 @@ def test_messages_survive_and_reach_every_field(name: str) -> None:
 def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     """One that is added to a union of requests or answers needs a table."""
     from metaquorum.metadata.requests import common as requests
-    from metaquorum.metadata.requests import data as messages
     from metaquorum.raft.messages import RaftRequest, RaftResponse
 
     unions = (
         requests.ControllerRequest,
         requests.ControllerResponse,
-        messages.DataRequest,
-        messages.DataResponse,
         RaftRequest,
         RaftResponse,
     )
@@ -178,11 +173,6 @@ def test_the_tables_cover_every_message_with_a_counterpart() -> None:
     without -= {"DescribeQuorumRequest", "Done", "ReadImageRequest", "ReadImageResponse"}
     # Asked of a core by its own driver: no replica asks another.
     without -= {"AddVoterRequest", "RemoveVoterRequest", "UpgradeRequest"}
-    # Asked by this process itself.
-    without -= {"BeginVerification", "VerificationBegun", "CoordinatorRequest", "CoordinatorResponse"}
-    without -= {"DescribeProducersRequest", "DescribeProducersResponse"}
-    without -= {"DeleteRecordsRequest", "DeleteRecordsResponse"}
-    without -= {"OffsetForLeaderEpochRequest", "OffsetForLeaderEpochResponse"}
     # Asked in Kafka's protocol alone, in frames that brokers forward.
     forwarded = ("AlterReassignments", "CreatePartitions", "ElectLeaders")
     without -= {f"{each}{kind}" for each in forwarded for kind in ("Request", "Response")}
@@ -264,21 +254,24 @@ class Renamed:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutPresence:
-    session_id: int | None
+    broker_id: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutDefault:
-    replica_id: int
+    broker_epoch: int
 
 
 @pytest.mark.parametrize(
     ("codec", "text"),
     [
-        (MessageCodec(Renamed, data.FetchRequest), "has no field session"),
-        (MessageCodec(WithoutPresence, data.FetchRequest), "None would read as 0"),
-        (MessageCodec(WithoutDefault, data.FetchRequest), "say what that stands for"),
-        (MessageCodec(FetchRequest, data.FetchRequest, sesion_id="session_id"), r"no fields \['sesion_id'\]"),
+        (MessageCodec(Renamed, broker.BrokerHeartbeatRequest), "has no field session"),
+        (MessageCodec(WithoutPresence, broker.BrokerHeartbeatRequest), "None would read as 0"),
+        (MessageCodec(WithoutDefault, broker.DescribeBrokerResponse), "say what that stands for"),
+        (
+            MessageCodec(MarkLogDirOfflineRequest, broker.MarkLogDirOfflineRequest, pth="path"),
+            r"no fields \['pth'\]",
+        ),
     ],
 )
 def test_what_fits_no_rule_is_a_mistake_of_the_program(codec: MessageCodec[Any, Any], text: str) -> None:

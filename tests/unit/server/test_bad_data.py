@@ -1,5 +1,5 @@
 """Bad input to a broker that holds data: every kind is refused with its code and text, and what is stored
-stays as it was, byte by byte. A real controller and a real broker on this loop, asked over gRPC."""
+stays as it was, byte by byte. A real controller and a real broker on this loop, asked over sockets."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from metaquorum.broker.server import main as broker_main
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
@@ -24,15 +25,14 @@ from metaquorum.metadata.requests.partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.proto.data_pb2_grpc import DataStub
 from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.broker_status import mark_log_dir_offline
 from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
-from metaquorum.runtime.rpc.channels import open_channel
-from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
+from metaquorum.wire.messages import FetchRequest
+from tests.broker_calls import BrokerCalls, batch, calls_to
 from tests.unit.broker.test_replica_validation import REFUSED
 from tests.unit.server.nodes import (
     CLUSTER_ID,
@@ -49,7 +49,6 @@ from tests.unit.server.test_servers import SERVING, health_is
 TOPIC = "t"
 LIMIT = 1_000
 PRODUCER = {"producer_id": 7, "producer_epoch": 4}
-TIME_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ class Fixture:
     site: Site
     data: Path
     """The second log directory; the only replica may lie in it or in that of the metadata log."""
-    stub: Any
+    calls: BrokerCalls
     client: AdminClient
 
     def stored(self) -> dict[str, bytes]:
@@ -71,32 +70,13 @@ class Fixture:
         assert any(name.endswith(".log") and content for name, content in found.items()), found.keys()
         return found
 
-    async def send(self, records: bytes, *, name: str = TOPIC, partition: int = 0, acks: int = -1) -> Any:
-        part = pb.ProducePartition(topic=pb.TopicRef(name=name), partition=partition, records=records)
-        return await self.stub.Produce(pb.ProduceRequest(acks=acks, timeout_ms=10_000, partitions=[part]))
 
-    async def fetch(self, *parts: pb.FetchPartition, **more: Any) -> Any:
-        request = pb.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, partitions=parts, **more)
-        return await self.stub.Fetch(request)
-
-    async def list_offset(self, part: pb.ListOffsetsPartition) -> Any:
-        return (await self.stub.ListOffsets(pb.ListOffsetsRequest(partitions=[part]))).results[0]
-
-
-def batch(*values: bytes, **fields: int) -> bytes:
-    return encode_batch(base_offset=0, leader_epoch=-1, timestamp_ms=TIME_MS, values=list(values), **fields)
-
-
-def wanted(offset: int = 0, *, name: str = TOPIC, partition: int = 0, **more: int) -> pb.FetchPartition:
-    topic = pb.TopicRef(name=name)
-    return pb.FetchPartition(topic=topic, partition=partition, fetch_offset=offset, max_bytes=1 << 20, **more)
-
-
-def refusal(error: Any, code: ErrorCode, text: str) -> None:
-    """The answer has this code, by number and name, and a text that says so."""
-    assert (ErrorCode(error.code), error.name) == (code, code.name), error
-    assert text in error.message, error.message
-    assert "\n" not in error.message
+def refusal(answer: Any, code: ErrorCode, text: str = "") -> None:
+    """The answer has this code, and where it has room for words, this text."""
+    assert answer.error_code == code, answer
+    if text:
+        assert text in answer.error_message, answer.error_message
+        assert "\n" not in answer.error_message
 
 
 @asynccontextmanager
@@ -122,114 +102,95 @@ async def serving(root: Path, *, bounced: bool = False) -> AsyncIterator[Fixture
         AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client,
     ):
         for life in range(2 if bounced else 1):
-            async with running_broker(file), channel_to(site) as channel:
+            async with running_broker(file):
                 await health_is(site.broker_port, SERVING)
                 if life == 0:
                     await client.create_topics([NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
-                found = Fixture(site=site, data=data, stub=DataStub(channel), client=client)
-                first = batch(b"a", b"b", b"c", base_sequence=0, **PRODUCER)
-                while (await found.send(first)).results[0].error.code != ErrorCode.NONE:
-                    pass
-                if life == int(bounced):
-                    yield found
-
-
-@asynccontextmanager
-async def channel_to(site: Site) -> AsyncIterator[Any]:
-    channel = open_channel("127.0.0.1", site.broker_port, None)
-    try:
-        yield channel
-    finally:
-        await channel.close()
+                async with calls_to(site.kafka_port) as calls:
+                    first = batch([b"a", b"b", b"c"], base_sequence=0, **PRODUCER)
+                    while (await calls.produce(TOPIC, first)).error_code:
+                        pass
+                    if life == int(bounced):
+                        yield Fixture(site=site, data=data, calls=calls, client=client)
 
 
 async def test_batches_that_are_wrong(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
-        before = at.stored()
+        before, calls = at.stored(), at.calls
         for name, (data, code, text) in REFUSED.items():
-            result = (await at.send(data)).results[0]
+            result = await calls.produce(TOPIC, data)
             assert result.base_offset == -1, name
-            refusal(result.error, code, text)
+            refusal(result, code, text)
             assert at.stored() == before, name
-        too_large = (await at.send(batch(b"x" * LIMIT))).results[0].error
+        too_large = await calls.produce(TOPIC, batch([b"x" * LIMIT]))
         refusal(too_large, ErrorCode.MESSAGE_TOO_LARGE, str(LIMIT))
         assert at.stored() == before
         # The very same bytes that came first: a success, and stored once.
-        again = (await at.send(batch(b"a", b"b", b"c", base_sequence=0, **PRODUCER))).results[0]
-        assert (again.error.code, again.base_offset) == (ErrorCode.NONE, 0)
+        again = await calls.produce(TOPIC, batch([b"a", b"b", b"c"], base_sequence=0, **PRODUCER))
+        assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 0)
         assert at.stored() == before
 
 
 async def test_sequences_and_producer_epochs(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
-        before = at.stored()
+        before, calls = at.stored(), at.calls
         for epoch, sequence, code, text in (
             (4, 4, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
             (4, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "3 is next"),
             (5, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "0 is next"),
             (3, 3, ErrorCode.INVALID_PRODUCER_EPOCH, "current epoch is 4"),
         ):
-            wrong = batch(b"x", producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-            refusal((await at.send(wrong)).results[0].error, code, text)
+            wrong = batch([b"x"], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+            refusal(await calls.produce(TOPIC, wrong), code, text)
             assert at.stored() == before
-        never_given = await at.stub.InitProducerId(
-            pb.InitProducerIdRequest(producer_id=10**12, producer_epoch=0)
-        )
-        refusal(never_given.error, ErrorCode.INVALID_PRODUCER_ID_MAPPING, "was never allocated")
-        refusal((await at.send(batch(b"x"), acks=2)).error, ErrorCode.INVALID_REQUIRED_ACKS, "2")
+        never_given = await calls.init_producer_id(10**12, 0)
+        refusal(never_given, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        refusal(await calls.produce(TOPIC, batch([b"x"]), acks=2), ErrorCode.INVALID_REQUIRED_ACKS, "2")
         assert at.stored() == before
 
 
 async def test_offsets_outside_of_the_log_and_names_that_nobody_has(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
-        before = at.stored()
+        before, calls = at.stored(), at.calls
         for offset in (4, 10**9, 2**63 - 1):
-            part = (await at.fetch(wanted(offset))).partitions[0]
-            refusal(part.error, ErrorCode.OFFSET_OUT_OF_RANGE, "which holds 0 up to 3")
-            assert part.records == b""
+            part = await calls.fetch_one(TOPIC, offset)
+            refusal(part, ErrorCode.OFFSET_OUT_OF_RANGE)
+            assert bytes(part.records or b"") == b""
         for name, partition in (("nobody", 0), (TOPIC, 1), (TOPIC, 2**31 - 1)):
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            answers = (
-                (await at.send(batch(b"x"), name=name, partition=partition)).results[0],
-                (await at.fetch(wanted(name=name, partition=partition))).partitions[0],
-                await at.list_offset(
-                    pb.ListOffsetsPartition(
-                        topic=pb.TopicRef(name=name), partition=partition, timestamp_ms=-2
-                    )
-                ),
-            )
-            for answer in answers:
-                refusal(answer.error, unknown, "")
-                assert answer.error.message
-        elsewhere = await at.stub.MarkLogDirOffline(pb.MarkLogDirOfflineRequest(path="/nowhere"))
-        refusal(elsewhere.error, ErrorCode.LOG_DIR_NOT_FOUND, f"it has {at.site.root / 'broker'}")
+            for answer in (
+                await calls.produce(name, batch([b"x"]), partition=partition),
+                await calls.fetch_one(name, partition=partition),
+                await calls.list_offset(name, -2, partition=partition),
+            ):
+                refusal(answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        broker = "127.0.0.1", at.site.broker_port
+        with pytest.raises(ApiError, match=f"it has {at.site.root / 'broker'}") as caught:
+            await mark_log_dir_offline(broker, MarkLogDirOfflineRequest(path="/nowhere"), timeout_ms=20_000)
+        assert caught.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+        with pytest.raises(ApiError, match="by its path or by its id, one of them"):
+            await mark_log_dir_offline(broker, MarkLogDirOfflineRequest(), timeout_ms=20_000)
         assert at.stored() == before
 
 
 async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
     async with serving(tmp_path, bounced=True) as at:
-        info = (await at.client.describe_topics([TOPIC])).topics[0].partitions[0]
-        now = info.leader_epoch
+        calls, topic = at.calls, (await at.client.describe_topics([TOPIC])).topics[0]
+        now = topic.partitions[0].leader_epoch
         assert now > 0
         before = at.stored()
-        cases = [(now + 1, ErrorCode.UNKNOWN_LEADER_EPOCH, "is newer than")]
-        cases += [(epoch, ErrorCode.FENCED_LEADER_EPOCH, "has ended") for epoch in range(now)]
-        for epoch, code, text in cases:
-            fetched = (await at.fetch(wanted(current_leader_epoch=epoch))).partitions[0]
-            refusal(fetched.error, code, text)
-            assert fetched.leader_epoch == now
-            listed = await at.list_offset(
-                pb.ListOffsetsPartition(
-                    topic=pb.TopicRef(name=TOPIC), timestamp_ms=-1, current_leader_epoch=epoch
-                )
-            )
-            refusal(listed.error, code, text)
-        unknown = await at.fetch(session_id=99, session_epoch=1)
-        refusal(unknown.error, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "start a new one")
-        begun = await at.fetch(wanted(), session_id=0, session_epoch=0)
+        cases = [(now + 1, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+        cases += [(epoch, ErrorCode.FENCED_LEADER_EPOCH) for epoch in range(now)]
+        for epoch, code in cases:
+            fetched = await calls.fetch_one(TOPIC, leader_epoch=epoch)
+            refusal(fetched, code)
+            assert fetched.current_leader.leader_epoch == now
+            refusal(await calls.list_offset(TOPIC, -1, leader_epoch=epoch), code)
+        unknown = await calls.fetch(None, session_id=99, session_epoch=1)
+        refusal(unknown, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        begun = await calls.fetch(topic.info.topic_id, session_id=0, session_epoch=0)
         assert begun.session_id > 0
-        wrong = await at.fetch(session_id=begun.session_id, session_epoch=5)
-        refusal(wrong.error, ErrorCode.INVALID_FETCH_SESSION_EPOCH, "is at epoch 1, not 5")
+        wrong = await calls.fetch(None, session_id=begun.session_id, session_epoch=5)
+        refusal(wrong, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         assert at.stored() == before
 
 
@@ -239,10 +200,12 @@ async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:
         topic = (await at.client.describe_topics([TOPIC])).topics[0]
         info, topic_id = topic.partitions[0], topic.info.topic_id
         before = at.stored()
-        earlier = await at.fetch(wanted(), replica_id=101, replica_epoch=epoch - 1)
-        refusal(earlier.error, ErrorCode.STALE_BROKER_EPOCH, "it was restarted; fetch with the new epoch")
-        stranger = (await at.fetch(wanted(), replica_id=999, replica_epoch=1)).partitions[0]
-        refusal(stranger.error, ErrorCode.UNKNOWN_LEADER_EPOCH, "no replica on broker 999")
+        for replica_id, replica_epoch, code in (
+            (101, epoch - 1, ErrorCode.STALE_BROKER_EPOCH),
+            (999, 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ):
+            state = FetchRequest.ReplicaState(replica_id=replica_id, replica_epoch=replica_epoch)
+            refusal(await at.calls.fetch_one(topic_id, replica_state=state), code)
 
         def altered(
             leader_epoch: int, partition_epoch: int, member_epoch: int = epoch
@@ -311,5 +274,5 @@ async def test_directories_of_others(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "one is a copy" in await refused(101, "both", same, at.data, copy)
         assert at.stored() == before
         assert {path.name: path.read_bytes() for path in copy.iterdir() if path.is_file()} == copied
-        result = (await at.send(batch(b"d"))).results[0]
-        assert (result.error.code, result.base_offset) == (ErrorCode.NONE, 3)
+        result = await at.calls.produce(TOPIC, batch([b"d"]))
+        assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 3)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.proto.data_pb2_grpc import DataStub
+from metaquorum.metadata.requests.data import MarkLogDirOfflineRequest
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.rpc.channels import open_channel
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.runtime.client.broker_status import mark_log_dir_offline
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
+from tests.broker_calls import batch, calls_to
 from tests.unit.server.nodes import (
     CLUSTER_ID,
     Site,
@@ -51,27 +49,9 @@ def two_directories(site: Site) -> list[Path]:
     return paths
 
 
-def produce(*values: bytes, partition: int = 0, spoil: bool = False) -> pb.ProduceRequest:
-    data = encode_batch(base_offset=0, leader_epoch=-1, timestamp_ms=1_700_000_000_000, values=list(values))
-    records = data[:-1] + bytes([data[-1] ^ 1]) if spoil else data
-    part = pb.ProducePartition(topic=pb.TopicRef(name="t"), partition=partition, records=records)
-    return pb.ProduceRequest(acks=-1, timeout_ms=10_000, partitions=[part])
-
-
-def fetch(offset: int) -> pb.FetchRequest:
-    part = pb.FetchPartition(topic=pb.TopicRef(name="t"), partition=0, fetch_offset=offset, max_bytes=1 << 20)
-    return pb.FetchRequest(max_wait_ms=1_000, min_bytes=1, max_bytes=1 << 20, partitions=[part])
-
-
-async def until_taken(stub: Any, *values: bytes) -> None:
-    """Leaders follow when their directories are committed."""
-    while (await stub.Produce(produce(*values))).results[0].error.code != ErrorCode.NONE:
-        pass
-
-
 async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
     site, port = new_site(tmp_path), free_port()
-    paths = two_directories(site)
+    paths, two = two_directories(site), batch([b"one", b"two"])
     file = site.broker_file(
         {
             **listener(port),
@@ -85,19 +65,18 @@ async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=20_000) as client:
             await client.create_topics([NewTopic(name="t", partitions=PARTITIONS, replication_factor=1)])
             ready = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") == PARTITIONS)
-            channel = open_channel("127.0.0.1", site.broker_port, None)
-            try:
-                stub: Any = DataStub(channel)
-                await until_taken(stub, b"one", b"two")
+            async with calls_to(site.kafka_port) as calls:
+                # Leaders follow when their directories are committed.
+                while (await calls.produce("t", two)).error_code:
+                    pass
                 before = await until(port, lambda page: True)
-                refused = (await stub.Produce(produce(b"bad", spoil=True))).results[0].error.code
-                fetched = (await stub.Fetch(fetch(0))).partitions[0].records
+                refused = (await calls.produce("t", two[:-1] + bytes([two[-1] ^ 1]))).error_code
+                fetched = bytes((await calls.fetch_one("t", max_wait_ms=1_000)).records or b"")
                 after = await until(port, lambda page: page.value(TRAFFIC + "BytesOutPerSec_total") > 0)
-                await stub.MarkLogDirOffline(pb.MarkLogDirOfflineRequest(path=str(paths[0])))
-                lost = await until(port, lambda page: page.value(OFFLINE[0]) == 1)
-                fewer = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") < PARTITIONS)
-            finally:
-                await channel.close()
+            lose = MarkLogDirOfflineRequest(path=str(paths[0]))
+            await mark_log_dir_offline(("127.0.0.1", site.broker_port), lose, timeout_ms=20_000)
+            lost = await until(port, lambda page: page.value(OFFLINE[0]) == 1)
+            fewer = await until(port, lambda page: page.value(REPLICAS + "LeaderCount") < PARTITIONS)
 
     def offline(page: Scrape) -> list[float]:
         names = [page.value(name) for name in OFFLINE]
@@ -111,7 +90,7 @@ async def test_traffic_syncs_and_a_lost_directory(tmp_path: Path) -> None:
     assert ready.value(REPLICAS + "AtMinIsrPartitionCount") == PARTITIONS
     assert ready.value(TRAFFIC + "BytesInPerSec_total") == 0
 
-    assert before.value(TRAFFIC + "BytesInPerSec_total") == len(produce(b"one", b"two").partitions[0].records)
+    assert before.value(TRAFFIC + "BytesInPerSec_total") == len(two)
     assert before.value(TRAFFIC + "MessagesInPerSec_total") == 2
     assert before.value(TIMES, request="Produce") >= 1
     assert sum(before.samples.get((FLUSHES, (("directory", str(path)),)), 0) for path in paths) >= 1

@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.proto import data_pb2 as pb
-from metaquorum.proto.data_pb2_grpc import DataStub
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.rpc.channels import open_channel
-from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.wire.messages import FetchRequest
+from tests.broker_calls import batch, calls_to, records
 from tests.unit.server.nodes import (
     Site,
     formatted,
@@ -30,21 +28,25 @@ from tests.unit.server.nodes import (
     running_broker,
     running_controller,
 )
-from tests.unit.server.test_bad_data import LIMIT, TOPIC, Fixture, batch, refusal, serving, wanted
+from tests.unit.server.test_bad_data import LIMIT, TOPIC, Fixture, refusal, serving
 from tests.unit.server.test_partitions import command
 from tests.unit.server.test_servers import NOT_SERVING, SERVING, health_is
 
 Directory = dict[str, Any]
 
 
-async def directories(at: Fixture, *more: str) -> tuple[list[Directory], str]:
+async def directories(at: Fixture) -> tuple[list[Directory], str]:
     """What `log-dirs describe` says, and what it says to the side."""
-    found = await command(at.site, "log-dirs", "describe", "--replicas", "--json", *more)
+    here = ("log-dirs", "describe", "--bootstrap", f"127.0.0.1:{at.site.kafka_port}")
+    found = await run(*here, "--replicas", "--json")
     assert not found.exception
     (broker,) = json.loads(found.stdout)
     assert broker["brokerId"] == 101
-    table = await command(at.site, "log-dirs", "describe", *more)
-    return broker["directories"], table.stderr
+    return broker["directories"], (await run(*here)).stderr
+
+
+async def run(*arguments: str, given: str = "") -> Result:
+    return await asyncio.to_thread(CliRunner().invoke, main, arguments, given)
 
 
 async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: Path) -> None:
@@ -71,8 +73,7 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
             True,
         ]:
             pass
-        marked = await command(at.site, "log-dirs", "mark-offline", "--broker", "101", str(at.data), "--yes")
-        assert not marked.exception and "is now offline" in marked.stdout
+        await give_up(at)
         after, warned = await directories(at)
         good, lost = after
         assert (good["online"], lost["online"]) == (True, False)
@@ -85,6 +86,28 @@ async def test_log_dirs_describe_before_and_after_a_directory_is_lost(tmp_path: 
             pass
         described = await command(at.site, "topics", "describe", gone)
         assert "101" in described.stdout and "ffline" in described.stdout
+
+
+async def give_up(at: Fixture) -> None:
+    """A directory is given up only when that is meant: by its path, and then by its id."""
+    mark = ("log-dirs", "mark-offline", "--broker", "101", "-b", f"127.0.0.1:{at.site.controller_port}")
+    for given in ("n\n", ""):
+        asked = await run(*mark, str(at.data), given=given)
+        assert asked.exit_code == 1 and f"Take {at.data} of broker 101 offline?" in asked.stderr
+        assert asked.stderr.endswith("metaquorum: nothing was done; use --yes to skip the question\n")
+    assert all(each["online"] for each in (await directories(at))[0])
+    marked = await run(*mark, str(at.data), given="y\n")
+    assert marked.stdout == f"broker 101: {at.data} is now offline\n"
+    (_, lost), _ = await directories(at)
+    again = await run(*mark, lost["directoryId"], "--yes", "--json")
+    told = {"brokerId": 101, "directoryId": lost["directoryId"], "wasOffline": True}
+    assert json.loads(again.stdout) == told
+    for wrong, text in (
+        (("no-id",), "'no-id' is neither a directory id nor a path with a slash"),
+        (("/d", "--yes", "--broker", "7"), "broker 7 has no gRPC listener, or is not registered"),
+    ):
+        refused = await run(*mark, *wrong)
+        assert refused.exit_code == 1 and text in refused.stderr and refused.stderr.count("\n") == 1
 
 
 async def test_what_a_brokers_file_says_is_shown_with_its_source_and_carried_out(tmp_path: Path) -> None:
@@ -100,48 +123,40 @@ async def test_what_a_brokers_file_says_is_shown_with_its_source_and_carried_out
         )
         assert not found.exception
         described = json.loads(found.stdout)
+        large = batch([b"x" * LIMIT])
         entries = {each["name"]: each for each in described["configs"]}
         limit = entries["max.message.bytes"]
         assert (limit["value"], limit["source"]) == (str(LIMIT), "STATIC_BROKER_CONFIG")
         assert limit["synonyms"][0]["name"] == "message.max.bytes"
         assert entries["retention.ms"]["value"] == str(48 * 3_600_000)
         assert entries["segment.bytes"]["source"] == "DEFAULT_CONFIG"
-        refused = (await at.send(batch(b"x" * LIMIT))).results[0].error
-        refusal(refused, ErrorCode.MESSAGE_TOO_LARGE, str(LIMIT))
+        refusal(await at.calls.produce(TOPIC, large), ErrorCode.MESSAGE_TOO_LARGE, str(LIMIT))
         # The cluster's default comes before the file, from the moment it is in the log.
         altered = await command(
             at.site, "configs", "alter", "broker", "default", "--set", f"message.max.bytes={2 * LIMIT}"
         )
         assert not altered.exception
-        while (await at.send(batch(b"x" * LIMIT))).results[0].error.code == ErrorCode.MESSAGE_TOO_LARGE:
+        while (await at.calls.produce(TOPIC, large)).error_code == ErrorCode.MESSAGE_TOO_LARGE:
             pass
 
 
-def second_broker(site: Site, more: Mapping[str, str]) -> tuple[Path, int]:
-    """The file of a broker 102, and its port."""
-    port = free_port()
+def second_broker(site: Site, more: Mapping[str, str]) -> tuple[Path, int, int]:
+    """The file of a broker 102, and its ports of Kafka's protocol and of gRPC."""
+    kafka_port, port = free_port(), free_port()
     file = site.broker_file(
         {
             "node.id": "102",
-            "listeners": listeners(free_port(), port),
+            "listeners": listeners(kafka_port, port),
             "log.dirs": str(formatted(site.root / "second", 102)),
             **more,
         }
     )
-    return file.rename(site.root / "second.properties"), port
+    return file.rename(site.root / "second.properties"), kafka_port, port
 
 
-async def ask(port: int, method: str, request: Any) -> Any:
-    channel = open_channel("127.0.0.1", port, None)
-    try:
-        return await getattr(DataStub(channel), method)(request)
-    finally:
-        await channel.close()
-
-
-def produce(*values: bytes) -> pb.ProduceRequest:
-    part = pb.ProducePartition(topic=pb.TopicRef(name=TOPIC), records=batch(*values))
-    return pb.ProduceRequest(acks=-1, timeout_ms=5_000, partitions=[part])
+async def produce(port: int, value: bytes) -> Any:
+    async with calls_to(port) as calls:
+        return await calls.produce(TOPIC, batch([value]))
 
 
 async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> None:
@@ -154,9 +169,9 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
         "registration.lease.timeout.ms": "1000",
         "controlled.shutdown.timeout.ms": "600000",
     }
-    second_file, second_port = second_broker(site, short)
+    second_file, second_kafka_port, second_port = second_broker(site, short)
     file, controller = site.broker_file(short), site.controller_file({"broker.session.timeout.ms": "2000"})
-    ports = (site.broker_port, second_port)
+    ports, kafka_ports = (site.broker_port, second_port), (site.kafka_port, second_kafka_port)
     # Leaving this context tells both to stop while nobody leads the quorum: they end in order (S2.23).
     async with running_broker(file) as first, running_broker(second_file) as second:
         async with running_controller(controller), asyncio.TaskGroup() as group:
@@ -172,31 +187,24 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
                 epochs = {each.broker_id: each.epoch for each in (await client.list_brokers()).brokers}
                 code = None
                 while code != ErrorCode.NONE:
-                    leader = (await client.describe_topics([TOPIC])).topics[0].partitions[0].leader
-                    answer = await ask(ports[max(0, leader - 101)], "Produce", produce(b"a"))
-                    code = answer.results[0].error.code if answer.results else answer.error.code
+                    found = (await client.describe_topics([TOPIC])).topics[0]
+                    leader = found.partitions[0].leader
+                    code = (await produce(kafka_ports[max(0, leader - 101)], b"a")).error_code
         for port in ports:
             await health_is(port, NOT_SERVING)
         # S2.22, S2.17: clients hear so, with the code and with what to do.
-        port, follower = ports[leader - 101], 203 - leader
-        client_fetch = pb.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, partitions=[wanted()])
-        for asked in ports:
-            for method, request in (("Produce", produce(b"b")), ("Fetch", client_fetch)):
-                answer = await ask(asked, method, request)
-                refusal(answer.error, ErrorCode.BROKER_NOT_AVAILABLE, "is fenced: use another broker")
+        follower = 203 - leader
+        for each in kafka_ports:
+            refused = await produce(each, b"b")
+            refusal(refused, ErrorCode.BROKER_NOT_AVAILABLE, "is fenced: use another broker")
+            async with calls_to(each) as calls:
+                refusal(await calls.fetch_one(TOPIC), ErrorCode.BROKER_NOT_AVAILABLE)
         # S2.20: the follower's fetches are answered all the same, and its own loop goes on.
-        as_follower = pb.FetchRequest(
-            replica_id=follower,
-            replica_epoch=epochs[follower],
-            max_wait_ms=0,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            partitions=[wanted()],
-        )
-        part = (await ask(port, "Fetch", as_follower)).partitions[0]
-        assert part.error.code == ErrorCode.NONE
-        (stored,) = [each for found in iter_batches(part.records) for each in found.records()]
-        assert (stored.offset, stored.value) == (0, b"a")
+        state = FetchRequest.ReplicaState(replica_id=follower, replica_epoch=epochs[follower])
+        async with calls_to(kafka_ports[leader - 101]) as calls:
+            part = await calls.fetch_one(found.info.topic_id, replica_state=state)
+        assert part.error_code == ErrorCode.NONE
+        assert records(part.records) == [(0, b"a")]
         process = {101: first, 102: second}[follower]
         assert process.node.replicas is not None
         assert process.node.replicas.status().fetchers == 1
@@ -205,11 +213,10 @@ async def test_s2_20_to_s2_23_brokers_without_a_controller(tmp_path: Path) -> No
             for each in ports:
                 await health_is(each, SERVING)
             async with asyncio.timeout(60):
-                while True:
-                    results = [(await ask(each, "Produce", produce(b"b"))).results for each in ports]
-                    taken = [each[0].base_offset for each in results if each and not each[0].error.code]
-                    if taken:
-                        break
+                taken: list[int] = []
+                while not taken:
+                    results = [await produce(each, b"b") for each in kafka_ports]
+                    taken = [each.base_offset for each in results if not each.error_code]
             assert taken == [1]
         for each in ports:
             await health_is(each, NOT_SERVING)

@@ -19,7 +19,7 @@ from kio.serial import entity_reader, entity_writer
 from metaquorum.wire import codec
 from metaquorum.wire.apis import APIS, MessageType, request_type, response_type
 from metaquorum.wire.table import python_name
-from tests.properties.wire_values import filled
+from tests.properties.wire_values import filled, kafkas_fields
 
 KINDS = [kind for key in APIS for kind in (request_type(key), response_type(key))]
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -67,7 +67,7 @@ def ours_as_plain(value: Any, schema: Any, version: int) -> Any:
     if value is None:
         return None
     made = {}
-    for field in schema.fields_at(version) + schema.tagged_at(version):
+    for field in kafkas_fields(schema, version):
         item = getattr(value, field.name)
         if field.struct is not None:
             inner = item if field.is_array else (item,)

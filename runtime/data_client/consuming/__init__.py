@@ -1,1 +1,0 @@
-"""The inside of the consumer: fetching, unpacking, and looking up offsets."""

@@ -1,1 +1,0 @@
-"""The inside of the producer: batches, their queues, and sending them."""

@@ -145,6 +145,16 @@ def test_times_lead_to_offsets(site: Site) -> None:
     assert [each["newOffset"] for each in plan["offsets"]] == [0, 0]
 
 
+def test_one_partition_without_a_new_offset_leaves_all_as_they_are(site: Site) -> None:
+    site.run("groups", "reset", "half", "--to-offset", "5", "--topic", "orders:1", "--execute")
+    shift = ("groups", "reset", "half", "--shift-by", "1", "--topic", "orders", "--execute")
+    problem = site.run(*shift, code=1)
+    assert "orders-0: nothing was committed to shift" in problem
+    assert "nothing was changed" in problem
+    (group,) = site.shown("groups", "describe", "half")
+    assert [(each["partition"], each["committedOffset"]) for each in group["partitions"]] == [(1, 5)]
+
+
 def test_a_transaction_is_shown_and_aborted_where_it_lies(site: Site) -> None:
     producer = site.producer(**{"transactional.id": "payments", "transaction.timeout.ms": 600_000})
     producer.init_transactions(PATIENCE_S)

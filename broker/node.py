@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import cast, get_args
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (
@@ -41,6 +42,8 @@ from metaquorum.raft.effects import RaftEffect
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.errors import CommittedLostError
+
+_DATA_EVENTS = frozenset(get_args(DataEvent))
 
 
 class BrokerNode:
@@ -80,6 +83,7 @@ class BrokerNode:
             offline_directories=() if replicas is None else replicas.offline_directories,
         )
         self._now_ms, self._wall_ms = now_ms, 0
+        self._metadata_due_ms: int | None = None
         self._stopped = False
         self._out: Outbox[Effect] = Outbox()
 
@@ -99,13 +103,13 @@ class BrokerNode:
         """Take one event; returns what is due, in order. After `Stop` nothing more comes."""
         if self._stopped:
             return []
-        if isinstance(event, DataEvent):
-            return self._handle_data(event, now_ms, wall_ms)
+        if type(event) in _DATA_EVENTS:
+            return self._handle_data(cast("DataEvent", event), now_ms, wall_ms)
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
             try:
-                self._dispatch(event, now_ms)
+                self._dispatch(cast("MetadataEvent", event), now_ms)
             except ReplayError as error:
                 reason = f"broker {self._config.node_id} cannot apply its metadata log: {error}"
                 self._lifecycle(self._session.fail(now_ms, reason))
@@ -132,9 +136,10 @@ class BrokerNode:
         """When `tick` is due; None: no timer is needed."""
         if self._stopped:
             return None
-        parts = (self._session, self._metadata, self._replicas)
-        deadlines = [part.next_deadline_ms() for part in parts if part is not None]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        replicas = self._replicas
+        data_ms = None if replicas is None else replicas.next_deadline_ms()
+        deadlines = (self._session.next_deadline_ms(), self._metadata_due_ms, data_ms)
+        return min([each for each in deadlines if each is not None], default=None)
 
     # ---- asked by the shell ----------------------------------------------------------------------
 
@@ -300,8 +305,9 @@ class BrokerNode:
                 f"broker {self._config.node_id} holds no data and was given {type(event).__name__}: report"
                 " this with the broker's log"
             )
+        if now_ms != self._now_ms:
+            self._lifecycle(self._session.tick(now_ms))
         self._now_ms, self._wall_ms = now_ms, wall_ms
-        self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
             serving = self._session.serves(now_ms)
             effects = self._replicas.handle(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
@@ -382,4 +388,6 @@ class BrokerNode:
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage):
                 self._follow(parts[0], now_ms)
+        # Not asked for at each produce and fetch, which cannot change it.
+        self._metadata_due_ms = self._metadata.next_deadline_ms()
         return self._out.take()

@@ -125,6 +125,7 @@ class ReplicaManager:
         )
         self._checkpoints = Checkpoints(config, now_ms, out)
         self._rounds = rounds(config, now_ms, self._look_at_isr, self._clean, self._compact)
+        self._rounds_due_ms = min(each.due_ms for each in self._rounds)
 
     # ---- directories -----------------------------------------------------------------------------
 
@@ -200,6 +201,7 @@ class ReplicaManager:
                 self._touched(partition)
         for periodic in self._rounds:
             periodic.tick(self._placement, now_ms)
+        self._rounds_due_ms = min(each.due_ms for each in self._rounds)
         self._checkpoints.tick(self._placement, now_ms)
         self._fetchers.tick(now_ms)
         self._fetches.tick(now_ms)
@@ -235,9 +237,9 @@ class ReplicaManager:
             self._controller.next_deadline_ms(),
             self._checkpoints.due_ms,
             None if self._user is None else self._user.next_deadline_ms(),
-            *[periodic.due_ms for periodic in self._rounds],
+            self._rounds_due_ms,
         )
-        return min(due_ms for due_ms in waits if due_ms is not None)
+        return min([due_ms for due_ms in waits if due_ms is not None])
 
     def status(self) -> LocalReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""

@@ -22,7 +22,7 @@ from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.quotas import Quotas
-from metaquorum.runtime.kafka.services import Client, EndConnection, Services
+from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
@@ -329,9 +329,13 @@ class ClientConnection(asyncio.BufferedProtocol):
             return
         quotas = self._config.quotas
         counts = quotas is not None and quotas.any
-        future = asyncio.ensure_future(Timed(answer, spent) if counts else answer)
+        finish = None
+        if type(answer) is Later and not counts:
+            future, finish = answer.future, answer.finish
+        else:
+            future = asyncio.ensure_future(Timed(answer, spent) if counts else answer)
         self._waiting.add(future)
-        future.add_done_callback(lambda done: self._answered(place, request, done, spent))
+        future.add_done_callback(lambda done: self._answered(place, request, done, spent, finish))
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
         """What is not offered ends the connection, as in Kafka; only ApiVersions is answered all the same."""
@@ -343,19 +347,25 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
     def _answered(
-        self, place: int, request: codec.Request, future: asyncio.Future[Any], spent: Spent
+        self,
+        place: int,
+        request: codec.Request,
+        future: asyncio.Future[Any],
+        spent: Spent,
+        finish: Callable[[Any], Any] | None,
     ) -> None:
         self._waiting.discard(future)
         if self._ended or future.cancelled():
             return
-        error = future.exception()
-        if isinstance(error, EndConnection):
+        try:
+            body = future.result() if finish is None else finish(future.result())
+        except EndConnection as error:
             self.end(str(error))
             return
-        if error is not None:
+        except Exception as error:
             self._failed(request, error)
             return
-        self._answer(place, request, future.result(), spent)
+        self._answer(place, request, body, spent)
         self._work()
 
     def _answer(self, place: int, request: codec.Request, body: Any, spent: Spent) -> None:

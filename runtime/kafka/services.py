@@ -5,7 +5,8 @@ Owns the table of offered APIs; what is not in it is not advertised. Knows no so
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,18 @@ class Client:
     address: str
     principal: str = ANONYMOUS
     by_token: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An answer that `finish` makes out of what a future brings. It may be awaited as any other; a connection
+    does without a task for it, which every message would have to pay for."""
+
+    future: Future[Any]
+    finish: Callable[[Any], Any]
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.finish((yield from self.future.__await__()))
 
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]

@@ -34,6 +34,7 @@ from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
 from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.wire.codec import Response
 from metaquorum.wire.errors import EncodeError
 
 IDLE_CONNECTIONS_MAX = 16
@@ -68,57 +69,97 @@ class PeerFetches:
         self._idle: dict[Address, list[NodeConnection]] = {}
         self._told: dict[Address, str] = {}
         self._calls = Calls()
+        self._busy: set[NodeConnection] = set()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
 
     def send(self, effect: SendFetch) -> None:
-        self._calls.spawn(self._fetch(effect))
+        idle = self._idle.setdefault((effect.host, effect.port), [])
+        while idle and not idle[-1].is_open:
+            idle.pop()
+        if idle:
+            self._begin(effect, idle.pop())
+        else:
+            self._calls.spawn(self._connect_and_begin(effect))
 
     async def close(self) -> None:
+        self._closed = True
         await self._calls.end()
-        for idle in self._idle.values():
-            for connection in idle:
-                connection.close()
+        for connection in [*self._busy, *(each for idle in self._idle.values() for each in idle)]:
+            connection.close()
         self._idle.clear()
 
-    async def _fetch(self, effect: SendFetch) -> None:
-        address = effect.host, effect.port
+    # ---- one fetch: without a task, which each one would have to pay for
+
+    def _begin(self, effect: SendFetch, connection: NodeConnection) -> None:
+        """On a connection that it has to itself."""
         try:
-            async with asyncio.timeout(effect.timeout_ms / 1000):
-                response = await self._answer(effect, address)
-        except (ConnectionFailed, TimeoutError, EncodeError) as error:
-            reason = str(error) or f"no answer within {effect.timeout_ms} ms"
-            if isinstance(error, TlsFailed | UnsupportedVersion):
-                self._tell(effect.target, address, reason)
-            self._report(
-                PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
-            )
+            version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
+            future = connection.begin(fetch_messages.fetch_request(effect.request, version), version=version)
+        except (ConnectionFailed, EncodeError) as error:
+            self._loop.call_soon(self._failed, effect, connection, error)
+            return
+        self._busy.add(connection)
+        timer = self._loop.call_later(effect.timeout_ms / 1000, connection.close, _late(effect))
+        future.add_done_callback(lambda done: self._answered(effect, connection, timer, done))
+
+    def _answered(
+        self,
+        effect: SendFetch,
+        connection: NodeConnection,
+        timer: asyncio.TimerHandle,
+        future: asyncio.Future[Response],
+    ) -> None:
+        timer.cancel()
+        self._busy.discard(connection)
+        error = future.exception()
+        if error is not None:
+            self._failed(effect, connection, error)
+            return
+        response = fetch_messages.fetch_answer(future.result().body)
+        lost = self._without_start(effect, response)
+        if lost and isinstance(response, core.FetchResponse):
+            self._calls.spawn(self._ask_for_starts(effect, connection, response, lost))
         else:
-            self._told.pop(address, None)
+            self._done(effect, connection, response)
+
+    def _done(
+        self, effect: SendFetch, connection: NodeConnection, response: core.FetchResponse | ApiError
+    ) -> None:
+        address = effect.host, effect.port
+        self._told.pop(address, None)
+        idle = self._idle.setdefault(address, [])
+        if self._closed or len(idle) >= IDLE_CONNECTIONS_MAX:
+            connection.close()
+        else:
+            idle.append(connection)
+        if not self._closed:
             self._report(
                 PeerFetched(target=effect.target, correlation_id=effect.correlation_id, response=response)
             )
 
-    async def _answer(self, effect: SendFetch, address: Address) -> core.FetchResponse | ApiError:
-        idle = self._idle.setdefault(address, [])
-        while idle and not idle[-1].is_open:
-            idle.pop()
-        timeout_s = effect.timeout_ms / 1000
-        connection = idle.pop() if idle else await self._connect(effect, timeout_s)
+    def _failed(self, effect: SendFetch, connection: NodeConnection | None, error: BaseException) -> None:
+        """A late answer would count for another fetch: the connection ends."""
+        if connection is not None:
+            connection.close()
+        if self._closed:
+            return
+        reason = str(error) or _late(effect)
+        if isinstance(error, TlsFailed | UnsupportedVersion):
+            self._tell(effect.target, (effect.host, effect.port), reason)
+        self._report(
+            PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
+        )
+
+    # ---- what needs more than one step
+
+    async def _connect_and_begin(self, effect: SendFetch) -> None:
         try:
-            version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
-            asked = fetch_messages.fetch_request(effect.request, version)
-            answer = (await connection.ask(asked, version=version, timeout_s=timeout_s)).body
-            response = fetch_messages.fetch_answer(answer)
-            if isinstance(response, core.FetchResponse):
-                response = await self._with_log_starts(connection, effect, response)
-        except BaseException:
-            # A late answer would count for another fetch.
-            connection.close()
-            raise
-        if len(idle) < IDLE_CONNECTIONS_MAX:
-            idle.append(connection)
+            connection = await self._connect(effect, effect.timeout_ms / 1000)
+        except (ConnectionFailed, TimeoutError) as error:
+            self._failed(effect, None, error)
         else:
-            connection.close()
-        return response
+            self._begin(effect, connection)
 
     async def _connect(self, effect: SendFetch, timeout_s: float) -> NodeConnection:
         tls = self._tls_for(effect)
@@ -131,36 +172,52 @@ class PeerFetches:
             timeout_s=timeout_s,
         )
 
-    async def _with_log_starts(
-        self, connection: NodeConnection, effect: SendFetch, response: core.FetchResponse
-    ) -> core.FetchResponse:
-        """Kafka's leaders do not say where their log begins when a fetch is out of range: they are asked."""
-        asked = {part.key: part for part in effect.request.partitions}
+    def _without_start(
+        self, effect: SendFetch, response: core.FetchResponse | ApiError
+    ) -> list[tuple[str, core.FetchPartition]]:
+        """Kafka's leaders do not say where their log begins when a fetch is out of range: these are asked."""
+        if isinstance(response, ApiError):
+            return []
         lost = [
-            asked[part.key]
+            part.key
             for part in response.partitions
-            if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset < 0 and part.key in asked
+            if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset < 0
         ]
-        named = [(name, part) for part in lost if (name := self._topic_name(part.key[0])) is not None]
-        if not named:
-            return response
-        version = connection.version("ListOffsets", *fetch_messages.LIST_OFFSETS_VERSIONS)
+        if not lost:
+            return []
+        asked = [part for part in effect.request.partitions if part.key in lost]
+        return [(name, part) for part in asked if (name := self._topic_name(part.key[0])) is not None]
+
+    async def _ask_for_starts(
+        self,
+        effect: SendFetch,
+        connection: NodeConnection,
+        response: core.FetchResponse,
+        named: list[tuple[str, core.FetchPartition]],
+    ) -> None:
         request = fetch_messages.log_start_request(effect.request.replica_id, named)
-        answer = (await connection.ask(request, version=version, timeout_s=effect.timeout_ms / 1000)).body
-        starts = fetch_messages.log_starts(answer, named)
-        return replace(
-            response,
-            partitions=tuple(
-                replace(part, log_start_offset=starts.get(part.key, part.log_start_offset))
-                for part in response.partitions
-            ),
-        )
+        try:
+            version = connection.version("ListOffsets", *fetch_messages.LIST_OFFSETS_VERSIONS)
+            found = await connection.ask(request, version=version, timeout_s=effect.timeout_ms / 1000)
+        except (ConnectionFailed, TimeoutError, EncodeError) as error:
+            self._failed(effect, connection, error)
+            return
+        starts = fetch_messages.log_starts(found.body, named)
+        parts = [
+            replace(part, log_start_offset=starts.get(part.key, part.log_start_offset))
+            for part in response.partitions
+        ]
+        self._done(effect, connection, replace(response, partitions=tuple(parts)))
 
     def _tell(self, target: int, address: Address, reason: str) -> None:
         """Once for each problem that only a person can mend."""
         if self._told.get(address) != reason:
             self._told[address] = reason
             _log.warning("broker %d at %s:%d cannot be reached: %s", target, *address, reason)
+
+
+def _late(effect: SendFetch) -> str:
+    return f"no answer within {effect.timeout_ms} ms"
 
 
 class ControllerQuestions:

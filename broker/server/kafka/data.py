@@ -6,17 +6,17 @@ are. Decides nothing about data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from metaquorum.broker.server.data import fetch_messages
-from metaquorum.broker.server.data.requests import Answer, DataRequests
+from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
-from metaquorum.runtime.kafka.services import Client, EndConnection
+from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.codecs import holds_zstd
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
@@ -32,7 +32,11 @@ from metaquorum.wire.primitives import Buffer
 _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
 """The versions from which clients know zstd (KIP-110)."""
+FIRST_PRODUCE = 3
+"""Older ones are offered only because librdkafka compresses nothing where they are not (KAFKA-18659)."""
+_TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
 _ADMIN_CLIENT = "__admin_client"
+_NOTHING_PRODUCED = core.ProduceResponse(results=())
 
 
 class DataHandlers:
@@ -56,59 +60,63 @@ class DataHandlers:
 
     # ---- Produce
 
-    async def produce(self, request: Request, client: Client) -> ProduceResponse | None:
+    def produce(self, request: Request, client: Client) -> Any:
         body: ProduceRequest = request.body
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
         version = request.header.version
-        refusal = _produce_refusal(body, version)
+        refused = None if version >= FIRST_PRODUCE else _TOO_OLD
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
         for topic in body.topic_data:
             topic_id = self._id_of(topic.name, topic.topic_id)
             places.append((topic, topic_id))
-            for part in topic.partition_data if topic_id is not None and refusal is None else ():
+            for part in topic.partition_data if topic_id is not None and refused is None else ():
                 key = (topic_id or _ZERO, part.index)
                 error = self._batch_refusal(key[0], part.records, request)
                 if error is not None:
                     results[key] = error
                 else:
                     asked.append(core.ProducePartition(key=key, records=bytes(part.records or b"")))
-        if asked:
-            sent = core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
-            answer = await self._produced(sent, body.transactional_id, results)
+
+        def finish(answer: core.ProduceResponse | ApiError) -> ProduceResponse | None:
+            refusal = refused
             if isinstance(answer, ApiError):
                 refusal = _retriable(answer)
             else:
-                results |= {each.key: each for each in answer.results}
-        response = ProduceResponse(
-            responses=tuple(
-                _produced_topic(topic, topic_id, results, refusal, version) for topic, topic_id in places
+                results.update([(each.key, each) for each in answer.results])
+            response = ProduceResponse(
+                responses=tuple(
+                    [
+                        _produced_topic(topic, topic_id, results, refusal, version)
+                        for topic, topic_id in places
+                    ]
+                )
             )
-        )
-        if body.acks != core.ACKS_NONE:
-            return response
-        parts = [part for topic in response.responses for part in topic.partition_responses]
-        code = next((part.error_code for part in parts if part.error_code), 0)
-        if code:
-            raise EndConnection(f"a Produce with acks=0 failed with error {code}")
-        return None
+            if body.acks != core.ACKS_NONE:
+                return response
+            _check_unanswered(response)
+            return None
 
-    async def _produced(
+        if not asked:
+            return finish(_NOTHING_PRODUCED)
+        sent = core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
+        if body.transactional_id is None:
+            return Later(self._requests.begin(sent), finish)
+        return self._in_transaction(body.transactional_id, sent, results, finish)
+
+    async def _in_transaction(
         self,
+        transactional_id: str,
         request: core.ProduceRequest,
-        transactional_id: str | None,
         results: dict[core.PartitionKey, core.ProduceResult | ApiError],
-    ) -> core.ProduceResponse | ApiError:
-        """The core's answer; `results` takes what a transaction's coordinator refuses."""
-        begun: Answer | None
-        if transactional_id is None:
-            begun = self._requests.begin(request)
-        else:
-            begun, refused = await self._transactional.begin(transactional_id, request)
-            results |= refused
+        finish: Callable[[core.ProduceResponse | ApiError], ProduceResponse | None],
+    ) -> ProduceResponse | None:
+        """`results` takes what the transaction's coordinator refuses."""
+        begun, refused = await self._transactional.begin(transactional_id, request)
+        results |= refused
         if begun is None:
-            return core.ProduceResponse(results=())
-        return cast("core.ProduceResponse | ApiError", await begun)
+            return finish(_NOTHING_PRODUCED)
+        return finish(cast("core.ProduceResponse | ApiError", await begun))
 
     def _batch_refusal(self, topic_id: bytes, records: Buffer | None, request: Request) -> ApiError | None:
         """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
@@ -127,10 +135,13 @@ class DataHandlers:
 
     # ---- Fetch
 
-    async def fetch(self, request: Request, client: Client) -> FetchResponse:
-        body: FetchRequest = request.body
+    def fetch(self, request: Request, client: Client) -> Awaitable[FetchResponse]:
         if request.header.version >= fetch_messages.FIRST_VERSION:
-            return await self._fetch_by_id(body, request.header.version)
+            return self._fetch_by_id(request.body, request.header.version)
+        return self._fetch_by_name(request)
+
+    async def _fetch_by_name(self, request: Request) -> FetchResponse:
+        body: FetchRequest = request.body
         if body.session_id:
             # Sessions are kept by topic id: an answer with session 0 says so, and the client sends
             # everything.
@@ -188,22 +199,22 @@ class DataHandlers:
             )
         )
 
-    async def _fetch_by_id(self, body: FetchRequest, version: int) -> FetchResponse:
+    def _fetch_by_id(self, body: FetchRequest, version: int) -> Later:
         """With sessions (KIP-227, KIP-516), for consumers and followers alike."""
-        asked = fetch_messages.fetch_asked(body, version)
-        answer: Any = await self._requests.begin(asked)
-        if isinstance(answer, ApiError):
-            return FetchResponse(error_code=answer.code)
-        return FetchResponse(
-            session_id=answer.session_id,
-            responses=tuple(
+
+        def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
+            if isinstance(answer, ApiError):
+                return FetchResponse(error_code=answer.code)
+            topics = [
                 FetchResponse.FetchableTopicResponse(
                     topic_id=topic_id,
                     partitions=tuple([fetched_partition(part, version) for part in parts]),
                 )
                 for topic_id, parts in fetch_messages.by_topic(answer.partitions)
-            ),
-        )
+            ]
+            return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
+
+        return Later(self._requests.begin(fetch_messages.fetch_asked(body, version)), finish)
 
     # ---- ListOffsets
 
@@ -254,11 +265,12 @@ class DataHandlers:
         )
 
 
-def _produce_refusal(body: ProduceRequest, version: int) -> ApiError | None:
-    if version < 3:
-        # Offered only because librdkafka compresses nothing where they are not (KAFKA-18659).
-        return ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
-    return None
+def _check_unanswered(response: ProduceResponse) -> None:
+    """A Produce with acks=0. Raises EndConnection where it failed, the only way to say so."""
+    parts = [part for topic in response.responses for part in topic.partition_responses]
+    code = next((part.error_code for part in parts if part.error_code), 0)
+    if code:
+        raise EndConnection(f"a Produce with acks=0 failed with error {code}")
 
 
 def _retriable(error: ApiError) -> ApiError:

@@ -60,16 +60,23 @@ class NodeConnection:
         try:
             async with asyncio.timeout(timeout_s), self._turns:
                 await self._protocol.writable.wait()
-                if self._protocol.ended is not None:
-                    raise self._protocol.ended
-                return await self._protocol.send(self._exchange.request(body, version))
+                return await self.begin(body, version=version)
         except (TimeoutError, asyncio.CancelledError):
             self.close()
             raise
 
-    def close(self) -> None:
+    def begin(self, body: Any, *, version: int) -> asyncio.Future[Response]:
+        """As `ask`, for who has the connection to itself and looks at the time.
+
+        Raises EncodeError, ConnectionFailed; the future may bring the latter, too.
+        """
+        if self._protocol.ended is not None:
+            raise self._protocol.ended
+        return self._protocol.send(self._exchange.request(body, version))
+
+    def close(self, reason: str = "the connection was closed here") -> None:
         """Ends the connection; requests without an answer end with ConnectionFailed."""
-        self._protocol.end(ConnectionFailed("the connection was closed here"))
+        self._protocol.end(ConnectionFailed(reason))
 
 
 async def connect(
@@ -181,11 +188,11 @@ class _Protocol(asyncio.BufferedProtocol):
         self.ended: ConnectionFailed | None = None
         self._transport: asyncio.Transport
 
-    async def send(self, chunks: list[Any]) -> Response:
+    def send(self, chunks: list[Any]) -> asyncio.Future[Response]:
         future: asyncio.Future[Response] = self._loop.create_future()
         self._waiting.append(future)
         self._transport.writelines(chunks)
-        return await future
+        return future
 
     def end(self, error: ConnectionFailed) -> None:
         if self.ended is None:

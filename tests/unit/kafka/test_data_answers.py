@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -51,11 +52,13 @@ class Site:
         """What a handler answers; `answer` is what the core says to the one request that it gets."""
         keys = {"produce": 0, "fetch": 1, "list_offsets": 2}
         frame = b"".join(codec.encode_request(codec.RequestHeader(keys[api], version, 1), body))
-        task = asyncio.ensure_future(getattr(self.handlers, api)(codec.decode_request(frame), CLIENT))
-        if answer is not None:
-            (event,) = await self.core.until(1)
-            self.core.answer(event, answer)
-        response = await task
+        response = getattr(self.handlers, api)(codec.decode_request(frame), CLIENT)
+        if isinstance(response, Awaitable):
+            task = asyncio.ensure_future(response)
+            if answer is not None:
+                (event,) = await self.core.until(1)
+                self.core.answer(event, answer)
+            response = await task
         if response is not None:
             codec.encode_response(keys[api], version, 1, response)
         return response

@@ -24,8 +24,9 @@ FIRST_LOOK = 128
 FEW_RECORDS = 24
 """Up to so many are taken apart one by one, which costs less than numpy's calls."""
 _MAX_VARINT_BYTES = 10
-# What a number of one byte stands for.
-_ZIGZAG = np.array([(one >> 1) ^ -(one & 1) for one in range(128)], dtype=np.int64)
+# What a number of one byte or two stands for.
+_ZIGZAG = np.arange(1 << 14, dtype=np.int64)
+_ZIGZAG = (_ZIGZAG >> 1) ^ -(_ZIGZAG & 1)
 
 
 class RecordPlaces(NamedTuple):
@@ -41,14 +42,42 @@ class RecordPlaces(NamedTuple):
     value_lengths: list[int]
 
 
+class RecordBounds(NamedTuple):
+    """Of all records: the least and the largest time delta, whether the offset deltas are 0, 1, 2 and so on,
+    and whether one has no key."""
+
+    first_time: int
+    last_time: int
+    numbered: bool
+    keyless: bool
+
+
 def record_places(payload: bytes, count: int) -> RecordPlaces:
     """The `count` records that fill `payload` exactly. Raises BatchError where they do not."""
     try:
         if count <= FEW_RECORDS:
             return _few(payload, count)
-        return _many(payload, count)
+        return RecordPlaces(*[column.tolist() for column in _many(payload, count)])
     except IndexError:
         raise BatchError("a record extends past the end of its batch") from None
+
+
+def record_bounds(payload: bytes, count: int) -> RecordBounds:
+    """The same records, where it does not matter which is where. Raises BatchError as `record_places`."""
+    if count <= FEW_RECORDS:
+        found = record_places(payload, count)
+        times, numbered = found.time_deltas, found.offset_deltas == list(range(count))
+        return RecordBounds(min(times), max(times), numbered, min(found.key_lengths) < 0)
+    try:
+        _, all_times, offsets, _, key_lengths, _, _ = _many(payload, count)
+    except IndexError:
+        raise BatchError("a record extends past the end of its batch") from None
+    return RecordBounds(
+        int(all_times.min()),
+        int(all_times.max()),
+        bool((offsets == np.arange(count)).all()),
+        int(key_lengths.min()) < 0,
+    )
 
 
 def _few(payload: bytes, count: int) -> RecordPlaces:
@@ -97,7 +126,8 @@ def _after_headers(data: bytes, at: int, end: int) -> int:
     return -1 if count < 0 else at
 
 
-def _many(payload: bytes, count: int) -> RecordPlaces:
+def _many(payload: bytes, count: int) -> tuple[Places, ...]:
+    """The columns of `RecordPlaces`."""
     octets = np.frombuffer(payload, dtype=np.uint8)
     starts = record_starts(payload, octets, count, 0)
     if starts is None:
@@ -115,8 +145,7 @@ def _many(payload: bytes, count: int) -> RecordPlaces:
     at = _after_many_headers(payload, octets, at, ends) if octets[at].any() else at + 1
     if (at != ends).any():
         raise BatchError("the fields of a record do not fill it")
-    columns = (starts, times, offsets, keys, key_lengths, values, value_lengths)
-    return RecordPlaces(*(column.tolist() for column in columns))
+    return starts, times, offsets, keys, key_lengths, values, value_lengths
 
 
 def _within(at: Places, ends: Places) -> None:
@@ -169,6 +198,11 @@ def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
     after: Any = at + 1
     if first.max() < 0x80:
         return _ZIGZAG[first], after
+    longer = first >= 0x80
+    second = octets[after]
+    if not (longer & (second >= 0x80)).any():
+        # One byte or two, as nearly everywhere: a table has them all.
+        return _ZIGZAG[np.where(longer, second.astype(np.int64) << 7 | first & 0x7F, first)], after + longer
     raw: Any = (first & 0x7F).astype(np.uint64)
     more = np.flatnonzero(first & 0x80)
     shift = 7

@@ -19,7 +19,7 @@ from metaquorum.storage.batches.format import (
     LENGTH_OVERHEAD_BYTES,
     BatchHeader,
 )
-from metaquorum.storage.batches.places import RecordPlaces, record_places, renumbered
+from metaquorum.storage.batches.places import RecordBounds, record_bounds, record_places, renumbered
 from metaquorum.storage.errors import BatchError
 
 NO_TIMESTAMP = -1
@@ -45,22 +45,23 @@ def open_batch(
     """
     try:
         plain = unpack(header.compression, payload)
-        places = record_places(plain, header.records_count)
+        bounds = record_bounds(plain, header.records_count)
     except BatchError as error:
         text = f"the records cannot be read ({error}): send the batch as a current client encodes it"
         return BatchRefusal(ErrorCode.INVALID_RECORD, text)
-    refusal = _records_refusal(header, places, settings, wall_ms)
+    refusal = _records_refusal(header, plain, bounds, settings, wall_ms)
     if refusal is not None:
         return refusal
     codec = header.compression if settings.compression is None else settings.compression
-    numbered = places.offset_deltas == _numbers(header.records_count)
     newest = header.max_timestamp_ms
     if not settings.log_append_time:
-        newest = header.base_timestamp_ms + max(places.time_deltas)
-    if codec == header.compression and numbered and newest == header.max_timestamp_ms:
+        newest = header.base_timestamp_ms + bounds.last_time
+    if codec == header.compression and bounds.numbered and newest == header.max_timestamp_ms:
         return OpenedBatch(header, payload, changed=False)
-    if codec != header.compression or not numbered:
-        payload = pack(codec, plain if numbered else renumbered(plain, places))
+    if codec != header.compression or not bounds.numbered:
+        if not bounds.numbered:
+            plain = renumbered(plain, record_places(plain, header.records_count))
+        payload = pack(codec, plain)
     changed = header._replace(
         attributes=header.attributes & ~COMPRESSION_MASK | codec,
         max_timestamp_ms=newest,
@@ -75,20 +76,19 @@ def open_batch(
     return OpenedBatch(changed, payload, changed=True)
 
 
-def _numbers(count: int) -> list[int]:
-    return list(range(count))
-
-
 def _records_refusal(
-    header: BatchHeader, places: RecordPlaces, settings: TopicSettings, wall_ms: int
+    header: BatchHeader, plain: bytes, found: RecordBounds, settings: TopicSettings, wall_ms: int
 ) -> BatchRefusal | None:
-    keyless = settings.log.compacts and min(places.key_lengths) < 0
+    keyless = settings.log.compacts and found.keyless
     bounds = None if settings.log_append_time else _bounds(settings, wall_ms)
-    times = places.time_deltas
     first = header.base_timestamp_ms
-    outside = bounds is not None and not (bounds[0] <= first + min(times) and first + max(times) <= bounds[1])
+    outside = bounds is not None and not (
+        bounds[0] <= first + found.first_time and first + found.last_time <= bounds[1]
+    )
     if not keyless and not outside:
         return None
+    places = record_places(plain, header.records_count)
+    times = places.time_deltas
     wrong: list[RefusedRecord] = []
     times_wrong = False
     for index, (delta, key_length) in enumerate(zip(times, places.key_lengths, strict=True)):

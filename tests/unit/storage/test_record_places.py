@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from metaquorum.storage.batches import places as under_test
 from metaquorum.storage.batches.encode import encode_records
-from metaquorum.storage.batches.places import record_places, renumbered
+from metaquorum.storage.batches.places import (
+    RecordBounds,
+    RecordPlaces,
+    record_bounds,
+    record_places,
+    renumbered,
+)
 from metaquorum.storage.errors import BatchError
 
 FIELD = st.one_of(st.none(), st.binary(max_size=80))
@@ -43,7 +49,12 @@ def test_every_field_is_found(records, equal) -> None:  # type: ignore[no-untype
     payload = encoded(records)
     found = [record_places(payload, len(records)), under_test._few(payload, len(records))]
     if records:
-        found.append(under_test._many(payload, len(records)))
+        columns = under_test._many(payload, len(records))
+        found.append(RecordPlaces(*[column.tolist() for column in columns]))
+        times, deltas = found[0].time_deltas, found[0].offset_deltas
+        numbered, keyless = deltas == list(range(len(records))), min(found[0].key_lengths) < 0
+        bounds = RecordBounds(min(times), max(times), numbered, keyless)
+        assert record_bounds(payload, len(records)) == bounds
     for places in found:
         assert places.time_deltas == [one[0] for one in records]
         assert places.offset_deltas == [one[1] for one in records]
@@ -67,9 +78,9 @@ def test_damage_raises_nothing_else(data: st.DataObject, count: int) -> None:
     at = data.draw(st.integers(0, len(whole) - 1))
     payload = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
     payload = payload[: data.draw(st.integers(0, len(payload)))]
-    for found in (record_places, under_test._few):
+    for found in (record_places, under_test._few, record_bounds):
         try:
-            found(payload, count)
+            found(payload, max(count, 1))
         except (BatchError, IndexError):
             continue
 
@@ -80,3 +91,5 @@ def test_another_number_of_records_is_refused(count: int, wrong: int) -> None:
     payload = encoded([(0, index, b"k", b"v", []) for index in range(count)])
     with pytest.raises(BatchError):
         record_places(payload, count + wrong)
+    with pytest.raises(BatchError):
+        record_bounds(payload, count + wrong)

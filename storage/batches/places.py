@@ -80,6 +80,22 @@ def record_bounds(payload: bytes, count: int) -> RecordBounds:
     )
 
 
+def places_of_many(payloads: Sequence[bytes], counts: Sequence[int]) -> tuple[bytes, list[RecordPlaces]]:
+    """The payloads in one, and the places in it of the records of each. Raises BatchError."""
+    plain = b"".join(payloads)
+    whole = record_places(plain, sum(counts))
+    found = []
+    first = end = 0
+    for payload, count in zip(payloads, counts, strict=True):
+        last, end = first + count, end + len(payload)
+        if whole.starts[last] != end:
+            raise BatchError("the records of a batch do not end with it")
+        columns = [column[first:last] for column in whole[1:]]
+        found.append(RecordPlaces(whole.starts[first : last + 1], *columns))
+        first = last
+    return plain, found
+
+
 def _few(payload: bytes, count: int) -> RecordPlaces:
     rows = []
     at = 0

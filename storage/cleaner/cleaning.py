@@ -13,13 +13,12 @@ from typing import NamedTuple
 from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
     BatchHeader,
-    batch_payload,
     batch_problem,
     parse_header,
 )
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.batches.places import record_places
 from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
+from metaquorum.storage.cleaner.opened import OpenedBatch, open_batches
 from metaquorum.storage.cleaner.plan import CleanerSettings, CleaningPlan, SegmentFacts, group_segments
 from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
@@ -176,22 +175,23 @@ class Cleaning:
                 self._check_current()
                 position = segment.locate(max(first_dirty, facts.base_offset))[0]
             for batches, used in self._batches(segment, position):
-                for header, data in batches:
-                    dropped = transactions.is_dropped(header, data)
-                    if not dropped and not header.is_control and not self._note_keys(segment, header, data):
+                for opened in open_batches(batches):
+                    header = opened.header
+                    dropped = transactions.is_dropped(header, opened.data)
+                    if not dropped and not header.is_control and not self._note_keys(segment, opened):
                         return
                     if header.last_offset >= first_dirty:
                         keys.latest = max(keys.latest, header.last_offset)
                 yield used
             keys.latest = max(keys.latest, facts.end_offset - 1)
 
-    def _note_keys(self, segment: TimedSegment, header: BatchHeader, data: bytes) -> bool:
+    def _note_keys(self, segment: TimedSegment, opened: OpenedBatch) -> bool:
         """False: there is no room for them."""
+        header = opened.header
         if not header.records_count:
             return True
         try:
-            plain = batch_payload(header, data)
-            places = record_places(plain, header.records_count)
+            plain, places = opened.records()
         except BatchError as error:
             raise self._damaged(segment, header, str(error)) from None
         base, first_dirty = header.base_offset, self.plan.first_dirty
@@ -236,11 +236,11 @@ class Cleaning:
         records: RecordFilter,
     ) -> int:
         parts = []
-        for header, data in batches:
+        for opened in open_batches(batches):
             try:
-                left = records.batch(header, data)
+                left = records.batch(opened)
             except BatchError as error:
-                raise self._damaged(segment, header, str(error)) from None
+                raise self._damaged(segment, opened.header, str(error)) from None
             if left is not None:
                 parts.append(left)
         if not parts:

@@ -7,6 +7,8 @@ one another (Kafka keeps 128-bit digests, `SkimpyOffsetMap`).
 from __future__ import annotations
 
 from hashlib import blake2b
+from operator import ge
+from typing import cast
 
 LONG_KEY_BYTES = 64
 _DIGEST_BYTES = 32
@@ -44,8 +46,10 @@ class KeyOffsets:
 
     def is_last(self, keys: list[bytes], offsets: list[int]) -> list[bool]:
         """Whether no later record of the key is known, for each of these."""
-        find = self._offsets.get
-        return [offset >= find(key, -1) for key, offset in zip(keys, offsets, strict=True)]
+        found = list(map(self._offsets.get, keys))
+        if None in found:
+            return [known is None or offset >= known for known, offset in zip(found, offsets, strict=True)]
+        return list(map(ge, offsets, cast("list[int]", found)))
 
 
 def _cost(keys: list[bytes]) -> int:

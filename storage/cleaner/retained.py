@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from metaquorum.storage.batches.batch import batch_payload
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.encode import seal_batch
 from metaquorum.storage.batches.format import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
-from metaquorum.storage.batches.places import RecordPlaces, record_places, retimed
+from metaquorum.storage.batches.places import RecordPlaces, retimed
 from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
+from metaquorum.storage.cleaner.opened import OpenedBatch
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
 
 NO_TIMESTAMP = -1
@@ -45,8 +45,9 @@ class RecordFilter:
     records_read: int = 0
     records_kept: int = 0
 
-    def batch(self, header: BatchHeader, data: bytes) -> bytes | None:
-        """What is left of a batch (`data`: header and records); None: nothing. Raises BatchError."""
+    def batch(self, opened: OpenedBatch) -> bytes | None:
+        """What is left of a batch; None: nothing. Raises BatchError."""
+        header, data = opened.header, opened.data
         dropped = self.transactions.is_dropped(header, data)
         horizon = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
         is_old = horizon is not None and horizon <= self.now_ms
@@ -56,9 +57,9 @@ class RecordFilter:
         if header.is_control:
             self.records_kept += header.records_count
             if dropped and horizon is None:
-                return self._with_horizon(header, data)
+                return self._with_horizon(opened)
             return data
-        return self._filtered(header, data, horizon, drops_tombstones=is_old)
+        return self._filtered(opened, horizon, drops_tombstones=is_old)
 
     def _emptied(self, header: BatchHeader) -> bytes | None:
         last = self.producers.get(header.producer_id) if header.producer_id >= 0 else None
@@ -75,17 +76,15 @@ class RecordFilter:
             header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, records_count=0), b""
         )
 
-    def _with_horizon(self, header: BatchHeader, data: bytes) -> bytes:
-        plain = batch_payload(header, data)
-        places = record_places(plain, header.records_count)
+    def _with_horizon(self, opened: OpenedBatch) -> bytes:
+        header = opened.header
+        plain, places = opened.records()
         horizon = self.now_ms + self.delete_retention_ms
         return _rebuilt(header, plain, places, range(header.records_count), horizon)
 
-    def _filtered(
-        self, header: BatchHeader, data: bytes, horizon: int | None, *, drops_tombstones: bool
-    ) -> bytes | None:
-        plain = batch_payload(header, data)
-        places = record_places(plain, header.records_count)
+    def _filtered(self, opened: OpenedBatch, horizon: int | None, *, drops_tombstones: bool) -> bytes | None:
+        header = opened.header
+        plain, places = opened.records()
         kept = self._kept(header, plain, places, drops_tombstones=drops_tombstones)
         if not kept:
             return self._emptied(header)
@@ -94,7 +93,7 @@ class RecordFilter:
         if horizon is None and min(lengths) < 0 and any(lengths[at] < 0 for at in kept):
             return _rebuilt(header, plain, places, kept, self.now_ms + self.delete_retention_ms)
         if len(kept) == header.records_count:
-            return data
+            return opened.data
         return _rebuilt(header, plain, places, kept, horizon)
 
     def _kept(
@@ -146,8 +145,8 @@ def _rebuilt(
         base = first if horizon is None else horizon
     else:
         base = before + deltas[kept[0]] if horizon is None else horizon
-        newest = before + max(deltas[at] for at in kept)
-        times = [before + deltas[at] - base for at in kept]
+        newest = before + max([deltas[at] for at in kept])
+        times = [] if base == before else [before + deltas[at] - base for at in kept]
     if base == before and not header.attributes & LOG_APPEND_TIME:
         body = _joined(plain, places.starts, kept)
     else:

@@ -6,6 +6,7 @@ from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_he
 from metaquorum.storage.batches.format import DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.storage.cleaner.keys import KeyOffsets
+from metaquorum.storage.cleaner.opened import open_batches
 from metaquorum.storage.cleaner.plan import CleanerSettings, SegmentFacts, group_segments, plan_cleaning
 from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
@@ -50,7 +51,7 @@ def cleaned(
         now_ms=now,
         delete_retention_ms=LATER,
     )
-    return [records.batch(parse_header(one), one) for one in batches]
+    return [records.batch(one) for one in open_batches((parse_header(one), one) for one in batches)]
 
 
 def kept(batch: bytes | None) -> list[int]:

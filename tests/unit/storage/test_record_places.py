@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metaquorum.storage.batches import places as under_test
+from metaquorum.storage.batches.batch import HEADER_BYTES, encode_batch, parse_header
 from metaquorum.storage.batches.encode import encode_records
 from metaquorum.storage.batches.places import (
     RecordBounds,
     RecordPlaces,
+    places_of_many,
     record_bounds,
     record_places,
     renumbered,
 )
+from metaquorum.storage.cleaner.opened import OpenedBatch, open_batches
 from metaquorum.storage.errors import BatchError
 
 FIELD = st.one_of(st.none(), st.binary(max_size=80))
@@ -70,6 +75,44 @@ def test_every_field_is_found(records, equal) -> None:  # type: ignore[no-untype
     again = record_places(renumbered(payload, found[0]), len(records))
     assert again.offset_deltas == list(range(len(records)))
     assert again.time_deltas == found[0].time_deltas and again.value_lengths == found[0].value_lengths
+
+
+@given(groups=st.lists(RECORDS, max_size=5), data=st.data())
+def test_batches_that_are_opened_together_are_those_that_are_opened_alone(
+    groups: list[list[Any]], data: st.DataObject
+) -> None:
+    batches = []
+    for records in groups:
+        payload = encoded(records)
+        if payload and data.draw(st.integers(0, 9)) == 0:
+            payload = payload[:-1]  # takes its last byte from the batch that follows, if any
+        header = parse_header(encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[b""]))
+        header = header._replace(records_count=len(records))
+        batches.append((header, bytes(HEADER_BYTES) + payload))
+    together = list(open_batches(batches))
+    assert [(one.header, one.data) for one in together] == batches
+    for one in together:
+        try:
+            expected = OpenedBatch(one.header, one.data).records()
+        except BatchError:
+            with pytest.raises(BatchError):
+                one.records()
+            continue
+        assert fields(*one.records()) == fields(*expected)
+
+
+def test_a_record_that_ends_in_the_next_batch_belongs_to_none() -> None:
+    one, two = (encoded([(0, index, b"k", b"v", []) for index in range(count)]) for count in (1, 2))
+    with pytest.raises(BatchError, match="do not end with it"):
+        places_of_many([one, two], [2, 1])
+
+
+def fields(plain: bytes, places: RecordPlaces) -> list[object]:
+    """What the places show, wherever the records begin."""
+    at, end = places.starts[0], places.starts[-1]
+    keys, values = ([place - at for place in column] for column in (places.keys, places.values))
+    starts = [place - at for place in places.starts]
+    return [plain[at:end], starts, keys, values, *places[1:3], places.key_lengths, places.value_lengths]
 
 
 @given(data=st.data(), count=st.integers(0, 70))

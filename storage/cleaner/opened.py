@@ -1,0 +1,63 @@
+"""The records of many small batches, found together: a batch alone is too little for numpy's calls.
+
+Owns how many batches are taken at once. Refuses nothing: what cannot be opened says so when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from metaquorum.storage.batches.batch import BatchHeader, batch_payload
+from metaquorum.storage.batches.places import RecordPlaces, places_of_many, record_places
+from metaquorum.storage.errors import BatchError
+
+TOGETHER_BYTES = 1024 * 1024
+"""Of records that are opened at once, or one batch."""
+
+
+class OpenedBatch(NamedTuple):
+    """`data`: header and records. `found`: the records, and where they are in them; None: not yet."""
+
+    header: BatchHeader
+    data: bytes
+    found: tuple[bytes, RecordPlaces] | None = None
+
+    def records(self) -> tuple[bytes, RecordPlaces]:
+        """The records, and where they are in them. Raises BatchError."""
+        if self.found is not None:
+            return self.found
+        plain = batch_payload(self.header, self.data)
+        return plain, record_places(plain, self.header.records_count)
+
+
+def open_batches(batches: Iterable[tuple[BatchHeader, bytes]]) -> Iterator[OpenedBatch]:
+    """The same batches in the same order."""
+    group: list[OpenedBatch] = []
+    payloads: list[bytes] = []
+    size = 0
+    for header, data in batches:
+        group.append(OpenedBatch(header, data))
+        payloads.append(_payload(header, data))
+        size += len(payloads[-1])
+        if size >= TOGETHER_BYTES:
+            yield from _opened(group, payloads)
+            group, payloads, size = [], [], 0
+    yield from _opened(group, payloads)
+
+
+def _payload(header: BatchHeader, data: bytes) -> bytes:
+    """Nothing where it cannot be unpacked."""
+    try:
+        return batch_payload(header, data) if header.records_count > 0 else b""
+    except BatchError:
+        return b""
+
+
+def _opened(group: list[OpenedBatch], payloads: list[bytes]) -> Iterator[OpenedBatch]:
+    counts = [max(one.header.records_count, 0) for one in group]
+    try:
+        plain, places = places_of_many(payloads, counts)
+    except BatchError:
+        return iter(group)
+    return (one._replace(found=(plain, each)) for one, each in zip(group, places, strict=True))

@@ -127,7 +127,7 @@ def test_random_bodies_raise_nothing_but_decode_errors(place: tuple[RecordSchema
         _written_alike(decoded, data)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data(), place=st.sampled_from(TYPE_VERSIONS))
 def test_a_damaged_record_raises_nothing_but_decode_errors(
     data: st.DataObject, place: tuple[RecordSchema, int]

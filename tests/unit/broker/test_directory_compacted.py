@@ -97,7 +97,7 @@ def batches_in(disk: Disk) -> list[RecordBatch]:
     return found
 
 
-def check_reads(log: PartitionLog, batches: list[RecordBatch], *, every: int = 3) -> None:
+def check_reads(log: PartitionLog, batches: list[RecordBatch], *, every: int = 7) -> None:
     """From every offset: one batch, all there is, and what lies below the next offset and `every` so many
     behind it."""
     start, end = log.log_start_offset, log.end_offset

@@ -118,7 +118,7 @@ def replayed(records: list[object], batch: int, use_columns: bool, check_each: b
     return engine.state().image
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     batch=st.sampled_from((1, 50, 2_000)),

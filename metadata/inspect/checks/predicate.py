@@ -1,7 +1,7 @@
 """A Python expression about an image, typed by a user: checked, compiled, and asked at many offsets.
 
-Owns what is refused (statements, names with underscores, everything that `predicate_names` does not list),
-and mistakes told in one line with a caret. Knows no files. An expression only reads: images are immutable and
+Owns what is refused (statements, attributes of `readable`, names that `predicate_names` does not list), and
+mistakes told in one line with a caret. Knows no files. An expression only reads: images are immutable and
 no builtin that reaches outside is given.
 """
 
@@ -12,12 +12,13 @@ import builtins
 import difflib
 import enum
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType, TracebackType
 from typing import Any
 
-from metaquorum.metadata.inspect.checks.bounds import GROWING_METHODS, Budget, TooMuch, bounded
+from metaquorum.metadata.inspect.checks.bounds import Budget, TooMuch, bounded
 from metaquorum.metadata.inspect.checks.chunk_counts import ChunkCounts, leaderless
 from metaquorum.metadata.inspect.checks.predicate_names import (
     HELPERS,
@@ -27,6 +28,7 @@ from metaquorum.metadata.inspect.checks.predicate_names import (
     NameMistake,
     Subject,
 )
+from metaquorum.metadata.inspect.checks.readable import is_refused
 from metaquorum.metadata.inspect.walk.concern import Concern
 
 MAX_LENGTH = 4_000
@@ -51,8 +53,6 @@ _PARTS = frozenset(
     }
 )
 """Parts of an image that idle batches leave alone."""
-
-_REFUSED_ATTRIBUTES = GROWING_METHODS | frozenset({"builder", "gi_frame", "cr_frame", "mro"})
 
 
 class PredicateError(Exception):
@@ -174,7 +174,9 @@ def compile_predicate(source: str) -> Predicate:
 
 def _compiled(tree: ast.Expression, text: str) -> CodeType:
     try:
-        return compile(bounded(tree, _bound(tree)), "<predicate>", "eval")
+        with warnings.catch_warnings():  # what Python has to say comes as an error when it runs
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return compile(bounded(tree, _bound(tree)), "<predicate>", "eval")
     except (RecursionError, MemoryError):
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None
 
@@ -225,9 +227,7 @@ def _check(tree: ast.Expression, text: str) -> None:
         column = getattr(node, "col_offset", 0)
         column = len(text.encode()[:column].decode(errors="ignore"))
         match node:
-            case ast.Attribute(attr=name, end_col_offset=int(end)) if (
-                name.startswith("_") or name in _REFUSED_ATTRIBUTES
-            ):
+            case ast.Attribute(attr=name, end_col_offset=int(end)) if is_refused(name):
                 raise PredicateError(text, end - len(name), f"attribute {name} cannot be used here")
             case ast.Name(id=name) if name not in bound and name not in _KNOWN:
                 close = difflib.get_close_matches(name, [*HELPERS, *SAFE_BUILTINS], n=1)

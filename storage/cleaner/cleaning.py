@@ -18,7 +18,7 @@ from metaquorum.storage.batches.batch import (
 )
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
-from metaquorum.storage.cleaner.opened import OpenedBatch, open_batches
+from metaquorum.storage.cleaner.opened import BatchToClean, open_batches
 from metaquorum.storage.cleaner.plan import CleanerSettings, CleaningPlan, SegmentFacts, group_segments
 from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
@@ -185,7 +185,7 @@ class Cleaning:
                 yield used
             keys.latest = max(keys.latest, facts.end_offset - 1)
 
-    def _note_keys(self, segment: TimedSegment, opened: OpenedBatch) -> bool:
+    def _note_keys(self, segment: TimedSegment, opened: BatchToClean) -> bool:
         """False: there is no room for them."""
         header = opened.header
         if not header.records_count:

@@ -16,7 +16,7 @@ TOGETHER_BYTES = 1024 * 1024
 """Of records that are opened at once, or one batch."""
 
 
-class OpenedBatch(NamedTuple):
+class BatchToClean(NamedTuple):
     """`data`: header and records. `found`: the records, and where they are in them; None: not yet."""
 
     header: BatchHeader
@@ -31,13 +31,13 @@ class OpenedBatch(NamedTuple):
         return plain, record_places(plain, self.header.records_count)
 
 
-def open_batches(batches: Iterable[tuple[BatchHeader, bytes]]) -> Iterator[OpenedBatch]:
+def open_batches(batches: Iterable[tuple[BatchHeader, bytes]]) -> Iterator[BatchToClean]:
     """The same batches in the same order."""
-    group: list[OpenedBatch] = []
+    group: list[BatchToClean] = []
     payloads: list[bytes] = []
     size = 0
     for header, data in batches:
-        group.append(OpenedBatch(header, data))
+        group.append(BatchToClean(header, data))
         payloads.append(_payload(header, data))
         size += len(payloads[-1])
         if size >= TOGETHER_BYTES:
@@ -54,7 +54,7 @@ def _payload(header: BatchHeader, data: bytes) -> bytes:
         return b""
 
 
-def _opened(group: list[OpenedBatch], payloads: list[bytes]) -> Iterator[OpenedBatch]:
+def _opened(group: list[BatchToClean], payloads: list[bytes]) -> Iterator[BatchToClean]:
     counts = [max(one.header.records_count, 0) for one in group]
     try:
         plain, places = places_of_many(payloads, counts)

@@ -15,7 +15,7 @@ from metaquorum.storage.batches.encode import seal_batch
 from metaquorum.storage.batches.format import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
 from metaquorum.storage.batches.places import RecordPlaces, retimed
 from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
-from metaquorum.storage.cleaner.opened import OpenedBatch
+from metaquorum.storage.cleaner.opened import BatchToClean
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
 
 NO_TIMESTAMP = -1
@@ -45,7 +45,7 @@ class RecordFilter:
     records_read: int = 0
     records_kept: int = 0
 
-    def batch(self, opened: OpenedBatch) -> bytes | None:
+    def batch(self, opened: BatchToClean) -> bytes | None:
         """What is left of a batch; None: nothing. Raises BatchError."""
         header, data = opened.header, opened.data
         dropped = self.transactions.is_dropped(header, data)
@@ -76,13 +76,13 @@ class RecordFilter:
             header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, records_count=0), b""
         )
 
-    def _with_horizon(self, opened: OpenedBatch) -> bytes:
+    def _with_horizon(self, opened: BatchToClean) -> bytes:
         header = opened.header
         plain, places = opened.records()
         horizon = self.now_ms + self.delete_retention_ms
         return _rebuilt(header, plain, places, range(header.records_count), horizon)
 
-    def _filtered(self, opened: OpenedBatch, horizon: int | None, *, drops_tombstones: bool) -> bytes | None:
+    def _filtered(self, opened: BatchToClean, horizon: int | None, *, drops_tombstones: bool) -> bytes | None:
         header = opened.header
         plain, places = opened.records()
         kept = self._kept(header, plain, places, drops_tombstones=drops_tombstones)

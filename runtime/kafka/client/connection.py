@@ -66,7 +66,7 @@ class NodeConnection:
             raise
 
     def begin(self, body: Any, *, version: int) -> asyncio.Future[Response]:
-        """As `ask`, for who has the connection to itself and looks at the time.
+        """As `ask`, for a caller that has the connection to itself and watches the time.
 
         Raises EncodeError, ConnectionFailed; the future may bring the latter, too.
         """

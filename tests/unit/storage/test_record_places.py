@@ -19,7 +19,7 @@ from metaquorum.storage.batches.places import (
     record_places,
     renumbered,
 )
-from metaquorum.storage.cleaner.opened import OpenedBatch, open_batches
+from metaquorum.storage.cleaner.opened import BatchToClean, open_batches
 from metaquorum.storage.errors import BatchError
 
 FIELD = st.one_of(st.none(), st.binary(max_size=80))
@@ -93,7 +93,7 @@ def test_batches_that_are_opened_together_are_those_that_are_opened_alone(
     assert [(one.header, one.data) for one in together] == batches
     for one in together:
         try:
-            expected = OpenedBatch(one.header, one.data).records()
+            expected = BatchToClean(one.header, one.data).records()
         except BatchError:
             with pytest.raises(BatchError):
                 one.records()

@@ -80,7 +80,7 @@ class TransactionHandlers:
             found = await self._init(body, request, client)
         if isinstance(found, ErrorCode):
             return InitProducerIdResponse(
-                error_code=_known_to(found, request.header.version, _INIT_FENCED_SINCE)
+                error_code=_known_to(found, request.header.version, _INIT_FENCED_SINCE), producer_epoch=-1
             )
         return InitProducerIdResponse(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 

@@ -1,4 +1,4 @@
-"""The cluster as the commands see it: blocking calls on the active controller, with a bound on the wait.
+"""The controllers as the commands see them: blocking calls on the active one, with a bound on the wait.
 
 Owns the options that say where the cluster is. How the active controller is found, and what is asked again,
 is `runtime.client.admin`'s business.
@@ -40,6 +40,7 @@ from metaquorum.runtime.rpc.channels import TlsMaterial
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TIMEOUT_S = 10.0
+CONTROLLERS_VARIABLE = "METAQUORUM_BOOTSTRAP_CONTROLLERS"
 _POLL_S = 0.05
 
 
@@ -106,17 +107,18 @@ class ClientOptions:
             return self.bootstrap
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
-            raise Failure("no cluster to connect to; give --bootstrap host:port of a controller")
+            raise Failure("no cluster to connect to; give --bootstrap-controllers host:port of a controller")
         return open_layout(directory).bootstrap
 
 
 def client_options(command: F) -> F:
-    """Adds --bootstrap, --timeout and the TLS files to a command, which gets them as `options`."""
+    """Adds --bootstrap-controllers, --timeout and the TLS files to a command; it gets them as `options`."""
 
     @click.option(
-        "--bootstrap",
+        "--bootstrap-controllers",
         "-b",
-        envvar="METAQUORUM_BOOTSTRAP",
+        "bootstrap",
+        envvar=CONTROLLERS_VARIABLE,
         metavar="HOST:PORT,...",
         help="Controllers to connect to. Default: those of the local cluster.",
     )

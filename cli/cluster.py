@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.client import DEFAULT_TIMEOUT_S, TlsOptions
+from metaquorum.cli.client import CONTROLLERS_VARIABLE, DEFAULT_TIMEOUT_S, ClientOptions, TlsOptions
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.runtime.client.admin import ClientError
@@ -127,6 +127,29 @@ def cluster_options(command: F) -> F:
             bootstrap=bootstrap, timeout_s=timeout, tls=tls, command_config=command_config
         )
         return command(*args, options=options, **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def controllers_option(command: F) -> F:
+    """Adds --bootstrap-controllers to a command over brokers that controllers answer more fully; it gets
+    their client options as `controllers`, None where brokers are to be asked."""
+
+    @click.option(
+        "--bootstrap-controllers",
+        envvar=CONTROLLERS_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Ask these controllers instead: they know more, and need no broker.",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, options: ClusterOptions, bootstrap_controllers: str | None, **more: Any) -> Any:
+        controllers = None
+        is_local = options.bootstrap is None and (Path(DEFAULT_DIRECTORY) / MANIFEST).is_file()
+        if bootstrap_controllers is not None or is_local:
+            controllers = ClientOptions(
+                bootstrap=bootstrap_controllers, timeout_s=options.timeout_s, tls=options.tls
+            )
+        return command(*args, options=options, controllers=controllers, **more)
 
     return wrapped  # type: ignore[return-value]
 

@@ -109,12 +109,12 @@ class Layout:
 
     @property
     def bootstrap(self) -> str:
-        """The controllers' addresses, as every command's --bootstrap takes them."""
+        """The controllers' addresses, as --bootstrap-controllers takes them."""
         return ",".join(f"{HOST}:{node.port}" for node in self.controllers)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The brokers' addresses, as every client of Kafka's takes them as `bootstrap.servers`."""
+        """The brokers' addresses, as --bootstrap takes them, and `bootstrap.servers` of Kafka's clients."""
         return ",".join(f"{HOST}:{node.kafka_port}" for node in self.brokers if node.kafka_port)
 
     def home(self, node: LocalNode) -> Path:

@@ -7,9 +7,11 @@ import time
 import click
 
 from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options, controllers_option
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.quorum import replication_json, replication_text, status_json, status_text
 from metaquorum.cli.voters.commands import add_voter, remove_voter, replace_voter
+from metaquorum.runtime.kafka.admin.cluster import describe_quorum
 
 
 @click.group()
@@ -22,14 +24,25 @@ for _command in (add_voter, remove_voter, replace_voter):
 
 
 @quorum.command()
-@client_options
+@cluster_options
+@controllers_option
 @click.option("--replication", is_flag=True, help="Show every voter and observer instead of the summary.")
 @click.option("--human-readable", is_flag=True, help="With --replication: show times as 'N ms ago'.")
 @json_option
-def describe(options: ClientOptions, replication: bool, human_readable: bool, as_json: bool) -> None:
+def describe(
+    options: ClusterOptions,
+    controllers: ClientOptions | None,
+    replication: bool,
+    human_readable: bool,
+    as_json: bool,
+) -> None:
     """Describe the quorum, as the active controller knows it."""
-    with options.open() as cluster:
-        found = cluster.quorum()
+    if controllers is None:
+        with options.open() as cluster:
+            found = cluster.call(describe_quorum)
+    else:
+        with controllers.open() as quorum_client:
+            found = quorum_client.quorum()
     now_ms = time.time_ns() // 1_000_000
     if as_json:
         echo_json(replication_json(found, now_ms) if replication else status_json(found, now_ms))

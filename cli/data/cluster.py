@@ -1,7 +1,6 @@
 """Where `produce` and `consume` find Kafka's protocol, and librdkafka's words for errors in one line.
 
-Owns the settings of every client and what a named topic must be. Any cluster of Kafka's will do: an address
-that speaks Kafka's protocol is taken as it is, a node that speaks gRPC alone is asked for its brokers.
+Owns the settings of every client and what a named topic must be. Any cluster of Kafka's will do.
 """
 
 from __future__ import annotations
@@ -10,25 +9,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from confluent_kafka import KafkaError, KafkaException
 
-from metaquorum.cli.client import ClientOptions
+from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.errors import Failure, one_line
-from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
-from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image import GRPC_LISTENER
-from metaquorum.runtime.client.admin import Address, AdminClient, ClientError
+from metaquorum.runtime.client.admin import ClientError, parse_bootstrap
+from metaquorum.runtime.kafka.auth.proving import OAUTHBEARER
+from metaquorum.runtime.kafka.client.cluster import client_context
 from metaquorum.runtime.kafka.client.connection import connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.runtime.rpc.channels import TlsMaterial
 
 LOOK_MAX_S = 2.0
 SLICE_S = 0.25
 """How long one call into librdkafka may take, so that an interrupt is heard."""
-_SECURITY = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
+TOKEN_KEPT_S = 3600
+"""librdkafka asks for the token of the file again after this time."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
 
@@ -67,16 +66,17 @@ class Problems:
 class KafkaCluster:
     """A cluster as the user named it. Raises Failure where no address leads to Kafka's protocol."""
 
-    def __init__(self, options: ClientOptions, properties: Sequence[str]) -> None:
+    def __init__(self, options: ClusterOptions, properties: Sequence[str]) -> None:
         self.problems = Problems()
         self.timeout_s = options.timeout_s
-        servers, protocol, self._looked = _servers(options)
-        self._servers = servers
+        self._servers = options.servers()
+        self._looked = asyncio.run(_look(options, self._servers))
+        if self._looked is not None and options.timeout_s <= LOOK_MAX_S:
+            raise self.silent()
         self.settings: dict[str, Any] = {
-            "bootstrap.servers": servers,
+            "bootstrap.servers": self._servers,
             "client.id": "metaquorum",
-            "security.protocol": protocol,
-            **_tls(options),
+            **_login(options),
             **self.problems.settings(),
             **_given(properties),
         }
@@ -124,16 +124,13 @@ class KafkaCluster:
 
     def silent(self) -> Failure:
         """What to say when there was no answer."""
+        reason = self.problems.text()
         if self._looked is not None and not self.problems.is_about_login:
-            return Failure(self._looked)
-        return _silent(self._servers, self.timeout_s, self.problems.text())
-
-
-def _silent(servers: str, timeout_s: float, reason: str) -> Failure:
-    return Failure(
-        f"no node at {servers} answered within {int(timeout_s * 1000)} ms (last: {reason}); check that the "
-        "cluster runs and that the addresses are right"
-    )
+            reason = self._looked
+        return Failure(
+            f"no node at {self._servers} answered within {int(self.timeout_s * 1000)} ms (last: {reason}); "
+            "check that the cluster runs and that the addresses are right"
+        )
 
 
 def name_of(error: KafkaError) -> str:
@@ -160,74 +157,56 @@ def _given(properties: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _tls(options: ClientOptions) -> dict[str, str]:
-    """PEM files as librdkafka wants them; the files are read before, for errors in one line."""
-    options.tls.material()
-    found = {}
-    if options.tls.truststore is not None:
-        found["ssl.ca.location"] = str(options.tls.truststore)
-    if options.tls.keystore is not None:
-        found["ssl.certificate.location"] = found["ssl.key.location"] = str(options.tls.keystore)
+def _login(options: ClusterOptions) -> dict[str, Any]:
+    """How to log in, in librdkafka's words; files are read before, for errors in one line. Raises Failure for
+    what librdkafka cannot do."""
+    security = options.security()
+    kind = ("SASL_" if security.login else "") + ("PLAINTEXT" if security.tls is None else "SSL")
+    found: dict[str, Any] = {"security.protocol": kind if security.login or security.tls else "PLAINTEXT"}
+    if security.tls is not None:
+        TlsMaterial.load(security.tls)
+        if security.tls.truststore is not None:
+            found["ssl.ca.location"] = str(security.tls.truststore)
+        if security.tls.keystore is not None:
+            found["ssl.certificate.location"] = found["ssl.key.location"] = str(security.tls.keystore)
+        if not security.checks_names:
+            found["ssl.endpoint.identification.algorithm"] = "none"
+    login = security.login
+    if login is None:
+        return found
+    if login.by_token:
+        raise Failure("librdkafka does not log in with delegation tokens; use a user's own credential")
+    found["sasl.mechanism"] = login.mechanism
+    if login.mechanism == OAUTHBEARER:
+        token = login.password
+        found["oauth_cb"] = lambda _: (token, time.time() + TOKEN_KEPT_S)
+    else:
+        found |= {"sasl.username": login.user, "sasl.password": login.password}
     return found
 
 
-def _servers(options: ClientOptions) -> tuple[str, str, str | None]:
-    """(bootstrap.servers, security.protocol, why a first look found no node)."""
-    material = options.tls.material()
-    usual = "PLAINTEXT" if material is None else "SSL"
-    local = Path(DEFAULT_DIRECTORY)
-    if options.bootstrap is None and (local / MANIFEST).is_file():
-        return open_layout(local).bootstrap_servers, usual, None
-    addresses = options.addresses()
-    named = ",".join(_text(each) for each in addresses)
-    found = asyncio.run(_look(options, addresses))
-    return found if isinstance(found, tuple) else (named, usual, found)
-
-
-async def _look(options: ClientOptions, addresses: Sequence[Address]) -> tuple[str, str, None] | str | None:
-    """None: the addresses speak Kafka's protocol; a text: why none of them seems to. Raises Failure."""
-    material = options.tls.material()
-    timeout_s = min(LOOK_MAX_S, options.timeout_s)
+async def _look(options: ClusterOptions, servers: str) -> str | None:
+    """Why none of the brokers that are named seems to be there; None: one is."""
     reason = "no answer"
+    timeout_s = min(LOOK_MAX_S, options.timeout_s)
+    try:
+        addresses = parse_bootstrap(servers)
+    except ClientError as error:
+        raise Failure(one_line(error)) from error
+    tls = client_context(options.security())
     for host, port in addresses:
         try:
             connection = await connect(
                 host,
                 port,
                 client_id="metaquorum",
-                tls=None if material is None else material.client_context(),
+                tls=tls,
                 answer_max_bytes=1024 * 1024,
                 timeout_s=timeout_s,
-                looks_for_tls=False,
             )
         except (ConnectionFailed, TimeoutError) as error:
             reason = str(error) or reason
             continue
         connection.close()
         return None
-    # Asked by librdkafka, too: it may have settings (SASL, say) that this look has not.
-    try:
-        async with AdminClient(addresses, timeout_ms=max(1, int(timeout_s * 1000)), tls=material) as client:
-            listing = await client.list_brokers(stale=True)
-    except (ClientError, ApiError) as error:
-        if options.timeout_s <= timeout_s:
-            raise _silent(",".join(map(_text, addresses)), options.timeout_s, reason) from error
-        return one_line(error)
-    endpoints = [
-        at
-        for broker in listing.brokers
-        for at in broker.endpoints
-        if not at.name.startswith(GRPC_LISTENER) and at.security_protocol == (0 if material is None else 1)
-    ]
-    if not endpoints:
-        raise Failure("no broker of this cluster has registered a listener for Kafka's protocol; start one")
-    return (
-        ",".join(_text((at.host, at.port)) for at in endpoints),
-        _SECURITY[endpoints[0].security_protocol],
-        None,
-    )
-
-
-def _text(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return reason

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from confluent_kafka import KafkaException
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
 from metaquorum.cli.data.consume_plan import (
     ConsumeOptions,
@@ -52,7 +52,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@client_options
+@cluster_options
 @click.argument("topic")
 @click.option(
     "--from",
@@ -101,7 +101,7 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def consume(  # noqa: PLR0913
-    options: ClientOptions,
+    options: ClusterOptions,
     topic: str,
     start: ReadFrom,
     partitions: tuple[int, ...],

@@ -19,7 +19,7 @@ import click
 import uvloop
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from metaquorum.cli.client import ClientOptions, client_options
+from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.data.cluster import KafkaCluster, property_option, text_of
 from metaquorum.cli.data.produce_input import LINE_MAX_BYTES, generated, lines, paced
 from metaquorum.cli.data.rates import Latencies, Progress, progress_option, rate_text, rates_json
@@ -93,7 +93,7 @@ class ProduceTotals:
 
 
 @click.command()
-@client_options
+@cluster_options
 @click.argument("topic")
 @click.option(
     "--partition",
@@ -145,7 +145,7 @@ class ProduceTotals:
 @progress_option
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def produce(  # noqa: PLR0913
-    options: ClientOptions,
+    options: ClusterOptions,
     topic: str,
     partition: int | None,
     key_separator: str | None,

@@ -77,7 +77,7 @@ def up(
             raise
         names = ", ".join(node.name for node in layout.nodes)
         click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
-        click.echo(f"bootstrap: {layout.bootstrap}")
+        click.echo(f"controllers: {layout.bootstrap}")
         if layout.bootstrap_servers:
             click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
         if watch:
@@ -167,7 +167,7 @@ def status(directory: Path, as_json: bool) -> int:
             }
         )
     else:
-        click.echo(f"cluster {layout.cluster_id}, bootstrap {layout.bootstrap}")
+        click.echo(f"cluster {layout.cluster_id}, controllers {layout.bootstrap}")
         if layout.bootstrap_servers:
             click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
         shown = [

@@ -107,7 +107,7 @@ class _Story:
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._layout: Layout = cluster.layout
-        self.traffic = Traffic(self._layout.bootstrap, "orders", self._layout.directory)
+        self.traffic = Traffic(self._layout.bootstrap_servers, "orders", self._layout.directory)
         self.expected: list[tuple[str, str]] = []
         self.last_topics: list[TopicDescription] = []
         self.last_brokers: list[BrokerRegistration] = []

@@ -5,20 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 from metaquorum.metadata.image.types import BrokerRegistration
+from metaquorum.runtime.kafka.admin.cluster import ClusterBroker
 from metaquorum.storage.uuids import uuid_to_text
 
 COLUMNS = ("ID", "STATE", "EPOCH", "RACK", "ENDPOINTS", "DIRECTORIES")
 SECURITY_PROTOCOLS = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
 
-def broker_state(broker: BrokerRegistration) -> str:
+Broker = BrokerRegistration | ClusterBroker
+"""A registration, as controllers have it, or what brokers tell of each other in Kafka's protocol."""
+
+
+def broker_state(broker: Broker) -> str:
     """What the controllers think of a broker: running, fenced or in controlled shutdown."""
     if broker.fenced:
         return "fenced"
+    if isinstance(broker, ClusterBroker):
+        return "running"
     return "controlled shutdown" if broker.in_controlled_shutdown else "running"
 
 
-def broker_json(broker: BrokerRegistration) -> dict[str, Any]:
+def broker_json(broker: Broker) -> dict[str, Any]:
+    """Of a broker that other brokers tell of, what they do not tell is left out."""
+    if isinstance(broker, ClusterBroker):
+        return {
+            "id": broker.broker_id,
+            "state": broker_state(broker),
+            "fenced": broker.fenced,
+            "rack": broker.rack,
+            "endpoints": [{"host": broker.host, "port": broker.port}],
+        }
     return {
         "id": broker.broker_id,
         "state": broker_state(broker),
@@ -46,29 +62,41 @@ def broker_json(broker: BrokerRegistration) -> dict[str, Any]:
     }
 
 
-def broker_row(broker: BrokerRegistration) -> tuple[object, ...]:
+def broker_row(broker: Broker) -> tuple[object, ...]:
     """One row under `COLUMNS`."""
+    if isinstance(broker, ClusterBroker):
+        endpoint = f"{broker.host}:{broker.port}"
+        return broker.broker_id, broker_state(broker), None, broker.rack, endpoint, None
     endpoints = ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.endpoints)
     state = broker_state(broker)
     return broker.broker_id, state, broker.epoch, broker.rack, endpoints or None, len(broker.directories)
 
 
-def describe_text(broker: BrokerRegistration) -> str:
+def describe_text(broker: Broker) -> str:
     """One `name: value` line for everything that is known of a broker."""
     found = broker_json(broker)
+    if isinstance(broker, ClusterBroker):
+        endpoint = f"{broker.host}:{broker.port}"
+        known = {"Broker": broker.broker_id, "State": found["state"], "Rack": broker.rack or "none"}
+        return _lines({**known, "Endpoints": endpoint})
     endpoints = ", ".join(
         f"{one['name']}://{one['host']}:{one['port']} ({one['securityProtocol']})"
         for one in found["endpoints"]
     )
     features = ", ".join(f"{name} {low}..{high}" for name, (low, high) in found["features"].items())
-    rows = (
-        ("Broker", broker.broker_id),
-        ("State", found["state"]),
-        ("Epoch", broker.epoch),
-        ("Incarnation", found["incarnationId"]),
-        ("Rack", broker.rack or "none"),
-        ("Endpoints", endpoints or "none"),
-        ("Features", features or "none"),
-        ("Directories", ", ".join(found["directories"]) or "none"),
+    return _lines(
+        {
+            "Broker": broker.broker_id,
+            "State": found["state"],
+            "Epoch": broker.epoch,
+            "Incarnation": found["incarnationId"],
+            "Rack": broker.rack or "none",
+            "Endpoints": endpoints or "none",
+            "Features": features or "none",
+            "Directories": ", ".join(found["directories"]) or "none",
+        }
     )
-    return "\n".join(f"{name + ':':<14}{value}" for name, value in rows)
+
+
+def _lines(values: dict[str, object]) -> str:
+    return "\n".join(f"{name + ':':<14}{value}" for name, value in values.items())

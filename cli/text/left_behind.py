@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.runtime.kafka.admin.topics import DescribedTopic
 
 NAMED_MAX = 5
 
@@ -23,10 +23,10 @@ class LeftBehind:
     alone: tuple[str, ...] = ()
 
 
-def left_behind(topics: Sequence[TopicDescription], broker_id: int) -> LeftBehind:
+def left_behind(topics: Sequence[DescribedTopic], broker_id: int) -> LeftBehind:
     """Of all these topics."""
     found = [
-        (f"{topic.info.name}-{partition.index}", len(partition.replicas) == 1)
+        (f"{topic.name}-{partition.index}", len(partition.replicas) == 1)
         for topic in topics
         for partition in topic.partitions
         if broker_id in partition.replicas

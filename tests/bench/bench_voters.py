@@ -128,7 +128,7 @@ def _replace(cluster: DynamicCluster, partitions: int, per_s: int) -> list[Figur
     running: Future[None] = asyncio.run_coroutine_threadsafe(writes.go(cluster.bootstrap), client_loop().loop)
     begun = time.perf_counter()
     victim.start()
-    run_cli("quorum", "replace-voter", victim.node_id, "--bootstrap", cluster.bootstrap)
+    run_cli("quorum", "replace-voter", victim.node_id, "--bootstrap-controllers", cluster.bootstrap)
     took_s = time.perf_counter() - begun
     writes.stopping = True
     running.result(60)

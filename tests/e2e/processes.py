@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "metaquorum.cli")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
 ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
+ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 
 POLL_S = 0.02
 EXIT_WAIT_S = 40.0

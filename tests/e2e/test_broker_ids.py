@@ -47,7 +47,7 @@ def lose_disks(node: Node) -> None:
 
 def listing(cluster: Cluster) -> dict[str, object]:
     found: dict[str, object] = json.loads(
-        run_cli("brokers", "bindings", "--json", "--bootstrap", cluster.bootstrap).stdout
+        run_cli("brokers", "bindings", "--json", "--bootstrap-controllers", cluster.bootstrap).stdout
     )
     return found
 
@@ -127,7 +127,7 @@ def test_s0_2_s0_15_a_conflict_is_one_line_and_a_replacement_machine_is_bound(tm
         line = old.last_line()
         assert "node.id is 7" in line and f"{old.data}/meta.properties says 1001" in line
 
-        run_cli("brokers", "bind", "new-host", "1001", "--bootstrap", cluster.bootstrap)
+        run_cli("brokers", "bind", "new-host", "1001", "--bootstrap-controllers", cluster.bootstrap)
         new = newcomer(cluster, "new", {"broker.id.binding.key": "new-host"})
         new.start()
         cluster.wait_brokers({1001: "running"})

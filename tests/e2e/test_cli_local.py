@@ -25,6 +25,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "metaquorum.cli"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
 ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
+ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 
 
 def run(*args: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
@@ -88,13 +89,15 @@ def test_up_again_starts_nothing_twice(cluster: Path) -> None:
 
 
 def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
-    found = json.loads(run("quorum", "describe", "-b", bootstrap, "--json").stdout)
+    found = json.loads(run("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout)
     assert found["clusterId"] == status(cluster)["clusterId"]
     assert found["currentVoters"] == [3000, 3001, 3002]
     assert found["currentObservers"] == [0, 1]
-    text = run("quorum", "describe", "-b", bootstrap).stdout
+    text = run("quorum", "describe", "--bootstrap-controllers", bootstrap).stdout
     assert f"LeaderId:               {found['leaderId']}\n" in text
-    table = run("quorum", "describe", "--replication", "-b", bootstrap).stdout.splitlines()
+    table = run(
+        "quorum", "describe", "--replication", "--bootstrap-controllers", bootstrap
+    ).stdout.splitlines()
     roles = ["Status", "Leader", *["Follower"] * 2, *["Observer"] * 2]
     assert [line.split("\t")[6].strip() for line in table] == roles
     assert all("CONTROLLER://127.0.0.1:" in line for line in table[1:4])
@@ -123,19 +126,19 @@ def test_topics_live_and_die(servers: str) -> None:
     assert "dry" not in run("topics", "list", "-b", servers).stdout
 
 
-def test_brokers_are_listed_and_described(bootstrap: str) -> None:
-    listed = json.loads(run("brokers", "list", "--json", "-b", bootstrap).stdout)
+def test_brokers_are_listed_and_described(bootstrap: str, servers: str) -> None:
+    listed = json.loads(run("brokers", "list", "--json", "--bootstrap-controllers", bootstrap).stdout)
     assert [(broker["id"], broker["state"]) for broker in listed] == [(0, "running"), (1, "running")]
-    described = run("brokers", "describe", 1, "-b", bootstrap).stdout
+    described = run("brokers", "describe", 1, "--bootstrap-controllers", bootstrap).stdout
     assert "State:        running" in described
-    missing = run("brokers", "describe", 77, "-b", bootstrap, expect=1)
+    missing = run("brokers", "describe", 77, "--bootstrap-controllers", bootstrap, expect=1)
     assert missing.stderr == "metaquorum: broker 77 is not registered; see: metaquorum brokers list\n"
-    refused = run("brokers", "unregister", 77, "-b", bootstrap, expect=1)
+    refused = run("brokers", "unregister", 77, "-b", servers, expect=1)
     assert "BROKER_ID_NOT_REGISTERED" in refused.stderr
 
 
 def test_leadership_is_transferred(bootstrap: str) -> None:
-    before = json.loads(run("quorum", "describe", "--json", "-b", bootstrap).stdout)
+    before = json.loads(run("quorum", "describe", "--json", "--bootstrap-controllers", bootstrap).stdout)
     target = next(voter for voter in before["currentVoters"] if voter != before["leaderId"])
     found = json.loads(run("quorum", "transfer", "--to", target, "--json", "-b", bootstrap).stdout)
     assert (found["from"], found["to"]) == (before["leaderId"], target)
@@ -245,12 +248,12 @@ def test_a_watch_stops_what_it_started_and_shows_who_is_down(cluster: Path) -> N
     run("local", "up", "-d", cluster)
 
 
-def test_unregistering_says_what_it_leaves_behind(cluster: Path, bootstrap: str, servers: str) -> None:
+def test_unregistering_says_what_it_leaves_behind(cluster: Path, servers: str) -> None:
     run("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", servers)
     kill(pids(cluster)["broker-1"], signal.SIGTERM)
-    refused = run("brokers", "unregister", 77, "-b", bootstrap, expect=1)
+    refused = run("brokers", "unregister", 77, "-b", servers, expect=1)
     assert refused.stderr.count("\n") == 1
-    done = run("brokers", "unregister", 1, "--json", "-b", bootstrap)
+    done = run("brokers", "unregister", 1, "--json", "-b", servers)
     assert re.match(r"metaquorum: \d+ replicas stay assigned to broker 1 and under-replicated: ", done.stderr)
     assert done.stderr.count("\n") == 1
     left = json.loads(done.stdout)["leftBehind"]
@@ -316,7 +319,7 @@ def test_a_running_cluster_grows_and_is_not_shrunk(tmp_path: Path) -> None:
         grown = run("local", "up", "-d", directory, "--controllers", 3)
         assert grown.stdout.count(" is a voter\n") == 2
         bootstrap = status(directory)["bootstrap"]
-        found = json.loads(run("quorum", "describe", "-b", bootstrap, "--json").stdout)
+        found = json.loads(run("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout)
         assert found["currentVoters"] == [3000, 3001, 3002]
         refused = run("local", "up", "-d", directory, "--controllers", 2, expect=1)
         assert "run: metaquorum quorum remove-voter ID" in refused.stderr

@@ -22,6 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "metaquorum.cli"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
+ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 USUAL = "127.0.0.1:19490"
 
 
@@ -44,7 +45,7 @@ def fixture_bootstrap(directory: Path) -> Iterator[str]:
         status = json.loads(run("local", "status", "-d", directory, "--json"))
         assert f"bootstrap.servers={status['bootstrapServers']}\n" in printed
         created = ("topics", "create", "orders", "--replication-factor", 1)
-        run(*created, "--bootstrap", status["bootstrap"])
+        run(*created, "--bootstrap", status["bootstrapServers"])
         yield status["bootstrapServers"]
     finally:
         run("local", "down", "-d", directory)

@@ -66,11 +66,13 @@ def test_an_older_copy_of_a_directory_takes_nothing_back_in_silence(tmp_path: Pa
         _refuses_to_start_twice(knows, logs[knows])
         assert log_end_offset(knows) >= end
 
-        said = run_cli("quorum", "describe", "--bootstrap", cluster.bootstrap)
+        said = run_cli("quorum", "describe", "--bootstrap-controllers", cluster.bootstrap)
         assert f"{LOST}: node {knows.node_id} knows that everything below offset" in said.stdout
-        found = json.loads(run_cli("quorum", "describe", "--bootstrap", cluster.bootstrap, "--json").stdout)
+        found = json.loads(
+            run_cli("quorum", "describe", "--bootstrap-controllers", cluster.bootstrap, "--json").stdout
+        )
         assert {one["nodeId"] for one in found["lostCommitted"]} == {knows.node_id, broker.node_id}
-        asked = run_cli("controller", "status", "--bootstrap", cluster.leader().address)
+        asked = run_cli("controller", "status", "--bootstrap-controllers", cluster.leader().address)
         assert LOST in asked.stdout
         cluster.kill_all([absent, replaced])
 

@@ -33,7 +33,9 @@ def fixture_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
 
 
 def configure(cluster: Cluster, *arguments: str) -> None:
-    done = CliRunner().invoke(main, ["configs", "alter", *arguments, "--bootstrap", cluster.bootstrap])
+    done = CliRunner().invoke(
+        main, ["configs", "alter", *arguments, "--bootstrap", cluster.bootstrap_servers]
+    )
     assert done.exit_code == 0, done.output + done.stderr
 
 

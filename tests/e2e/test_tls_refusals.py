@@ -139,7 +139,7 @@ def options(folder: Path, truststore: str | None, keystore: str | None) -> list[
 def test_both_ends_say_in_one_line_what_is_wrong(node: Process, site: Site, folder: Path, case: str) -> None:
     files, ours, theirs = CASES[case]
     address = f"{'localhost' if case == 'wrong host name' else '127.0.0.1'}:{site.controller_port}"
-    commands = (("quorum", "transfer"), ("controller", "status"), ("consume", "orders"))
+    commands = (("quorum", "transfer"), ("controller", "status"))
     more = ("-b", address, "--timeout", 5, *options(folder, *files))
     with ThreadPoolExecutor() as pool:
         answers = pool.map(lambda command: run_cli(*command, *more, expect=1), commands)

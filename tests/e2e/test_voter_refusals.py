@@ -45,7 +45,7 @@ def refused(cluster: DynamicCluster, *arguments: object) -> str:
     """The one line of an `add-voter` that changes nothing."""
     before = cluster.quorum().voters_offset
     result = run_cli(
-        "quorum", "add-voter", *arguments, "--bootstrap", cluster.controllers[0].address, expect=1
+        "quorum", "add-voter", *arguments, "--bootstrap-controllers", cluster.controllers[0].address, expect=1
     )
     assert result.stderr.count("\n") == 1 and result.stdout == "", result.stdout + result.stderr
     assert cluster.quorum().voters_offset == before
@@ -99,7 +99,7 @@ def test_a_controller_of_another_cluster_does_not_start(cluster: DynamicCluster)
 
 def test_a_second_machine_with_the_id_of_a_voter(cluster: DynamicCluster) -> None:
     """Both ask to be voters by themselves. The one that came first stays, and goes on to vote."""
-    run_cli("quorum", "add-voter", OBSERVER_ID, "--bootstrap", cluster.controllers[0].address)
+    run_cli("quorum", "add-voter", OBSERVER_ID, "--bootstrap-controllers", cluster.controllers[0].address)
     before = cluster.wait_voters([3000, OBSERVER_ID])
     second = Node(cluster.directory / "second", "controller", OBSERVER_ID, free_ports(1)[0], "")
     cluster.nodes.append(second)

@@ -64,7 +64,7 @@ def test_an_emptied_voter_disk(cluster: DynamicCluster, who: str) -> None:
     directories = [{v.node_id: v.directory_id for v in one.voters} for one in (before, after)]
     changed = {node_id for node_id in directories[0] if directories[0][node_id] != directories[1][node_id]}
     assert changed == {victim.node_id}
-    again = run_cli("quorum", "replace-voter", victim.node_id, "--bootstrap", cluster.bootstrap)
+    again = run_cli("quorum", "replace-voter", victim.node_id, "--bootstrap-controllers", cluster.bootstrap)
     assert "nothing to do" in again.stdout
 
 
@@ -181,7 +181,7 @@ def change_and_kill(
         cluster.wait(lambda: histories.answered >= wanted, f"{count} answers to clients")
 
     with ThreadPoolExecutor() as pool:
-        change = pool.submit(run_cli, "quorum", *command, "--bootstrap", cluster.bootstrap)
+        change = pool.submit(run_cli, "quorum", *command, "--bootstrap-controllers", cluster.bootstrap)
         more(rng.randint(20, 200))
         leader.kill()
         more(rng.randint(1, 50))
@@ -201,7 +201,7 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
         cluster.start()
         with under_load(cluster, "static to dynamic"):
             for command in commands_of("From static to dynamic voters"):
-                run_cli(*command, "--bootstrap", cluster.bootstrap)
+                run_cli(*command, "--bootstrap-controllers", cluster.bootstrap)
             quorum = cluster.quorum()
             assert quorum.kraft_version == 1
             for node in cluster.controllers:
@@ -215,7 +215,9 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
                 node.stop()
                 node.start()
                 cluster.wait_caught_up(node)
-        found = json.loads(run_cli("quorum", "describe", "--json", "--bootstrap", cluster.bootstrap).stdout)
+        found = json.loads(
+            run_cli("quorum", "describe", "--json", "--bootstrap-controllers", cluster.bootstrap).stdout
+        )
         assert found["kraftVersion"] == 1 and found["currentVoters"] == [3000, 3001, 3002]
         cluster.assert_no_bugs()
 

@@ -100,7 +100,7 @@ class DynamicCluster(Cluster):
             node.start()
             node.wait_for_line("listens on")
         elif command[0] == "quorum":
-            run_cli(*command, "--bootstrap", self.bootstrap)
+            run_cli(*command, "--bootstrap-controllers", self.bootstrap)
         elif command[0] == "features":
             run_cli(*command, "--bootstrap", self.bootstrap_servers)
         else:

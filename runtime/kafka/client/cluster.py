@@ -91,7 +91,7 @@ class KafkaClient:
         self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else tuple(bootstrap)
         self.timeout_ms = timeout_ms
         self._security = security or ClientSecurity()
-        self._tls = _context(self._security)
+        self._tls = client_context(self._security)
         self._rng = rng or random.Random()
         self._connections: dict[Address, NodeConnection] = {}
         self._nodes: dict[int, Address] = {}
@@ -308,7 +308,8 @@ def _names_nobody(answer: Any) -> bool:
     return type(answer).__name__ == "MetadataResponse" and not answer.brokers
 
 
-def _context(security: ClientSecurity) -> ssl.SSLContext | None:
+def client_context(security: ClientSecurity) -> ssl.SSLContext | None:
+    """TLS towards nodes; None: plain text. Raises ConfigError."""
     if security.tls is None:
         return None
     context = TlsMaterial.load(security.tls).client_context()

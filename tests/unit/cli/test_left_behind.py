@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from metaquorum.cli.text.left_behind import LeftBehind, left_behind, left_behind_json, left_behind_text
-from metaquorum.metadata.image.types import PartitionInfo, TopicInfo
-from metaquorum.runtime.client.admin import TopicDescription
+from metaquorum.runtime.kafka.admin.topics import DescribedPartition, DescribedTopic
 
 
-def topic(name: str, *replicas: tuple[int, ...]) -> TopicDescription:
+def topic(name: str, *replicas: tuple[int, ...]) -> DescribedTopic:
     partitions = tuple(
-        PartitionInfo(
-            topic_id=bytes(16),
-            index=index,
-            replicas=each,
-            isr=each,
-            leader=each[0],
-            leader_epoch=0,
-            partition_epoch=0,
-            leader_recovery_state=0,
-            directories=(bytes(16),) * len(each),
-        )
+        DescribedPartition(index=index, replicas=each, isr=each, leader=each[0], leader_epoch=0)
         for index, each in enumerate(replicas)
     )
-    return TopicDescription(info=TopicInfo(bytes(16), name), partitions=partitions)
+    return DescribedTopic(name=name, topic_id=bytes(16), partitions=partitions)
 
 
 def test_replicas_are_counted_and_the_first_are_named() -> None:

@@ -102,3 +102,33 @@ def test_features(node: str) -> None:
     )
     changed = run(node, "features", "upgrade", "metadata.version=19")
     assert changed == "metadata.version: changed\n"
+
+
+def test_the_quorum_and_the_brokers(node: str) -> None:
+    found = json.loads(run(node, "quorum", "describe", "--json"))
+    assert (found["clusterId"], found["leaderId"], found["leaderEpoch"]) == (
+        "d2lyZS1jYXB0dXJlLTM3MA",
+        3000,
+        23,
+    )
+    assert (found["highWatermark"], found["currentVoters"]) == (2481, [3000, 3001, 3002])
+    assert found["currentObservers"] == [0, 1, 2]
+    table = run(node, "quorum", "describe", "--replication").splitlines()
+    assert [line.split("\t")[0].strip() for line in table] == [
+        "NodeId",
+        "3000",
+        "3001",
+        "3002",
+        "0",
+        "1",
+        "2",
+    ]
+    rows = [line.split() for line in run(node, "brokers", "list").splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["0", "running"], ["1", "running"], ["2", "running"]]
+    described = run(node, "brokers", "describe", "1").splitlines()
+    assert described == [
+        "Broker:       1",
+        "State:        running",
+        "Rack:         rack-1",
+        "Endpoints:    127.0.0.1:41011",
+    ]

@@ -63,14 +63,14 @@ def assert_one_line(result: Result, *parts: str) -> None:
 def test_nobody_listens(elsewhere: CliRunner, command: list[str]) -> None:
     with silent_port() as port:
         address = f"127.0.0.1:{port}"
-        result = elsewhere.invoke(main, [*command, "--bootstrap", address, "--timeout", "0.1"])
+        result = elsewhere.invoke(main, [*command, "-b", address, "--timeout", "0.1"])
     assert_one_line(result, f"no node at {address} answered within 100 ms")
 
 
 def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) -> None:
     with silent_port() as one, silent_port() as other:
         addresses = [f"127.0.0.1:{port}" for port in (one, other)]
-        result = elsewhere.invoke(main, ["controller", "status", "--bootstrap", ",".join(addresses)])
+        result = elsewhere.invoke(main, ["controller", "status", "-b", ",".join(addresses)])
     assert result.exit_code == 1 and result.stderr == ""
     lines = result.stdout.split("\n\n")
     assert [line.split(": ")[0] for line in lines] == addresses
@@ -79,14 +79,16 @@ def test_each_silent_controller_is_a_line_of_the_answer(elsewhere: CliRunner) ->
 
 @pytest.mark.parametrize("command", [*COMMANDS, ["controller", "status"]], ids=" ".join)
 def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
-    result = elsewhere.invoke(main, command, env={"METAQUORUM_BOOTSTRAP": None})
+    result = elsewhere.invoke(
+        main, command, env={"METAQUORUM_BOOTSTRAP": None, "METAQUORUM_BOOTSTRAP_CONTROLLERS": None}
+    )
     assert_one_line(result, "no cluster to connect to; give --bootstrap")
 
 
 @pytest.mark.parametrize("command", [["quorum", "describe"], ["controller", "status"]], ids=" ".join)
 @pytest.mark.parametrize("address", ["nonsense", "host:", "host:0", "host:99999", ":9093", ","])
 def test_an_address_that_is_none(elsewhere: CliRunner, command: list[str], address: str) -> None:
-    result = elsewhere.invoke(main, [*command, "--bootstrap", address])
+    result = elsewhere.invoke(main, [*command, "-b", address])
     assert_one_line(result, "write host:port,host:port")
 
 

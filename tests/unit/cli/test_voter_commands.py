@@ -143,7 +143,7 @@ def leader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     server, port = asyncio.run_coroutine_threadsafe(serve(), loop).result(10)
-    monkeypatch.setenv("METAQUORUM_BOOTSTRAP", f"127.0.0.1:{port}")
+    monkeypatch.setenv("METAQUORUM_BOOTSTRAP_CONTROLLERS", f"127.0.0.1:{port}")
     yield service
     asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)

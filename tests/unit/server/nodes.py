@@ -29,8 +29,8 @@ from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_
 from metaquorum.storage.uuids import random_uuid
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
-SPEAKS_KAFKA = {"topics", "configs", "partitions", "acls", "users", "quotas", "tokens", "features"}
-"""Groups of commands that ask brokers; the others ask controllers."""
+SPEAKS_GRPC = {"quorum", "controller", "broker", "producer-ids", "log-dirs"}
+"""Groups of commands that ask controllers; the others ask brokers."""
 
 
 def free_port() -> int:
@@ -80,8 +80,9 @@ class Site:
 
     def bootstrap(self, group: str) -> list[str]:
         """The option that says where a command of this group finds its nodes."""
-        port = self.kafka_port if group in SPEAKS_KAFKA else self.controller_port
-        return ["--bootstrap", f"127.0.0.1:{port}"]
+        if group in SPEAKS_GRPC:
+            return ["--bootstrap-controllers", f"127.0.0.1:{self.controller_port}"]
+        return ["--bootstrap", f"127.0.0.1:{self.kafka_port}"]
 
     @property
     def broker_listeners(self) -> str:

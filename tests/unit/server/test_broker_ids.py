@@ -326,7 +326,7 @@ async def test_s0_15_bindings_on_the_command_line(site: Site) -> None:
     results: list[str] = []
 
     def run(*arguments: str, expect: int = 0) -> str:
-        result = CliRunner().invoke(main, ["brokers", *arguments, "--bootstrap", address])
+        result = CliRunner().invoke(main, ["brokers", *arguments, "--bootstrap-controllers", address])
         assert result.exit_code == expect, result.output
         return result.stderr if expect else result.stdout
 

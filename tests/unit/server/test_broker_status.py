@@ -36,12 +36,12 @@ async def test_a_broker_that_serves_and_one_that_is_not_there(site: Site) -> Non
     controller, own = f"127.0.0.1:{site.controller_port}", f"127.0.0.1:{site.broker_port}"
     async with running_controller(site.controller_file()), running_broker(site.broker_file()) as broker:
         await health_is(site.broker_port, SERVING)
-        text = await run("broker", "status", "--bootstrap", controller)
+        text = await run("broker", "status", "--bootstrap-controllers", controller)
         with silent_port() as port:
             both = await run("broker", "status", own, f"127.0.0.1:{port}", "--json")
         wrong = await run("broker", "status", controller)
-        refused = await run("brokers", "unregister", "101", "--bootstrap", controller)
-        forced = await run("brokers", "unregister", "101", "--force", "--bootstrap", controller)
+        refused = await run("brokers", "unregister", "101", *site.bootstrap("brokers"))
+        forced = await run("brokers", "unregister", "101", "--force", *site.bootstrap("brokers"))
         await health_is(site.broker_port, SERVING)  # it registers again by itself
     assert text.exit_code == 0
     assert text.stdout.startswith(f"Broker:    101 at {own}, cluster {CLUSTER_ID}\n")

@@ -43,10 +43,10 @@ async def test_the_active_controller_and_a_silent_address(site: Site) -> None:
             await client.create_topics([NewTopic(name="orders", partitions=3, replication_factor=1)])
         with silent_port() as port:
             silent = f"127.0.0.1:{port}"
-            result = await ask("--json", "--bootstrap", f"{own},{silent}")
+            result = await ask("--json", "--bootstrap-controllers", f"{own},{silent}")
         raft = controller.node.raft
         refused = controller.driver.statistics.refused
-        text = await ask("--bootstrap", own)
+        text = await ask("--bootstrap-controllers", own)
     assert result.exit_code == 1
     found, nobody = json.loads(result.stdout)
     assert (nobody["address"], nobody.keys()) == (silent, {"address", "error"})
@@ -76,7 +76,7 @@ async def test_a_controller_without_a_quorum_answers_and_names_no_leader(site: S
         # An inbox that takes nothing more: the answer does not go through it.
         controller.driver._inbox_max = 0
         (answer,) = await describe_nodes([("127.0.0.1", site.controller_port)], timeout_ms=20_000)
-        result = await ask("--bootstrap", f"127.0.0.1:{site.controller_port}")
+        result = await ask("--bootstrap-controllers", f"127.0.0.1:{site.controller_port}")
     assert answer.report is not None
     status = answer.report.status
     assert (status.node_id, status.leader_id, status.is_active) == (1, None, False)
@@ -88,7 +88,7 @@ async def test_a_controller_without_a_quorum_answers_and_names_no_leader(site: S
 
 async def test_a_broker_is_told_apart_from_a_controller(site: Site) -> None:
     async with running_controller(site.controller_file()), running_broker(site.broker_file()):
-        result = await ask("--bootstrap", f"127.0.0.1:{site.broker_port}")
+        result = await ask("--bootstrap-controllers", f"127.0.0.1:{site.broker_port}")
     assert result.exit_code == 1
     assert (
         result.stdout

@@ -82,7 +82,8 @@ class FetchLoop:
         """The leader's session is to forget a partition, for good or for a while."""
         self.changed.pop(key, None)
         self.busy.discard(key)
-        if self.told.pop(key, None) is not None:
+        # The session has it also while its next position is not told yet.
+        if self.told.pop(key, None) is not None or self.epoch != FIRST_EPOCH:
             self.forgotten[key] = None
 
     def named(self) -> list[FetchPartition]:

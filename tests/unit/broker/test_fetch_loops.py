@@ -120,6 +120,17 @@ def test_s4_11_a_new_leader_is_fetched_from_and_the_old_one_no_more() -> None:
     assert (rest.target, rest.request.forgotten) == (2, (key_of("x"),))
 
 
+def test_a_partition_that_leaves_before_its_next_position_is_told_is_forgotten() -> None:
+    """Else the old leader refuses it in each answer, at once, for as long as the session lasts."""
+    cluster, host = following("x", "y")
+    first = only(host.publish(), SendFetch)
+    respond(host, first, records("x"))
+    cluster.change(key_of("x"), leader=3)
+    effects = [*host.publish(), *host.work()]
+    rest = next(each for each in of_kind(effects, SendFetch) if each.target == 2)
+    assert rest.request.forgotten == (key_of("x"),)
+
+
 def test_s4_10_a_new_leader_stops_fetching() -> None:
     cluster, host = following("x")
     sent = only(host.publish(), SendFetch)

@@ -2,7 +2,8 @@
 
 Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids; seeds
 from 2000 on run brokers that hold data, with producers and consumers; seeds from 3000 on replace directories
-of controllers by older copies of themselves; in seeds from 4000 on voters come and go.
+of controllers by older copies of themselves; in seeds from 4000 on voters come and go; seeds from 5000 on run
+groups, transactions and compaction.
 
 Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
 """
@@ -17,6 +18,7 @@ from collections import Counter
 
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
+from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.older_copies import COPIES_FROM
 from tests.sim.voters.plan import VOTERS_FROM
@@ -41,6 +43,7 @@ def main() -> int:
             _swarm(DATA_FROM, DATA_FROM + 100),
             _swarm(COPIES_FROM, COPIES_FROM + 100),
             _swarm(VOTERS_FROM, VOTERS_FROM + 200),
+            _swarm(KAFKA_FROM, KAFKA_FROM + 100),
         )
     return _one(arguments.seed, quiet=arguments.quiet)
 

@@ -48,6 +48,7 @@ class Calls:
         self._raft: dict[int, _Call] = {}
         self._clients: dict[int, _Call] = {}
         self._data: dict[int, _Call] = {}
+        self._shell: dict[int, _Call] = {}
 
     def raft(self, caller: Process, target: Host, target_id: int, effect: SendRequest) -> None:
         """Send a Raft request; the caller hears `RaftResponseArrived` or `RaftRequestFailed`."""
@@ -122,6 +123,25 @@ class Calls:
     def answered_data(self, key: int, response: Any) -> None:
         self._answered(self._data.pop(key, None), response)
 
+    def shell(
+        self,
+        source: str,
+        target: Host,
+        arrive: Callable[[Process, Callable[[Any], None]], None],
+        timeout_ms: int,
+        finish: Callable[[Any], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        """Send a request to what stands in front of a broker's node: `arrive` gets the process and the way of
+        its answer. It arrives once, perhaps late, or never."""
+
+        def arrived(process: Process, key: int) -> None:
+            self._shell[key] = call
+            arrive(process, lambda answer: self._answered(self._shell.pop(key, None), answer))
+
+        call = _Call(source, target, lambda response, _outright: finish(response), fail)
+        self._start(call, arrived, timeout_ms, once=True)
+
     def _start(
         self, call: _Call, arrived: Callable[[Process, int], None], timeout_ms: int, *, once: bool = False
     ) -> None:
@@ -164,6 +184,7 @@ class Calls:
             call.fail("timed out")
         for process, key in call.servers:
             self._clients.pop(key, None)
+            self._shell.pop(key, None)
             if self._raft.pop(key, None) is not None:
                 process.deliver(lambda key=key: RaftRequestAbandoned(key=key))
             if self._data.pop(key, None) is not None:
@@ -177,7 +198,7 @@ class Calls:
 
     def process_died(self, process: Process) -> None:
         """Its connections are reset: who waits for it hears so, where the network lets the reset through."""
-        for table in (self._raft, self._clients, self._data):
+        for table in (self._raft, self._clients, self._data, self._shell):
             for key, call in sorted(table.items()):
                 if any(server is process for server, _ in call.servers):
                     del table[key]

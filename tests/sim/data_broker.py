@@ -28,6 +28,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.requests.own_logs import NewLogUser
 from metaquorum.broker.replica.store.store import DirectoryStore, ExpectedIdentity, StoreOptions
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import ELR_VERSION, LEVEL_ELR_RECORDS
@@ -92,10 +93,28 @@ class DataBroker(BrokerProcess):
     def make_replicas(self, now_ms: int) -> ReplicaManager:
         self.found = tuple([self._open(each) for each in self.directories.all])
         manager = ReplicaManager(
-            self.replica_config(), self.found, rng=random.Random(self.host.rng.getrandbits(64)), now_ms=now_ms
+            self.replica_config(),
+            self.found,
+            rng=random.Random(self.host.rng.getrandbits(64)),
+            now_ms=now_ms,
+            new_user=self.log_user(),
         )
         self.manager = manager
         return manager
+
+    def log_user(self) -> NewLogUser | None:
+        """What lives in the logs of partitions that this broker leads; None: nothing does."""
+        return None
+
+    def make_worker(self, directory: DataDirectory, store: DirectoryStore) -> DirectoryWorker:
+        return DirectoryWorker(
+            self,
+            self.host.engine,
+            self.load,
+            directory,
+            store,
+            lambda event: self.laws.reported(self, event),
+        )
 
     def _open(self, directory: DataDirectory) -> FoundDirectory:
         if directory.hung:
@@ -114,10 +133,7 @@ class DataBroker(BrokerProcess):
             self.host.engine.trace(self.host.name, f"{directory.path} is bad: {found.problem}")
             return found
         self.laws.opened(self, directory, store, found)
-        worker = DirectoryWorker(
-            self, self.host.engine, self.load, directory, store, lambda event: self.laws.reported(self, event)
-        )
-        self.workers[directory.directory_id] = worker
+        self.workers[directory.directory_id] = self.make_worker(directory, store)
         return found
 
     def clean_epoch(self) -> int | None:

@@ -13,7 +13,7 @@ from tests.sim.calls import Calls
 from tests.sim.data_laws import DataLaws
 from tests.sim.data_load import DataLoad
 from tests.sim.engine import Engine
-from tests.sim.host import WALL_START_MS
+from tests.sim.host import WALL_START_MS, Host
 from tests.sim.marks import Marks
 from tests.sim.processes import BrokerProcess, Directory
 
@@ -94,6 +94,9 @@ class Cluster:
         """Send a request to a broker; `then` gets the answer, or None."""
         host = self._directory[broker_id]
         self.calls.data(name, host, request, timeout_ms, then, lambda _reason: then(None))
+
+    def host(self, broker_id: int) -> Host:
+        return self._directory[broker_id]
 
     def wall_ms(self) -> int:
         return WALL_START_MS + int(self.engine.now_ms)

@@ -5,7 +5,7 @@ Owns which directories hold a replica and which were reported as failed. Raises 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from metaquorum.broker.replica.disk_work import (
@@ -17,6 +17,7 @@ from metaquorum.broker.replica.disk_work import (
     LogCut,
     ReadPartition,
     ReplicaCreated,
+    ReplicaLog,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import AskController, DataEvent
@@ -25,7 +26,7 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
-from metaquorum.storage.batches.batch import iter_batches
+from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from metaquorum.storage.batches.markers import read_marker
 from metaquorum.storage.partition.producers import ProducerTable
 from tests.sim.data_disks import DataDirectory
@@ -76,17 +77,27 @@ class DirectoryLaws(Generations):
                 max_bytes=READ_BYTES,
             )
             data = read_log(store, work) if log.start_offset < log.end_offset else b""
-            self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
+            self._require_producers(replica.key, name, data, log)
 
-    def _require_producers(self, name: str, data: bytes, start: int, end: int, known: ProducerTable) -> None:
+    def split(self, key: PartitionKey, data: bytes, start: int | None = None) -> Iterator[RecordBatch]:
+        """The batches of a part of a log, which begins at `start`. Raises where one is missing."""
+        return iter_batches(data, expected_offset=start if data else None)
+
+    def is_compacted(self, key: PartitionKey) -> bool:
+        """Whether a cleaner takes records away that newer ones have replaced."""
+        return False
+
+    def _require_producers(self, key: PartitionKey, name: str, data: bytes, log: ReplicaLog) -> None:
+        start, end, known = log.start_offset, log.end_offset, log.producers
+        cleaned = self.is_compacted(key)
         replayed = ProducerTable()
         position = start
         producers = []
-        for batch in iter_batches(data, expected_offset=start if data else None):
+        for batch in self.split(key, data, start):
             replayed.note(batch.header, seen_ms=0, marker=read_marker(batch.header, batch.data))
             position = batch.header.next_offset
             producers.append(batch.header.producer_id)
-        if position != end:
+        if position > end or (position < end and not cleaned):
             raise SafetyError(
                 f"{name}: the log holds offsets {start}..{position} and is said to end at {end}"
             )
@@ -98,7 +109,8 @@ class DirectoryLaws(Generations):
                 theirs is None
                 or theirs.epoch != mine.epoch
                 or theirs.open_from > mine.open_from >= 0
-                or theirs.batches[len(theirs.batches) - len(mine.batches) :] != mine.batches
+                or theirs.batches[-1:] != mine.batches[-1:]
+                or (not cleaned and theirs.batches[len(theirs.batches) - len(mine.batches) :] != mine.batches)
             ):
                 raise SafetyError(f"{name}: producer {producer_id} is {theirs}, a replay gives {mine}")
             self.marks.add("producer state rebuilt")
@@ -121,10 +133,11 @@ class DirectoryLaws(Generations):
 
     def _appends(self, process: DataBroker, work: AppendPartition) -> None:
         """Raft's log matching, for whoever appends it: one offset and one epoch are one batch."""
-        for batch in iter_batches(work.batches.data):
+        cleaned = self.is_compacted(work.key)
+        for batch in self.split(work.key, work.batches.data):
             header = batch.header
             at = (work.key, header.leader_epoch, header.base_offset)
-            what = (header.crc, header.last_offset_delta)
+            what = (0 if cleaned else header.crc, header.last_offset_delta)
             before = self._written.setdefault(at, (*what, process.host.name))
             if before[:2] != what:
                 raise SafetyError(
@@ -176,8 +189,7 @@ class DirectoryLaws(Generations):
             to_offset=log.end_offset,
             max_bytes=READ_BYTES,
         )
-        data = read_log(worker.store, work)
-        self._require_producers(name, data, log.start_offset, log.end_offset, log.producers)
+        self._require_producers(event.key, name, read_log(worker.store, work), log)
 
     def asks(self, effect: AskController) -> None:
         if isinstance(effect.request, AssignReplicasToDirsRequest) and any(

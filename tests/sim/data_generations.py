@@ -17,6 +17,7 @@ from metaquorum.metadata.requests.data import PartitionKey
 class Truth:
     """One generation of a partition: committed batches by base offset, as (next offset, bytes)."""
 
+    key: PartitionKey
     batches: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     end: int = 0
 
@@ -46,7 +47,7 @@ class Generations:
         return key in self._boundaries
 
     def truth(self, key: PartitionKey, generation: int) -> Truth:
-        return self._truths.setdefault((key, generation), Truth())
+        return self._truths.setdefault((key, generation), Truth(key))
 
     def disk_lost(self, broker_id: int, image: MetadataImage, directory_id: bytes) -> None:
         """A directory of a broker is empty now: what its replicas held is gone."""

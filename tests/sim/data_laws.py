@@ -29,7 +29,7 @@ from metaquorum.metadata.requests.data import (
     ProduceResponse,
     ProduceResult,
 )
-from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, iter_batches, parse_header
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch, parse_header
 from tests.sim.data_directory_laws import READ_BYTES, DirectoryLaws, read_log, short
 from tests.sim.data_generations import Truth
 from tests.sim.errors import SafetyError
@@ -37,6 +37,9 @@ from tests.sim.marks import Marks
 
 if TYPE_CHECKING:
     from tests.sim.data_broker import DataBroker
+
+REFUSALS_MAX = 60
+"""Of one partition to one follower in a second: the first waits are short."""
 
 
 class DataLaws(DirectoryLaws):
@@ -50,6 +53,7 @@ class DataLaws(DirectoryLaws):
         self._readers: dict[tuple[PartitionKey, int], int] = {}
         self._checked: dict[tuple[str, int, PartitionKey, int, int], int] = {}
         self._roles: dict[tuple[str, int, PartitionKey], tuple[ReplicaRole, int]] = {}
+        self._refused: dict[tuple[str, int, int, PartitionKey], tuple[int, int]] = {}
         self.acknowledged = 0
 
     # ---- answers ---------------------------------------------------------------------------------
@@ -59,12 +63,31 @@ class DataLaws(DirectoryLaws):
         match request, response:
             case ProduceRequest(), ProduceResponse():
                 for asked, result in zip(request.partitions, response.results, strict=True):
-                    self._produced(process, request.acks, asked, result)
+                    if len(request.partitions) == 1 or self._leads(process, asked.key):
+                        self._produced(process, request.acks, asked, result)
+                    elif result.error is ErrorCode.NONE and request.acks == ACKS_ALL:
+                        self._was_committed(process, asked, result)
             case FetchRequest(), FetchResponse() if request.replica_id < 0:
                 for part in response.partitions:
                     self._consumed(process, part)
+            case FetchRequest(), FetchResponse():
+                for part in response.partitions:
+                    if part.error is not ErrorCode.NONE:
+                        self._refuses(process, request.replica_id, part)
             case _:
                 pass
+
+    def _refuses(self, process: DataBroker, replica_id: int, part: FetchedPartition) -> None:
+        """A follower that is refused waits a little longer each time, or asks another leader."""
+        at = (process.host.name, process.host.boot, replica_id, part.key)
+        second = process.host.engine.now_us // 1_000_000
+        known, count = self._refused.get(at, (second, 0))
+        self._refused[at] = (second, count + 1 if known == second else 1)
+        if self._refused[at][1] > REFUSALS_MAX:
+            raise SafetyError(
+                f"{process.host.name} refuses {self.name_of(part.key)} to broker {replica_id} more than"
+                f" {REFUSALS_MAX} times in a second: {part}"
+            )
 
     def _served(self, process: DataBroker, key: PartitionKey) -> Partition:
         """The replica that an answer came from: it leads, and lies in a directory that works."""
@@ -76,6 +99,20 @@ class DataLaws(DirectoryLaws):
         if partition.directory_id in failed:
             raise SafetyError(f"{name} answers from the dead directory {short(partition.directory_id)}")
         return partition
+
+    @staticmethod
+    def _leads(process: DataBroker, key: PartitionKey) -> bool:
+        partition = process.partitions().get(key)
+        return partition is not None and partition.role is ReplicaRole.LEADER
+
+    def _was_committed(self, process: DataBroker, asked: ProducePartition, result: ProduceResult) -> None:
+        """One of several partitions, whose leader this broker was when the batch was committed."""
+        stored = self.truth(asked.key, 0).batches.get(result.base_offset)
+        is_there = stored is not None and parse_header(stored[1]).crc == parse_header(asked.records).crc
+        if not is_there and not self.may_lose(asked.key):
+            raise SafetyError(
+                f"{process.host.name} {self.name_of(asked.key)}: an acknowledged batch is not there: {result}"
+            )
 
     def _produced(
         self, process: DataBroker, acks: int, asked: ProducePartition, result: ProduceResult
@@ -134,7 +171,7 @@ class DataLaws(DirectoryLaws):
         self._readers[part.key, epoch] = part.high_watermark
         self.check_replica(process, partition)
         truth = self.truth(part.key, self.generation(part.key, epoch))
-        for batch in iter_batches(part.records):
+        for batch in self.split(part.key, part.records):
             if batch.header.next_offset > part.high_watermark:
                 raise SafetyError(
                     f"{name} lets a reader have offset {batch.header.last_offset}, the high watermark is"
@@ -190,7 +227,11 @@ class DataLaws(DirectoryLaws):
                 if own.get(base) != data:
                     break
                 new.batches[base], new.end = (after, data), after
-        truth = self.truth(key, generation)
+        self._require_committed(name, self.truth(key, generation), own, partition)
+
+    def _require_committed(
+        self, name: str, truth: Truth, own: dict[int, bytes], partition: Partition
+    ) -> None:
         for base, (after, data) in truth.batches.items():
             if base >= partition.start_offset and own.get(base) != data:
                 raise SafetyError(
@@ -287,6 +328,5 @@ class DataLaws(DirectoryLaws):
             to_offset=end,
             max_bytes=READ_BYTES,
         )
-        return [
-            each for each in iter_batches(read_log(worker.store, work)) if each.header.base_offset >= start
-        ]
+        data = read_log(worker.store, work)
+        return [each for each in self.split(partition.key, data) if each.header.base_offset >= start]

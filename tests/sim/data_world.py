@@ -76,7 +76,7 @@ class DataWorld(World):
         self.load = load or draw_data_load(seed)
         self.data: dict[int, DataDirectories] = {}
         super().__init__(seed, on_line, profile or draw_data_profile(seed, self.load))
-        self.laws = DataLaws(self.marks, lambda: self.log.image)
+        self.laws = self.make_laws()
         self.laws.others = self._others
         self.laws.on_created = self._strike_after_creation
         self._struck = False
@@ -97,6 +97,9 @@ class DataWorld(World):
         self.producing = True
         self.engine.trace("world", f"{self.load}")
         self.engine.after(300, self._begin_clients)
+
+    def make_laws(self) -> DataLaws:
+        return DataLaws(self.marks, lambda: self.log.image)
 
     def _begin_clients(self) -> None:
         self.faults.keep_topics()

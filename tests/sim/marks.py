@@ -123,6 +123,28 @@ REQUIRED_WITH_DATA = (
     "damaged replica came back whole",
 )
 
+REQUIRED_WITH_KAFKA = (
+    "transaction committed",
+    "transaction aborted",
+    "transaction ended by its coordinator",
+    "producer fenced",
+    "producer replaced",
+    "coordinator moved with a transaction under way",
+    "coordinator moved before the markers were written",
+    "markers sent by a second coordinator",
+    "copies checked",
+    "group assigned",
+    "offset committed",
+    "commit in doubt",
+    "member left",
+    "member gave partitions up",
+    "member told NOT_COORDINATOR",
+    "segment compacted",
+    "batch compacted away",
+    "compacted log cut",
+    "leader of a cleaned log",
+)
+
 
 class Marks:
     """Counts of marks in one run."""

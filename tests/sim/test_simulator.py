@@ -10,11 +10,13 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.sim.data_load import DATA_FROM
+from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.marks import (
     REQUIRED,
     REQUIRED_WITH_COPIES,
     REQUIRED_WITH_DATA,
+    REQUIRED_WITH_KAFKA,
     REQUIRED_WITH_LOAD,
     REQUIRED_WITH_VOTERS,
 )
@@ -28,6 +30,7 @@ DATA_SEEDS = 25
 COPIES_SEEDS = 40
 VOTERS_SEEDS = 100
 """In each of two tests, so that two processors share them."""
+KAFKA_SEEDS = 14
 
 
 @pytest.mark.timeout(1500)
@@ -40,8 +43,9 @@ VOTERS_SEEDS = 100
         (COPIES_FROM, COPIES_SEEDS, REQUIRED_WITH_COPIES),
         (VOTERS_FROM, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (VOTERS_FROM + VOTERS_SEEDS, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
+        (KAFKA_FROM, KAFKA_SEEDS, REQUIRED_WITH_KAFKA),
     ],
-    ids=["bare", "loaded", "with data", "with older copies", "with voters", "with more voters"],
+    ids=["bare", "loaded", "with data", "with older copies", "with voters", "with more voters", "with Kafka"],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
     first: int, count: int, required: tuple[str, ...]
@@ -59,7 +63,8 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
 
 
 @pytest.mark.parametrize(
-    "seed", [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4, VOTERS_FROM]
+    "seed",
+    [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is equal in processes that order their sets differently."""

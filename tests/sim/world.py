@@ -392,15 +392,19 @@ class World:
 
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
-    directories from `COPIES_FROM` on, with voters that come and go from `VOTERS_FROM` on. Raises SafetyError
-    or LivenessError with the world's last lines as a note."""
+    directories from `COPIES_FROM` on, with voters that come and go from `VOTERS_FROM` on, with groups and
+    transactions from `KAFKA_FROM` on. Raises SafetyError or LivenessError with the world's last lines as a
+    note."""
     from tests.sim.data_world import DataWorld
+    from tests.sim.kafka.plan import KAFKA_FROM
+    from tests.sim.kafka.world import KafkaWorld
     from tests.sim.loaded import LoadedWorld  # it is a World
     from tests.sim.older_copies import COPIES_FROM, OlderCopyWorld
     from tests.sim.voters.plan import VOTERS_FROM
     from tests.sim.voters.world import VoterWorld
 
     kinds = (
+        (KAFKA_FROM, KafkaWorld),
         (VOTERS_FROM, VoterWorld),
         (COPIES_FROM, OlderCopyWorld),
         (DATA_FROM, DataWorld),

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo quorum test lint proto sim planted mutants walk bench bench-failover clean
+.PHONY: setup demo quorum test lint proto sim histories planted mutants walk bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,10 @@ proto: setup
 # make sim SEED=n replays one seed with a readable trace; without SEED a swarm of seeds runs.
 sim: setup
 	$(BIN)/python -m tests.sim $(if $(SEED),$(SEED),$(if $(SEEDS),--seeds $(SEEDS)))
+
+# Transactions of real clients that append to lists and read them while brokers are killed: is there a serial order?
+histories: setup
+	$(BIN)/python -m tests.histories $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 # Deliberate bugs, one at a time in a copy of the sources: each must be caught. About ten minutes.
 planted: setup

@@ -84,6 +84,14 @@ COORDINATORS = (
         "Maximum `session.timeout.ms` of a consumer.",
     ),
     _count("group.max.size", "int", MAX_INT, "Maximum number of members of a group."),
+    _count(
+        "group.coordinator.max.groups",
+        "int",
+        _GROUPS.group_coordinator_max_groups,
+        "Maximum number of groups of one partition of `__consumer_offsets`; a request that would begin "
+        "another one is refused with GROUP_MAX_SIZE_REACHED.",
+        own=True,
+    ),
     _ms(
         "group.consumer.session.timeout.ms",
         _GROUPS.group_consumer_session_timeout_ms,
@@ -141,6 +149,7 @@ def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
             group_initial_rebalance_delay_ms=number("group.initial.rebalance.delay.ms"),
             group_min_session_timeout_ms=number("group.min.session.timeout.ms"),
             group_max_session_timeout_ms=number("group.max.session.timeout.ms"),
+            group_coordinator_max_groups=number("group.coordinator.max.groups"),
             group_max_size=number("group.max.size"),
             group_consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
             group_consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),

@@ -26,10 +26,13 @@ from metaquorum.wire.messages import (
 class Commits:
     """Requests about offsets, of groups that are there (None: there is none of this id)."""
 
-    def __init__(self, config: GroupConfig, offsets: OffsetTable, rebalances: Rebalances) -> None:
+    def __init__(
+        self, config: GroupConfig, offsets: OffsetTable, rebalances: Rebalances, is_full: Callable[[], bool]
+    ) -> None:
         self._config = config
         self._offsets = offsets
         self._rebalances = rebalances
+        self._is_full = is_full
 
     def commit(
         self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
@@ -45,7 +48,7 @@ class Commits:
     ) -> ErrorCode | None:
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         if group is None:
-            return None if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            return self._new_error() if generation < 0 else ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.phase is Phase.EMPTY:
             return None
         if isinstance(group, ConsumerGroup):
@@ -58,6 +61,10 @@ class Commits:
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.COMPLETING else None
+
+    def _new_error(self) -> ErrorCode | None:
+        """Why a group that is not there cannot begin with a commit."""
+        return ErrorCode.GROUP_MAX_SIZE_REACHED if self._is_full() else None
 
     def _store(
         self, work: Work, request: OffsetCommitRequest, at: tuple[str, Any], error: ErrorCode | None
@@ -106,7 +113,7 @@ class Commits:
         """Clients before KIP-447 do not say which member they are."""
         generation = request.generation_id
         if generation < 0 and not request.member_id and request.group_instance_id is None:
-            return None
+            return self._new_error() if group is None else None
         if group is None:
             return ErrorCode.ILLEGAL_GENERATION if generation >= 0 else None
         if generation < 0 and group.phase is Phase.EMPTY:

@@ -13,6 +13,7 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
+    group_coordinator_max_groups: int = 100_000
     group_max_size: int = 2**31 - 1
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000

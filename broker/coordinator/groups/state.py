@@ -16,7 +16,11 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     ConsumerGroup,
     group_tombstones,
 )
-from metaquorum.broker.coordinator.groups.consumer.heartbeat import CONSUMER_TIMERS, ConsumerGroups
+from metaquorum.broker.coordinator.groups.consumer.heartbeat import (
+    CONSUMER_TIMERS,
+    ConsumerGroups,
+    too_many_groups,
+)
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
@@ -70,7 +74,7 @@ class GroupState:
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetTable()
         self._rebalances = Rebalances(config, self._timers, rng)
-        self._commits = Commits(config, self.offsets, self._rebalances)
+        self._commits = Commits(config, self.offsets, self._rebalances, self._is_full)
         self.consumers = ConsumerGroups(config, self._timers, rng)
         self._is_loaded = False
         self._deleted_topics: set[str] = set()
@@ -115,6 +119,10 @@ class GroupState:
 
     def _group_or_new(self, group_id: str) -> Group:
         return self.groups.setdefault(group_id, Group(group_id=group_id))
+
+    def _is_full(self) -> bool:
+        """Whether no other group may begin here."""
+        return len(self.groups) + len(self.consumers.groups) >= self._config.group_coordinator_max_groups
 
     def _remove(self, group: Group) -> None:
         self._rebalances.end(group)
@@ -180,6 +188,9 @@ class GroupState:
                 ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text),
             )
             return
+        if self._any(body.group_id) is None and body.member_epoch == 0 and self._is_full():
+            work.reply(ask.key, too_many_groups())
+            return
         self.consumers.heartbeat(work, ask)
         if classic is not None and work.records:
             self._bury(work, classic)
@@ -199,6 +210,9 @@ class GroupState:
         group = self.groups.get(body.group_id)
         if group is None and body.member_id:
             work.reply(ask.key, not_joined(body.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        if group is None and consumers is None and self._is_full():
+            work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
         group = self._group_or_new(body.group_id) if group is None else group
         if not group.accepts(body.member_id, self._config.group_max_size):

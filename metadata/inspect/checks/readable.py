@@ -42,7 +42,7 @@ _NOT_READ = (
     *(PartitionColumns, Chunk, type, ModuleType, FunctionType, MethodType),
     *(GeneratorType, CodeType, FrameType),
 )
-"""What lies below, or is made on the way: only what it shares with the others, and with `_OF_DICTS`."""
+"""What is below, or comes up on the way. Only names that the others or `_OF_DICTS` have, too, can be read."""
 
 _OF_DICTS = frozenset({"get", "items", "keys", "values"})
 _INTERNAL = frozenset(

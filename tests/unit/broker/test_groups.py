@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
+
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.group import Phase
 from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeGroup, ListGroups
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.wire.messages import GroupMetadataKey
+from metaquorum.wire.messages import (
+    ConsumerGroupHeartbeatRequest,
+    GroupMetadataKey,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    TxnOffsetCommitRequest,
+)
 from tests.unit.broker.group_world import CONFIG, WALL_MS, G, Groups, subscription
 
 
@@ -241,6 +251,43 @@ def test_a_group_that_is_full_takes_nobody_else() -> None:
     assert groups.answers[second].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     groups.wait(3_000)
     assert groups.answers[first].error_code == 0
+
+
+def test_no_more_groups_begin_than_a_coordinator_may_hold() -> None:
+    groups = Groups(replace(CONFIG, group_coordinator_max_groups=2))
+    first = groups.join()
+    committed = OffsetCommitRequest(
+        topics=(
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name="t",
+                partitions=(OffsetCommitRequest.OffsetCommitRequestPartition(committed_offset=7),),
+            ),
+        ),
+    )
+
+    def commit(group_id: str) -> int:
+        answer = groups.answers[groups.ask(msgspec.structs.replace(committed, group_id=group_id))]
+        return int(answer.topics[0].partitions[0].error_code)
+
+    assert commit("second") == 0
+    full = ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert commit("third") == full and commit("second") == 0
+    join = JoinGroupRequest(group_id="third", session_timeout_ms=CONFIG.group_min_session_timeout_ms)
+    assert groups.answers[groups.ask(join)].error_code == full
+    beat = ConsumerGroupHeartbeatRequest(group_id="third", member_id="m", subscribed_topic_names=("t",))
+    refused = groups.answers[groups.ask(beat, version=0)]
+    assert refused.error_code == full and "group.coordinator.max.groups" in refused.error_message
+    topic, part = (
+        TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic,
+        (TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(committed_offset=7)),
+    )
+    in_transaction = TxnOffsetCommitRequest(group_id="third", topics=(topic(name="t", partitions=(part,)),))
+    assert groups.answers[groups.ask(in_transaction)] == (full,)
+    assert set(groups.state.groups) == {G, "second"} and not groups.state.consumers.groups
+    # Those that are there go on.
+    second_member = groups.join()
+    groups.wait(3_000)
+    assert [groups.answers[key].error_code for key in (first, second_member)] == [0, 0]
 
 
 def test_session_timeouts_have_bounds_and_strangers_are_refused() -> None:

@@ -325,6 +325,12 @@ _WORDS = {
 }
 
 
+def too_many_groups() -> ConsumerGroupHeartbeatResponse:
+    """The answer where no other group may begin."""
+    text = "there are too many groups here (group.coordinator.max.groups): delete some"
+    return _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
+
+
 def _refused(error: ErrorCode, text: str) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(error_code=error, error_message=text)
 

@@ -14,7 +14,6 @@ from urllib.parse import unquote, urlsplit
 from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
 from metaquorum.runtime.config.access.keys import TLS
 from metaquorum.runtime.config.access.listeners import MECHANISMS, MODULES, OAUTHBEARER
-from metaquorum.runtime.config.load import read_properties
 from metaquorum.runtime.config.tls import TlsFiles, tls_files
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.kafka.auth.proving import Credentials
@@ -42,6 +41,9 @@ class ClientSecurity:
 
 def load_client_security(path: Path) -> ClientSecurity:
     """What a file says. Raises ConfigError, in one line that names the file and shows no secret."""
+    # It comes with all that a node is configured with: most commands are without a file.
+    from metaquorum.runtime.config.load import read_properties
+
     try:
         return client_security(read_properties(path))
     except ConfigError as error:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import ControllerRequest, ControllerResponse
+
+if TYPE_CHECKING:
+    from metaquorum.metadata.image import MetadataImage
 
 Answer = TypeVar("Answer")
 P = TypeVar("P")

@@ -161,6 +161,16 @@ def test_entries_that_cannot_be_are_damage(tmp_path: Path, name: str, data: byte
     assert result.stderr.count("\n") == 1
 
 
+def test_the_place_of_damage_counts_from_the_beginning_of_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / f"{BASE}.index"
+    count = 10_000
+    path.write_bytes(encode_index(100, [*range(100, 100 + count), 105], [*range(count), count]))
+    result = dumped(path)
+    assert result.exit_code == 1
+    assert f"byte {8 * count}: expected offset and position above {count - 1}" in result.stderr
+    assert len(result.stdout.splitlines()) == 1 + count
+
+
 def test_what_kafka_set_aside_for_an_index_is_not_shown(tmp_path: Path) -> None:
     path = tmp_path / f"{BASE}.index"
     path.write_bytes(encode_index(100, [100, 105], [0, 90]) + bytes(10 << 20))

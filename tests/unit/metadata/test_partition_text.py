@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -63,6 +64,16 @@ def test_log_dump_prints_partitions_and_says_what_is_damaged(shared_data: Path, 
     assert whole.exit_code == 0
     theirs = (source / f"{segment.name}.dump.txt").read_text().splitlines()[2:]
     assert list(map(in_any_order, whole.stdout.splitlines()[1:])) == list(map(in_any_order, theirs))
+    shown = CliRunner().invoke(main, ["log", "dump", str(directory), "--json"])
+    first, second = (json.loads(line) for line in shown.stdout.splitlines()[:2])
+    group = first["records"][0]
+    assert group["key"] == {"type": "2", "data": {"group": "life-group"}}
+    (member,) = group["value"]["data"]["members"]
+    assert member["subscription"]["topics"] == ["life"]
+    assert member["assignment"]["assignedPartitions"] == [{"topic": "life", "partitions": [0, 1, 2, 3]}]
+    commit = second["records"][0]
+    assert commit["key"]["data"] == {"group": "life-group", "topic": "life", "partition": 3}
+    assert list(commit["value"]["data"]) == ["offset", "leaderEpoch", "metadata", "commitTimestamp"]
     some = CliRunner().invoke(main, ["log", "dump", str(segment), "--from-offset", "2", "--to-offset", "4"])
     assert [line.split()[2] for line in some.stdout.splitlines() if line.startswith("| ")] == list("1234")
     refused = CliRunner().invoke(main, ["log", "dump", str(segment), "--follow"])

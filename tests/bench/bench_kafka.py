@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
         wanted = [name for name in rows if name in chosen]
         if not wanted:
             continue
-        with running_site({"log.flush.before.ack": flush}) as site:
+        with running_site({"log.flush.before.ack": flush, "log.cleaner.backoff.ms": "500"}) as site:
             for name in wanted:
                 print(f"{name} ...", file=sys.stderr, flush=True)
                 figures += rows[name](site, options)

@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 
 from tests.bench.figures import Figure, percentile
-from tests.bench.kafka.data import PARTITIONS, RATE, waits_at_rate
+from tests.bench.kafka import data
 from tests.bench.kafka.site import MB, WAIT_S, Site
 
 KEYS = 5_000
 VALUE_BYTES = 200
-SEGMENT_BYTES = 4 * MB
+SEGMENT_BYTES = MB // 2
+LOGS = 2
 
 
 def steady_while_cleaning(site: Site, options: argparse.Namespace) -> list[Figure]:
@@ -21,21 +22,21 @@ def steady_while_cleaning(site: Site, options: argparse.Namespace) -> list[Figur
     smaller in the end than what was written, or the bench fails."""
     site.create(
         "compacted",
-        PARTITIONS,
+        LOGS,
         cleanup_policy="compact",
         segment_bytes=str(SEGMENT_BYTES),
         min_cleanable_dirty_ratio="0.01",
     )
-    site.create("beside", PARTITIONS)
+    site.create("beside", data.PARTITIONS)
     written: list[int] = []
     ended = threading.Event()
     writer = threading.Thread(target=lambda: written.append(_write(site, ended)))
     writer.start()
-    waits = waits_at_rate(site, "beside", options.seconds)
+    waits = data.waits_at_rate(site, "beside", options.seconds)
     ended.set()
     writer.join()
     site.cluster.wait(lambda: _kept(site) < 3 * written[0] or None, "the cleaners to clean", WAIT_S)
-    name = f"{RATE} messages/s while 2 MB/s are compacted"
+    name = f"{data.RATE} messages/s while 2 MB/s are compacted"
     return [
         Figure(name=f"{name}, p50", value=percentile(waits, 0.5), unit="ms"),
         Figure(name=f"{name}, p99", value=percentile(waits, 0.99), unit="ms", at_most=20),

@@ -35,7 +35,7 @@ from metaquorum.runtime.client.broker_status import BrokerAnswer, describe_broke
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

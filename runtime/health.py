@@ -14,8 +14,9 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from metaquorum.runtime.client.admin import Address
-from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 
 SERVICES = ("", "metaquorum.v1.Raft", "metaquorum.v1.Admin", "metaquorum.v1.Metadata")
 """The names under which a node's state can be asked; the empty one is the process as a whole."""

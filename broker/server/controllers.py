@@ -26,9 +26,10 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest
 from metaquorum.proto.broker_pb2_grpc import BrokerLifecycleStub
 from metaquorum.runtime.api import brokers as codec
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.runtime.rpc.raft_client import Addresses, PeerAddress
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 
 FAILURES = (
     grpc.aio.AioRpcError,

@@ -21,7 +21,7 @@ from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.broker_ids import allocate_broker_id
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
 from metaquorum.runtime.errors import StartError
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.interface import join, parent_of
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError

@@ -53,7 +53,7 @@ from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_first_snapshot, open_endpoint
 from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
-from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
@@ -61,6 +61,7 @@ from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
 from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown

@@ -21,7 +21,7 @@ from metaquorum.runtime.kafka.auth.proving import OAUTHBEARER
 from metaquorum.runtime.kafka.client.cluster import client_context
 from metaquorum.runtime.kafka.client.connection import connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 LOOK_MAX_S = 2.0
 SLICE_S = 0.25

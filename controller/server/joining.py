@@ -18,7 +18,7 @@ from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.nodes import describe_nodes
 from metaquorum.runtime.client.voters import CHANGE_TIMEOUT_MS, add_raft_voter, remove_raft_voter
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=5_000)
 PROBE_TIMEOUT_MS = 1_000

@@ -53,7 +53,7 @@ from metaquorum.runtime.process import handle_signals, run_process
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.callers import grpc_callers
-from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
@@ -61,6 +61,7 @@ from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.rpc.settings_view import SettingsViewService
+from metaquorum.runtime.tls.material import TlsMaterial
 
 if TYPE_CHECKING:
     from metaquorum.runtime.metrics.endpoint import MetricsEndpoint

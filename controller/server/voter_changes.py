@@ -25,7 +25,7 @@ from metaquorum.metadata.requests.voters import (
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
 from metaquorum.runtime.requests import WaitingRequests
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.uuids import uuid_to_text
 
 PROBE_TIMEOUT_MS = 3_000

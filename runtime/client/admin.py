@@ -27,8 +27,9 @@ from metaquorum.runtime.api import admin as codec
 from metaquorum.runtime.api.errors import LeaderAddress, error_from_pb, leader_from_pb
 from metaquorum.runtime.api.image import BROKER, PARTITION, READ_INFO, ReadInfo
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
-from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=20, max_ms=500)
 ATTEMPT_MAX_MS = 5_000

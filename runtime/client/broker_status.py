@@ -18,8 +18,9 @@ from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto.broker_pb2_grpc import BrokerSelfStub
 from metaquorum.runtime.api.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, MARKED_LOG_DIR
 from metaquorum.runtime.client.admin import Address, ClientError
-from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

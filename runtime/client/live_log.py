@@ -30,8 +30,9 @@ from metaquorum.raft.messages import (
 )
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.client.admin import Address, AdminClient, ClientError
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.runtime.rpc.reach import status_text
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.batches.batch import hop_headers, iter_batches
 from metaquorum.storage.disk.interface import Disk, join
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties

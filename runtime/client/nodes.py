@@ -15,8 +15,9 @@ from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
 from metaquorum.runtime.api.node import NODE, NodeReport
 from metaquorum.runtime.client.admin import Address
-from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import open_channel
 from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

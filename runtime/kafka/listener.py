@@ -21,7 +21,7 @@ from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConf
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 CLOSE_GRACE_S = 0.1
 """How long answers may take to leave after the listeners have closed."""

@@ -20,7 +20,7 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.metrics import catalogue as names
 from metaquorum.runtime.metrics.families import Family, Source
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import latest_snapshot, snapshot_path

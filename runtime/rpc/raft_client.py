@@ -23,8 +23,9 @@ from metaquorum.raft.messages import RaftRequest
 from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.rpc import eager
-from metaquorum.runtime.rpc.channels import END_OF_STREAM, TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.runtime.rpc.reach import Reasons
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.runtime.transport import EventSink
 
 IN_FLIGHT_MAX = 256

@@ -17,7 +17,7 @@ import time
 import grpc
 import grpc.aio
 
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 _log = logging.getLogger(__name__)
 

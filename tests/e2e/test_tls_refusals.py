@@ -14,7 +14,7 @@ import pytest
 
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.health import health_problem
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from tests.e2e.cluster import client_loop
 from tests.e2e.processes import Process, run_cli, wait_until
 from tests.unit.server.nodes import Site, new_site

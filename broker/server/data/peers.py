@@ -33,7 +33,7 @@ from metaquorum.runtime.client.partitions import alter_partition, assign_replica
 from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire.codec import Response
 from metaquorum.wire.errors import EncodeError
 

@@ -28,7 +28,7 @@ from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.driver import Driver
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
 
 LOOKS_PER_TIMEOUT = 8

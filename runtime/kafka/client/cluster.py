@@ -39,7 +39,7 @@ from metaquorum.runtime.kafka.client.errors import (
 )
 from metaquorum.runtime.kafka.client.login import log_in
 from metaquorum.runtime.kafka.client.security import ClientSecurity
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire.messages import FindCoordinatorRequest, MetadataRequest
 
 ANSWER_MAX_BYTES = 256 * 1024 * 1024

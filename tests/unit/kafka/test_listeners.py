@@ -16,7 +16,7 @@ from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.kafka.services import Features, Services
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest
 from tests.unit.server.nodes import Site, free_port, new_site

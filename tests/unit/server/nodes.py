@@ -23,7 +23,8 @@ from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.metrics.service import bind_metrics
 from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
-from metaquorum.runtime.rpc.channels import TlsMaterial, bind, new_server
+from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid

@@ -19,7 +19,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import FetchResponse, ListOffsetsResponse
 from tests.unit.kafka.test_connection import until

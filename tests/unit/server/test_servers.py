@@ -22,7 +22,8 @@ from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.rpc.channels import TlsMaterial, open_channel
+from metaquorum.runtime.rpc.channels import open_channel
+from metaquorum.runtime.tls.material import TlsMaterial
 from tests.unit.server.nodes import CLUSTER_ID, Site, new_site, running_broker, running_controller
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

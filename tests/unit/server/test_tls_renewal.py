@@ -15,7 +15,7 @@ from cryptography import x509
 
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.config.tls import TlsFiles
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import certificate_files, health_is
 

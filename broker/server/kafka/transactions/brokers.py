@@ -13,7 +13,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 
 class OtherBrokers:

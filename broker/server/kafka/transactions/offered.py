@@ -19,7 +19,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.kafka.services import Offered
-from metaquorum.runtime.rpc.channels import TlsMaterial
+from metaquorum.runtime.tls.material import TlsMaterial
 
 
 class TransactionServices:

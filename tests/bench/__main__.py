@@ -39,6 +39,7 @@ BENCHES = (
     "wire",
     "cleaner",
     "access",
+    "secured",
     "kafka",
     "replicas",
     "pipeline",

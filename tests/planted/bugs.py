@@ -8,6 +8,7 @@ from tests.planted.table_cleaner import CLEANER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
 from tests.planted.table_eligible import ELIGIBLE_BUGS
+from tests.planted.table_groups import GROUP_BUGS
 from tests.planted.table_memory import MEMORY_BUGS
 from tests.planted.table_nodes import (
     BROKER_BUGS,
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     *DATA_SECTIONS,
     ("Compaction and records", CLEANER_BUGS),
     ("Transactions", TRANSACTION_BUGS),
+    ("Groups and coordinators", GROUP_BUGS),
     ("Access", ACCESS_BUGS),
 )
 

@@ -33,10 +33,8 @@ from metaquorum.broker.server.published import Published
 from metaquorum.broker.server.status_service import BrokerSelfService
 from metaquorum.metadata.features import KNOWN_FEATURES
 from metaquorum.metadata.records.parts import BrokerFeature
-from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
-from metaquorum.proto.settings_pb2_grpc import add_SettingsViewServicer_to_server
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
@@ -60,7 +58,6 @@ from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
 from metaquorum.runtime.rpc.rights import grpc_rights
-from metaquorum.runtime.rpc.settings_view import SettingsViewService
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError
@@ -204,14 +201,6 @@ class BrokerProcess:
             hints=hints,
         )
         add_MetadataServicer_to_server(service, server)
-        view = SettingsViewService(
-            images,
-            node_id=config.node_id,
-            kraft_version=lambda: self._raft.committed_kraft_version,
-            hints=hints,
-            static=config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
-        )
-        add_SettingsViewServicer_to_server(view, server)
         own = BrokerSelfService(
             lambda: self.node.status(now_ms=self._clock.monotonic_ms()),
             self._data.requests,
@@ -229,6 +218,7 @@ class BrokerProcess:
             self._transactions,
             clock=self._clock,
             forwarder=self._forwarder,
+            kraft_version=lambda: self._raft.committed_kraft_version,
         )
 
     async def run(self) -> Ending:

@@ -30,10 +30,7 @@ from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_serv
 from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
-from metaquorum.proto.settings_pb2_grpc import (
-    add_SettingsServicer_to_server,
-    add_SettingsViewServicer_to_server,
-)
+from metaquorum.proto.settings_pb2_grpc import add_SettingsServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import RaftResponseArrived
@@ -60,7 +57,6 @@ from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_client import RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
 from metaquorum.runtime.rpc.rights import grpc_rights
-from metaquorum.runtime.rpc.settings_view import SettingsViewService
 from metaquorum.runtime.tls.material import TlsMaterial
 
 if TYPE_CHECKING:
@@ -171,13 +167,6 @@ class ControllerProcess:
         settings = SettingsService(self._requests, hints, self.voter_changes)
         add_SettingsServicer_to_server(settings, self._server)
         add_VotersServicer_to_server(VotersService(self.voter_changes, hints), self._server)
-        view = SettingsViewService(
-            images,
-            node_id=self._config.node_id,
-            kraft_version=lambda: self._raft.committed_kraft_version,
-            hints=hints,
-        )
-        add_SettingsViewServicer_to_server(view, self._server)
         forwarding = ForwardingService(
             self._requests,
             hints,

@@ -1,32 +1,14 @@
-"""Requests about settings, their answers and descriptions of settings, between values and protobuf."""
+"""Requests about settings and their answers, between values and protobuf."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import Acl, ConfigResource, DelegationToken, QuotaEntity
+from metaquorum.metadata.image import ConfigResource
 from metaquorum.metadata.requests import settings as api
-from metaquorum.metadata.settings.acls import AclFilter
-from metaquorum.metadata.settings.configs import ConfigEntry
-from metaquorum.metadata.settings.levels import FeatureDescription
-from metaquorum.metadata.settings.scram import UserCredentials
 from metaquorum.proto import settings_pb2 as pb
 from metaquorum.runtime.api.brokers import NO_TAGS
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
-
-RESOURCES_PER_ANSWER_MAX = 500
-"""Configurations of one answer, well below the largest message; a client asks in parts."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaListing:
-    """The quotas of one entity, by key."""
-
-    entity: QuotaEntity
-    quotas: Mapping[str, float]
 
 
 def _op_kind(op: pb.ConfigOp) -> api.OpKind:
@@ -44,8 +26,6 @@ def _level_change(update: pb.FeatureUpdate) -> api.LevelChange:
         text = f"{update.change} cannot change {update.name}: 1 upgrades, 2 and 3 downgrade"
         raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, text) from None
 
-
-# ---- changes
 
 RESULTS = MessageCodec(api.SettingsResponse, pb.SettingsResponse)
 CONFIG_RESOURCE = MessageCodec(ConfigResource, pb.ConfigResource, resource_type="type")
@@ -83,13 +63,3 @@ REGISTER_CONTROLLER = MessageCodec(
     endpoints=FieldRule(nested=NO_TAGS),
     features=FieldRule(nested=NO_TAGS),
 )
-
-# ---- views
-
-CONFIG_ENTRY = MessageCodec(ConfigEntry, pb.ConfigEntry)
-FEATURE = MessageCodec(FeatureDescription, pb.FeatureDescription)
-ACL = MessageCodec(Acl, pb.Acl)
-ACL_FILTER = MessageCodec(AclFilter, pb.AclFilter)
-USER = MessageCodec(UserCredentials, pb.UserCredentials, iterations="credentials")
-QUOTAS = MessageCodec(QuotaListing, pb.QuotaDescription)
-TOKEN = MessageCodec(DelegationToken, pb.DelegationToken)

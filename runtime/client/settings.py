@@ -6,47 +6,23 @@ Owns the shape of the calls; who is asked, and how often, is the client's. Value
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import EllipsisType
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image import Acl, ConfigResource, DelegationToken, QuotaEntity
+from metaquorum.metadata.image import Acl
 from metaquorum.metadata.requests import settings as api
 from metaquorum.metadata.settings.acls import AclFilter
-from metaquorum.metadata.settings.configs import ConfigEntry
-from metaquorum.metadata.settings.levels import FeatureDescription
-from metaquorum.metadata.settings.quotas import QuotaFilter
-from metaquorum.metadata.settings.scram import SALT_BYTES, Mechanism, UserCredentials, salted_password
-from metaquorum.proto import metadata_pb2 as common
-from metaquorum.proto import settings_pb2 as pb
-from metaquorum.proto.settings_pb2_grpc import SettingsStub, SettingsViewStub
+from metaquorum.metadata.settings.scram import SALT_BYTES, Mechanism, salted_password
+from metaquorum.proto.settings_pb2_grpc import SettingsStub
 from metaquorum.runtime.api import settings as codec
-from metaquorum.runtime.api.errors import error_from_pb
-from metaquorum.runtime.api.settings import RESOURCES_PER_ANSWER_MAX
 from metaquorum.runtime.client.admin import AdminClient
-
-ANONYMOUS = "User:ANONYMOUS"
-"""Whom Kafka takes a caller for whom no one authenticated."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDescription:
-    """A resource's configuration, or why there is none to show."""
-
-    resource: ConfigResource
-    entries: tuple[ConfigEntry, ...] = ()
-    error: ApiError | None = None
 
 
 class SettingsClient:
-    """Changes and views of settings through `admin`. Raises as its calls do; results distinguish refusals."""
+    """Changes of settings through `admin`. Raises as its calls do; results distinguish refusals."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
-
-    # --- changes
 
     async def alter_configs(
         self, changes: Sequence[api.ConfigChange], *, validate_only: bool = False
@@ -121,88 +97,8 @@ class SettingsClient:
         message = codec.REGISTER_CONTROLLER.to_pb(request)
         await self._change(lambda stub: stub.RegisterController, message)
 
-    # --- views
-
-    async def describe_configs(
-        self, resources: Sequence[ConfigResource], *, all_keys: bool = False, stale: bool = False
-    ) -> tuple[ConfigDescription, ...]:
-        """In the order asked for. Many resources are asked for in parts, each out of an image of its own."""
-        found: list[ConfigDescription] = []
-        for first in range(0, len(resources), RESOURCES_PER_ANSWER_MAX):
-            part = resources[first : first + RESOURCES_PER_ANSWER_MAX]
-            request = pb.DescribeConfigsRequest(
-                consistency=_consistency(stale),
-                resources=[codec.CONFIG_RESOURCE.to_pb(each) for each in part],
-                all_keys=all_keys,
-            )
-            answer = await self._view(lambda stub: stub.DescribeConfigs, request)
-            found += [_description(each) for each in answer.resources]
-        return tuple(found)
-
-    async def describe_features(self, *, stale: bool = False) -> tuple[int, tuple[FeatureDescription, ...]]:
-        """(the offset up to which it holds, the features)."""
-        request = pb.DescribeFeaturesRequest(consistency=_consistency(stale))
-        answer = await self._view(lambda stub: stub.DescribeFeatures, request)
-        return answer.read.offset, tuple([codec.FEATURE.from_pb(each) for each in answer.features])
-
-    async def list_acls(self, wanted: AclFilter | None = None, *, stale: bool = False) -> tuple[Acl, ...]:
-        request = pb.ListAclsRequest(
-            consistency=_consistency(stale), filter=codec.ACL_FILTER.to_pb(wanted or AclFilter())
-        )
-        answer = await self._view(lambda stub: stub.ListAcls, request)
-        return tuple([codec.ACL.from_pb(acl) for acl in answer.acls])
-
-    async def describe_users(
-        self, users: Sequence[str] = (), *, stale: bool = False
-    ) -> tuple[UserCredentials, ...]:
-        request = pb.DescribeUsersRequest(consistency=_consistency(stale), users=users)
-        answer = await self._view(lambda stub: stub.DescribeUsers, request)
-        return tuple([codec.USER.from_pb(each) for each in answer.users])
-
-    async def describe_quotas(
-        self, wanted: QuotaFilter | None = None, *, stale: bool = False
-    ) -> tuple[tuple[QuotaEntity, Mapping[str, float]], ...]:
-        wanted = wanted or QuotaFilter()
-        request = pb.DescribeQuotasRequest(
-            consistency=_consistency(stale),
-            filter=[
-                pb.QuotaPart(type=kind, any=True)
-                if isinstance(name, EllipsisType)
-                else pb.QuotaPart(type=kind, name=name)
-                for kind, name in wanted.parts
-            ],
-            strict=wanted.strict,
-        )
-        answer = await self._view(lambda stub: stub.DescribeQuotas, request)
-        found = [codec.QUOTAS.from_pb(each) for each in answer.entities]
-        return tuple([(each.entity, each.quotas) for each in found])
-
-    async def describe_tokens(
-        self, owners: Sequence[str] = (), *, stale: bool = False
-    ) -> tuple[DelegationToken, ...]:
-        request = pb.DescribeTokensRequest(consistency=_consistency(stale), owners=owners)
-        answer = await self._view(lambda stub: stub.DescribeTokens, request)
-        return tuple([codec.TOKEN.from_pb(each) for each in answer.tokens])
-
-    # --- asking
-
     async def _results(self, method: Callable[[Any], Any], request: Any) -> tuple[api.SettingResult, ...]:
         return codec.RESULTS.from_pb(await self._change(method, request)).results
 
     async def _change(self, method: Callable[[Any], Any], request: Any) -> Any:
         return await self._admin.ask(lambda channel: method(SettingsStub(channel)), request)
-
-    async def _view(self, method: Callable[[Any], Any], request: Any) -> Any:
-        return await self._admin.ask(lambda channel: method(SettingsViewStub(channel)), request)
-
-
-def _consistency(stale: bool) -> common.Consistency.ValueType:
-    return common.CONSISTENCY_STALE if stale else common.CONSISTENCY_DEFAULT
-
-
-def _description(answer: pb.ConfigDescription) -> ConfigDescription:
-    return ConfigDescription(
-        resource=codec.CONFIG_RESOURCE.from_pb(answer.resource),
-        error=error_from_pb(answer.error) if answer.HasField("error") else None,
-        entries=tuple([codec.CONFIG_ENTRY.from_pb(each) for each in answer.entries]),
-    )

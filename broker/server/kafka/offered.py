@@ -23,7 +23,7 @@ from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
-from metaquorum.metadata.features import KNOWN_FEATURES
+from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
@@ -88,7 +88,7 @@ def offered_services(
     forwarder: Forwarder,
     groups: GroupServices,
     transactions: TransactionServices,
-    image: Callable[[], MetadataImage],
+    features: Callable[[], Features],
     rights: Rights,
 ) -> Services:
     """Everything that this release's brokers offer, behind what each API checks."""
@@ -105,13 +105,14 @@ def offered_services(
         **settings.offered(),
         **forwarder.offered(),
     }
-    return Services(guarded(offered, rights), lambda: features_of(image()), cluster.prepared)
+    return Services(guarded(offered, rights), features, cluster.prepared)
 
 
-def features_of(image: MetadataImage) -> Features:
-    """What ApiVersions says of features."""
+def features_of(image: MetadataImage, kraft_version: int) -> Features:
+    """What ApiVersions says of features; kraft.version is in control records, not in the image."""
+    levels = {KRAFT_VERSION: kraft_version} if kraft_version else {}
     return Features(
         supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
-        finalized=dict(image.features.finalized),
+        finalized={**image.features.finalized, **levels},
         epoch=image.provenance.offset,
     )

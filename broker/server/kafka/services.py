@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.kafka.access.guard import Rights
@@ -13,7 +15,12 @@ from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers
 from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
-from metaquorum.broker.server.kafka.offered import ClusterHandlers, SettingsHandlers, offered_services
+from metaquorum.broker.server.kafka.offered import (
+    ClusterHandlers,
+    SettingsHandlers,
+    features_of,
+    offered_services,
+)
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
 from metaquorum.broker.server.published import Published
 from metaquorum.metadata.errors import ApiError
@@ -35,8 +42,9 @@ def broker_services(
     *,
     clock: Clock,
     forwarder: Forwarder,
+    kraft_version: Callable[[], int],
 ) -> Services:
-    """What the listeners of this broker serve."""
+    """What the listeners of this broker serve. `kraft_version`: the level that is committed."""
     prepared = Prepared()
     creates_topics = config.text("auto.create.topics.enable") == "true"
     auto_topics = AutoTopics(forwarder, enabled=creates_topics)
@@ -71,7 +79,7 @@ def broker_services(
             controllers=forwarder.controllers,
         ),
         transactions,
-        image,
+        lambda: features_of(image(), kraft_version()),
         Rights(
             authorizer=new_authorizer(config.values),
             image=image,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,11 +30,15 @@ from metaquorum.metadata.requests.settings import (
     RenewTokenRequest,
 )
 from metaquorum.metadata.settings.acls import AclFilter
-from metaquorum.metadata.settings.configs import ConfigSource
+from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.kafka.admin.access import describe_quotas, describe_users, list_acls
+from metaquorum.runtime.kafka.admin.cluster import describe_features
+from metaquorum.runtime.kafka.admin.configs import DescribedConfig, describe_configs
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
@@ -59,14 +64,16 @@ def set_op(name: str, value: str) -> ConfigOp:
     return ConfigOp(kind=OpKind.SET, name=name, value=value)
 
 
-async def seen_by_the_broker(site: Site, client: AdminClient) -> SettingsClient:
-    """The broker's own view once it has everything that is committed now."""
+@contextlib.asynccontextmanager
+async def seen_by_the_broker(site: Site, client: AdminClient) -> AsyncIterator[KafkaClient]:
+    """A client of the broker once that has everything that is committed now."""
     offset = (await client.list_topics()).read.offset
-    broker = AdminClient([("127.0.0.1", site.broker_port)])
-    async with asyncio.timeout(60):
-        while (await broker.list_topics()).read.offset < offset:
-            pass  # asking is the wait
-    return SettingsClient(broker)
+    async with AdminClient([("127.0.0.1", site.broker_port)]) as broker:
+        async with asyncio.timeout(60):
+            while (await broker.list_topics()).read.offset < offset:
+                pass  # asking is the wait
+    async with KafkaClient(f"127.0.0.1:{site.kafka_port}", timeout_ms=60_000) as reader:
+        yield reader
 
 
 async def test_configurations_reach_the_broker_through_the_log(site: Site) -> None:
@@ -87,26 +94,32 @@ async def test_configurations_reach_the_broker_through_the_log(site: Site) -> No
             ("topic absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
         wanted = [TOPIC, BROKER, ALL_BROKERS, ConfigResource(2, "absent")]
-        ours = await settings.describe_configs(wanted)
-        theirs = await (await seen_by_the_broker(site, client)).describe_configs(wanted)
-        sources = [each.source for each in theirs[0].entries[0].synonyms]
+        async with seen_by_the_broker(site, client) as reader:
+            theirs = await describe_configs(reader, wanted)
+            many = await describe_configs(reader, [BROKER] * 1001)
+            everything = await describe_configs(reader, [TOPIC, BROKER], all_keys=True)
+        sources = [each.source for each in _named(everything[0], "retention.ms").synonyms]
         assert sources == [
             ConfigSource.DYNAMIC_TOPIC_CONFIG,
             ConfigSource.DYNAMIC_BROKER_CONFIG,
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
             ConfigSource.DEFAULT_CONFIG,
         ]
-        # The controller is no broker: only what is its own differs in its view.
-        assert ConfigSource.DYNAMIC_BROKER_CONFIG not in {each.source for each in ours[0].entries[0].synonyms}
-        assert ours[1:3] == theirs[1:3]
-        many = await settings.describe_configs([BROKER] * 1001)
-        assert len(many) == 1001 and set(map(repr, many)) == {repr(ours[1])}
-        assert ours[3].error is not None
-        assert ours[3].error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        static = (await (await seen_by_the_broker(site, client)).describe_configs([BROKER], all_keys=True))[0]
-        listeners = next(entry for entry in static.entries if entry.name == "listeners")
+        assert [[(each.name, each.value) for each in one.entries] for one in theirs[:3]] == [
+            [("retention.ms", "5")],
+            [("log.retention.ms", "6")],
+            [("log.retention.ms", "7")],
+        ]
+        assert len(many) == 1001 and set(map(repr, many)) == {repr(theirs[1])}
+        assert theirs[3].error is not None
+        assert theirs[3].error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        listeners = _named(everything[1], "listeners")
         assert listeners.source is ConfigSource.STATIC_BROKER_CONFIG
         assert listeners.value == site.broker_listeners
+
+
+def _named(described: DescribedConfig, name: str) -> ConfigEntry:
+    return next(entry for entry in described.entries if entry.name == name)
 
 
 async def test_everything_else_there_and_back(site: Site) -> None:
@@ -138,23 +151,8 @@ async def test_everything_else_there_and_back(site: Site) -> None:
         renew = RenewTokenRequest(requester="User:c", hmac=token.hmac, period_ms=10**8)
         renewed = await settings.renew_token(renew)
         assert renewed.expiration_timestamp_ms is not None
-        view = await seen_by_the_broker(site, client)
-        assert await view.list_acls(AclFilter(pattern_type=4)) == (acl,)
-        assert await view.list_acls(AclFilter(resource_name="other")) == ()
-        (user,) = await view.describe_users()
-        assert (user.user, user.iterations) == ("alice", ((Mechanism.SCRAM_SHA_256, 4096),))
-        assert await view.describe_users(["bob"]) == ()
-        entity = (("client-id", None), ("user", "alice"))
-        for wanted in (
-            QuotaFilter(),
-            QuotaFilter(parts=(("user", ...),)),
-            QuotaFilter(parts=(("client-id", None), ("user", "alice")), strict=True),
-        ):
-            assert await view.describe_quotas(wanted) == ((entity, {"request_percentage": 2.5}),)
-        assert await view.describe_quotas(QuotaFilter(parts=(("user", ...),), strict=True)) == ()
-        (shown,) = await view.describe_tokens(["User:b"])
-        assert (shown.token_id, shown.renewers) == (token.token_id, ("User:c",))
-        assert shown.expiration_timestamp_ms == renewed.expiration_timestamp_ms
+        async with seen_by_the_broker(site, client) as reader:
+            await _read_back(reader, acl)
         assert (await settings.delete_scram("alice", Mechanism.SCRAM_SHA_256)).error is ErrorCode.NONE
         assert [each.acls for each in await settings.delete_acls([AclFilter()])] == [(acl,)]
         gone = await settings.expire_token(ExpireTokenRequest(requester="User:c", hmac=token.hmac))
@@ -173,10 +171,27 @@ async def test_everything_else_there_and_back(site: Site) -> None:
         assert unknown.value.code is ErrorCode.INVALID_REQUEST
 
 
+async def _read_back(reader: KafkaClient, acl: Acl) -> None:
+    assert await list_acls(reader, AclFilter(pattern_type=4)) == (acl,)
+    assert await list_acls(reader, AclFilter(resource_name="other")) == ()
+    (user,) = await describe_users(reader)
+    assert (user.user, user.iterations) == ("alice", ((Mechanism.SCRAM_SHA_256, 4096),))
+    assert await describe_users(reader, ["bob"]) == ()
+    entity = (("client-id", None), ("user", "alice"))
+    for wanted in (
+        QuotaFilter(),
+        QuotaFilter(parts=(("user", ...),)),
+        QuotaFilter(parts=(("client-id", None), ("user", "alice")), strict=True),
+    ):
+        assert await describe_quotas(reader, wanted) == ((entity, {"request_percentage": 2.5}),)
+    assert await describe_quotas(reader, QuotaFilter(parts=(("user", ...),), strict=True)) == ()
+
+
 async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
     async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
         settings = SettingsClient(client)
-        offset, features = await settings.describe_features()
+        async with seen_by_the_broker(site, client) as reader:
+            offset, features = await describe_features(reader)
         levels = {each.name: (each.min_level, each.max_level, each.finalized_level) for each in features}
         assert levels["metadata.version"] == (1, 25, 19) and offset > 0
         assert levels["kraft.version"] == (0, 1, 0)
@@ -193,10 +208,9 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
         async with asyncio.timeout(60):
             while "register" in ((await settings.update_features([upgrade]))[0].message or ""):
                 pass  # the controller does so by itself
-        view = await seen_by_the_broker(site, client)
-        for described in (await settings.describe_features(), await view.describe_features()):
-            levels = {each.name: each.finalized_level for each in described[1]}
-            assert (levels["metadata.version"], levels["kraft.version"]) == (21, 1)
+        async with seen_by_the_broker(site, client) as reader:
+            levels = {each.name: each.finalized_level for each in (await describe_features(reader))[1]}
+        assert (levels["metadata.version"], levels["kraft.version"]) == (21, 1)
 
 
 async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> None:

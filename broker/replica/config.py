@@ -31,6 +31,7 @@ class ReplicaConfig:
     controller_request_timeout_ms: int = 1_000
     fetch_max_bytes: int = 55 * 1024 * 1024
     max_incremental_fetch_session_cache_slots: int = 1_000
+    replica_selector_is_rack_aware: bool = False
     producer_id_expiration_ms: int = 86_400_000
     produce_purgatory_max_requests: int = 10_000
     fetch_purgatory_max_requests: int = 10_000

@@ -22,6 +22,10 @@ class KnownBrokers:
     def may_join_isr(self, broker_id: int) -> bool:
         return self.image is not None and self.image.brokers.is_active(broker_id)
 
+    def rack(self, broker_id: int) -> str | None:
+        known = None if self.image is None else self.image.brokers.get(broker_id)
+        return None if known is None else known.rack
+
     def endpoint(self, broker_id: int) -> tuple[str, int] | None:
         """(host, port) at which it is followed; None: it is not registered, or not with this listener."""
         known = None if self.image is None else self.image.brokers.get(broker_id)

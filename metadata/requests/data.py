@@ -175,7 +175,8 @@ class FetchRequest:
     are named. `session_epoch` 0: begin one. Later epochs: `partitions` are those that changed, `forgotten`
     those that left, and the answer holds only partitions with something to say. A session belongs to one
     (follower, its local directory); `replica_epoch` is the follower's broker epoch (KIP-903).
-    `read_committed`: a client reads up to the last stable offset, and hears of aborted transactions."""
+    `read_committed`: a client reads up to the last stable offset, and hears of aborted transactions. `rack`:
+    of a client that reads from followers, too ("": it names none); None: from leaders alone (KIP-392)."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
@@ -187,13 +188,15 @@ class FetchRequest:
     partitions: tuple[FetchPartition, ...]
     forgotten: tuple[PartitionKey, ...] = ()
     read_committed: bool = False
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
     """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must cut
     its log there first, and there are no records (KIP-595). `aborted`: (producer id, first offset) of the
-    aborted transactions that may have records among these; None: not asked for."""
+    aborted transactions that may have records among these; None: not asked for. `preferred_read_replica`: the
+    broker to read from instead (KIP-392), and there are no records."""
 
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
@@ -205,7 +208,13 @@ class FetchedPartition:
     leader_epoch: int = -1
     last_stable_offset: int = -1
     aborted: tuple[tuple[int, int], ...] | None = None
+    preferred_read_replica: int = -1
     records: bytes = b""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """The reader is sent to another replica."""
+        return self.preferred_read_replica >= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from functools import partial
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.runtime.config.key import BROKER, MAX_DOUBLE, MAX_INT, MAX_LONG, MIB, Key, bytes_key, ms_key
 
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _REPLICA = ReplicaConfig(broker_id=0)
 _ms = partial(ms_key, roles=(BROKER,))
 _bytes = partial(bytes_key, roles=(BROKER,))
@@ -196,6 +197,15 @@ DATA = (
         also=(-1,),
         maximum=MAX_LONG,
         unit="bytes",
+        roles=(BROKER,),
+    ),
+    Key(
+        "replica.selector.class",
+        "choice",
+        None,
+        "Which replica consumers read from. With the rack-aware selector: one in sync in `client.rack`, "
+        "else the leader (KIP-392).",
+        choices=(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector"),
         roles=(BROKER,),
     ),
     Key(

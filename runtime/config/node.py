@@ -23,6 +23,7 @@ from metaquorum.runtime.config.access.listeners import ListenerAccess
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.config.keys_data import RACK_AWARE
 from metaquorum.runtime.config.keys_groups import coordinator_config
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
@@ -268,6 +269,7 @@ class NodeConfig:
             max_incremental_fetch_session_cache_slots=self.number(
                 "max.incremental.fetch.session.cache.slots"
             ),
+            replica_selector_is_rack_aware=self.values["replica.selector.class"] == RACK_AWARE,
             producer_id_expiration_ms=self.number("producer.id.expiration.ms"),
             produce_purgatory_max_requests=self.number("produce.purgatory.max.requests"),
             fetch_purgatory_max_requests=self.number("fetch.purgatory.max.requests"),

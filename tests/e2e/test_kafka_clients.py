@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import socket
 import threading
@@ -33,7 +34,13 @@ class KafkaCluster:
         self.cluster = cluster
         self.ports = {node.node_id: node.kafka_port for node in cluster.brokers}
         for node in cluster.brokers:
-            node.set_properties({"log.cleaner.backoff.ms": "200"})
+            node.set_properties(
+                {
+                    "log.cleaner.backoff.ms": "200",
+                    "broker.rack": f"rack-{node.node_id}",
+                    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+                }
+            )
 
     @property
     def bootstrap(self) -> str:
@@ -44,9 +51,15 @@ class KafkaCluster:
 
     def leader(self, name: str) -> Node:
         """The broker that leads partition 0, as a client is told."""
-        found = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap}).list_topics(name, 10)
-        leader_id = found.topics[name].partitions[0].leader
-        return next(node for node in self.cluster.brokers if node.node_id == leader_id)
+        client = confluent_kafka.admin.AdminClient({"bootstrap.servers": self.bootstrap})
+
+        def leading() -> Node | None:
+            """None: the broker that was asked has not heard of the topic, or of its leader."""
+            parts = client.list_topics(name, 10).topics[name].partitions
+            leader_id = parts[0].leader if parts else -1
+            return next((node for node in self.cluster.brokers if node.node_id == leader_id), None)
+
+        return self.cluster.wait(leading, f"a leader of {name}")
 
 
 @pytest.fixture(name="site", scope="module")
@@ -130,6 +143,47 @@ def test_librdkafka_produces_with_every_codec_and_reads_all_back(site: KafkaClus
     site.create_topic(topic)
     confluent_produce(site, topic, values(codec), **{"compression.type": codec})
     assert sorted(confluent_read(site, topic, MESSAGES)) == sorted(values(codec))
+
+
+def test_librdkafka_reads_from_the_replica_in_its_rack(site: KafkaCluster) -> None:
+    site.create_topic("racks", partitions=1)
+    confluent_produce(site, "racks", values("early"))
+    leader = site.leader("racks").node_id
+    near = next(broker for broker in site.ports if broker != leader)
+    read_from: list[int] = []
+
+    def note(text: str) -> None:
+        topic = json.loads(text)["topics"].get("racks")
+        if topic is not None and "0" in topic["partitions"]:
+            read_from.append(topic["partitions"]["0"]["broker"])
+
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": site.bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+            "client.rack": f"rack-{near}",
+            "statistics.interval.ms": 100,
+            "stats_cb": note,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("racks", 0, confluent_kafka.OFFSET_BEGINNING)])
+    found: list[bytes] = []
+    wanted = values("early")
+
+    def read_on() -> bool:
+        for message in consumer.consume(500, timeout=0.2):
+            assert message.error() is None, message.error()
+            found.append(message.value())
+        return len(found) >= len(wanted) and near in read_from
+
+    site.cluster.wait(read_on, f"everything to be read, from broker {near}")
+    # The follower hears of what is committed later, and tells its readers.
+    confluent_produce(site, "racks", values("late"))
+    wanted += values("late")
+    site.cluster.wait(read_on, "what came later")
+    consumer.close()
+    assert (found, read_from[-1]) == (wanted, near)
 
 
 @pytest.mark.parametrize("config", [{"acks": 0}, {"acks": 1}, {"enable.idempotence": True}], ids=str)

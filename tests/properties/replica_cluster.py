@@ -44,6 +44,9 @@ class ImageView:
     def may_join_isr(self, broker_id: int) -> bool:
         return broker_id in self.image.active
 
+    def rack(self, broker_id: int) -> str | None:
+        return None
+
 
 @dataclass
 class Process:

@@ -9,6 +9,7 @@ from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import OffsetFound
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.reading import Reading
 from metaquorum.broker.replica.partition.values import BatchRefusal, FindPlan, Reader, ReadPlan, ReplicaRole
 from metaquorum.broker.replica.partition.view import ReplicaView
 from metaquorum.metadata.errors import ErrorCode
@@ -49,12 +50,28 @@ class AnsweringReplica(ReplicaView):
         """What a fetch may have now; nothing is noted."""
         leading = self._leader_in(request.current_leader_epoch)
         if isinstance(leading, BatchRefusal):
-            return self._not_fetched(leading)
+            followed = self._followed(request.current_leader_epoch, reader)
+            return self._not_fetched(leading) if followed is None else followed.fetch(request)
+        reading = leading.reading(reader)
         if reader.is_follower:
             refusal = leading.sender_refusal(reader.replica_id, reader.replica_epoch)
             if refusal is not None:
                 return self._not_fetched(refusal)
-        return leading.reading(reader).fetch(request)
+        elif reader.rack:
+            starts = leading.deleting.start_of
+            preferred = leading.isr.preferred_replica(request.fetch_offset, reader.rack, starts)
+            if preferred is not None:
+                return reading.elsewhere(preferred)
+        return reading.fetch(request)
+
+    def _followed(self, asked_epoch: int, reader: Reader) -> Reading | None:
+        """The log of a follower: clients may read what it knows to be committed (KIP-392); None: not now."""
+        log, leader = self._log, self.leader
+        if reader.rack is None or reader.is_follower or self.role is not ReplicaRole.FOLLOWER:
+            return None
+        if leader is None or log.cutting or asked_epoch not in {-1, self.leader_epoch}:
+            return None
+        return Reading(log=log, leader=leader, epoch=self.leader_epoch, epoch_start=log.end, reader=reader)
 
     def _not_fetched(self, refusal: BatchRefusal) -> FetchedPartition:
         return FetchedPartition(

@@ -72,6 +72,10 @@ class Deleting:
             self._starts[broker_id] = log_start_offset
             self.moved()
 
+    def start_of(self, broker_id: int) -> int:
+        """Where a follower's log starts, as its last fetch said; -1: it did not."""
+        return self._starts.get(broker_id, -1)
+
     def moved(self) -> None:
         """A log starts elsewhere, or others are in sync: who waited for that is answered."""
         if not self._waiting:

@@ -7,7 +7,7 @@ the ISR: the committed members and the proposed ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -174,6 +174,21 @@ class IsrState:
         if not self._brokers.may_join_isr(broker_id) or progress.epoch is None:
             return False
         return progress.epoch == -1 or progress.epoch == self._brokers.epoch(broker_id)
+
+    def preferred_replica(self, offset: int, rack: str, start_of: Callable[[int], int]) -> int | None:
+        """The replica that clients of this rack are to read from (KIP-392): one in sync, in their rack, that
+        has this offset; None: the leader. `start_of`: where a follower's log starts."""
+        rack_of = self._brokers.rack
+        if not self._config.replica_selector_is_rack_aware or rack_of(self._self) == rack:
+            return None
+        near = [
+            (follower.acknowledged, follower.caught_up_ms, broker_id)
+            for broker_id, follower in self.followers.items()
+            if broker_id in self.committed
+            and start_of(broker_id) <= offset <= follower.acknowledged
+            and rack_of(broker_id) == rack
+        ]
+        return max(near)[2] if near else None
 
     def out_of_sync(self, *, leader_end: int, now_ms: int) -> list[int]:
         """Members to be taken out. One that holds all that the leader has may be silent forever."""

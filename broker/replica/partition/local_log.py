@@ -230,6 +230,9 @@ class LocalLog:
     def _wrote_to(self, end: int) -> None:
         end = min(end, self.end)
         if end > self.written:
+            if self.written < self.high_watermark:
+                # Of what is committed elsewhere, readers see more now.
+                self.changes |= Changes.HIGH_WATERMARK
             self.written = end
             self.changes |= Changes.END | Changes.POSITION
         unwritten = self._unwritten

@@ -1,4 +1,4 @@
-"""What a leader answers to those who read: from where to where, what is out of range, the offset of a time.
+"""What a replica answers to those who read: from where to where, what is out of range, the offset of a time.
 
 Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: which replica fetched what
 is noted by `leader`.
@@ -34,7 +34,7 @@ def visible_end(log: LocalLog) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """The log of a leader, who began its epoch at `epoch_start`, for one reader."""
+    """The log of a leader, who began its epoch at `epoch_start`, or of a follower, for one reader."""
 
     log: LocalLog
     leader: int
@@ -72,6 +72,17 @@ class Reading:
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.start,
+            leader_epoch=self.epoch,
+        )
+
+    def elsewhere(self, replica_id: int) -> FetchedPartition:
+        """Nothing is read here: the reader is to turn to this replica."""
+        return FetchedPartition(
+            key=self.log.key,
+            high_watermark=self.log.high_watermark,
+            last_stable_offset=self.log.last_stable_offset,
+            log_start_offset=self.log.start,
+            preferred_read_replica=replica_id,
             leader_epoch=self.epoch,
         )
 

@@ -65,6 +65,10 @@ class Brokers(Protocol):
         """Registered, not fenced, not shutting down (KIP-841)."""
         ...
 
+    def rack(self, broker_id: int) -> str | None:
+        """The rack of a broker that is registered with one."""
+        ...
+
 
 class ProduceTicket(Protocol):
     """One partition of a produce request that waits. `complete` is called exactly once, and not from within
@@ -81,11 +85,13 @@ class ProduceTicket(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """The caller of a fetch: a client (`replica_id` below 0), perhaps of committed records only, or a
-    follower, whose broker epoch is `replica_epoch` (-1: it gives none)."""
+    follower, whose broker epoch is `replica_epoch` (-1: it gives none). `rack`: of a client that followers
+    may serve, too ("": it names none)."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
     read_committed: bool = False
+    rack: str | None = None
 
     @property
     def is_follower(self) -> bool:

@@ -54,6 +54,7 @@ class Fetch:
             replica_id=session.replica_id,
             replica_epoch=request.replica_epoch,
             read_committed=request.read_committed,
+            rack=request.rack,
         )
         self.min_bytes = request.min_bytes
         self.max_bytes = max_bytes

@@ -342,7 +342,7 @@ class Fetches:
                 data = b""
             part = self._part(fetch, key, data)
             total += len(part.records)
-            speaks = bool(part.records) or part.error is not ErrorCode.NONE or part.diverging is not None
+            speaks = bool(part.records or part.error or part.diverging or part.is_elsewhere)
             told = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
             if fetch.whole or speaks or session.told.get(key) != told:
                 answered.append(part)

@@ -6,8 +6,10 @@ Pure. Owns no name of a topic and no session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
+
+from msgspec import structs
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
@@ -22,6 +24,10 @@ from metaquorum.wire.messages import (
 FIRST_VERSION, LAST_VERSION = 13, 16
 """From the first one that names topics by id to the one that Kafka 3.7's brokers send."""
 _STATE_SINCE = 15
+ERROR_OF_ALL_SINCE = 7
+"""From here on an answer has room for the refusal of the whole."""
+_RACK_SINCE = 11
+"""Older clients know leaders only (KIP-392)."""
 READ_COMMITTED = 1
 """The isolation level of a consumer that reads up to the last stable offset."""
 LIST_OFFSETS_VERSIONS = (4, 8)
@@ -79,11 +85,29 @@ def fetch_asked(body: FetchRequest, version: int) -> core.FetchRequest:
         min_bytes=body.min_bytes,
         max_bytes=body.max_bytes,
         read_committed=body.isolation_level == READ_COMMITTED,
+        rack=body.rack_id if version >= _RACK_SINCE and replica_id < 0 else None,
         session_id=body.session_id,
         session_epoch=body.session_epoch,
         partitions=partitions,
         forgotten=tuple(
             (topic.topic_id, index) for topic in body.forgotten_topics_data for index in topic.partitions
+        ),
+    )
+
+
+def by_ids(body: FetchRequest, ids: Mapping[str, bytes | None]) -> FetchRequest:
+    """A request that names topics, with ids; topics without one are left out."""
+    return structs.replace(
+        body,
+        topics=tuple(
+            FetchRequest.FetchTopic(topic_id=topic_id, partitions=topic.partitions)
+            for topic in body.topics
+            if (topic_id := ids[topic.topic]) is not None
+        ),
+        forgotten_topics_data=tuple(
+            FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=topic.partitions)
+            for topic in body.forgotten_topics_data
+            if (topic_id := ids[topic.topic]) is not None
         ),
     )
 

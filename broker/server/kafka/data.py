@@ -6,9 +6,11 @@ are. Decides nothing about data.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
+from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
@@ -37,6 +39,7 @@ FIRST_PRODUCE = 3
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
 _ADMIN_CLIENT = "__admin_client"
 _NOTHING_PRODUCED = core.ProduceResponse(results=())
+_SESSION_IS_OVER = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
 
 
 class DataHandlers:
@@ -136,72 +139,12 @@ class DataHandlers:
     # ---- Fetch
 
     def fetch(self, request: Request, client: Client) -> Awaitable[FetchResponse]:
+        """With sessions (KIP-227), for consumers and followers alike."""
         if request.header.version >= fetch_messages.FIRST_VERSION:
             return self._fetch_by_id(request.body, request.header.version)
-        return self._fetch_by_name(request)
-
-    async def _fetch_by_name(self, request: Request) -> FetchResponse:
-        body: FetchRequest = request.body
-        if body.session_id:
-            # Sessions are kept by topic id: an answer with session 0 says so, and the client sends
-            # everything.
-            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        places = [(topic, self._id_of(topic.topic, topic.topic_id)) for topic in body.topics]
-        asked = [
-            core.FetchPartition(
-                key=(topic_id, part.partition),
-                fetch_offset=part.fetch_offset,
-                max_bytes=part.partition_max_bytes,
-                current_leader_epoch=part.current_leader_epoch,
-                last_fetched_epoch=part.last_fetched_epoch,
-            )
-            for topic, topic_id in places
-            if topic_id is not None
-            for part in topic.partitions
-        ]
-        is_complete = all(topic_id is not None for _, topic_id in places)
-        results: dict[core.PartitionKey, core.FetchedPartition] = {}
-        refusal: ApiError | None = None
-        if asked:
-            answer: Any = await self._requests.begin(
-                core.FetchRequest(
-                    replica_id=body.replica_id,
-                    max_wait_ms=max(body.max_wait_ms, 0) if is_complete else 0,
-                    min_bytes=body.min_bytes,
-                    max_bytes=body.max_bytes,
-                    partitions=tuple(asked),
-                    read_committed=body.isolation_level == fetch_messages.READ_COMMITTED,
-                )
-            )
-            if isinstance(answer, ApiError):
-                refusal = answer
-            else:
-                results = {each.key: each for each in answer.partitions}
-        if refusal is not None and request.header.version >= 7:
-            return FetchResponse(error_code=refusal.code)
-
-        def partition(index: int, topic_id: bytes | None, asked_id: bytes) -> FetchResponse.PartitionData:
-            found = None if topic_id is None else results.get((topic_id, index))
-            if found is not None:
-                return fetched_partition(found, request.header.version)
-            return _not_fetched(index, _unknown(asked_id) if refusal is None else refusal.code)
-
-        return FetchResponse(
-            responses=tuple(
-                FetchResponse.FetchableTopicResponse(
-                    topic=topic.topic,
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        partition(part.partition, topic_id, topic.topic_id) for part in topic.partitions
-                    ),
-                )
-                for topic, topic_id in places
-            )
-        )
+        return self._fetch_by_name(request.body, request.header.version)
 
     def _fetch_by_id(self, body: FetchRequest, version: int) -> Later:
-        """With sessions (KIP-227, KIP-516), for consumers and followers alike."""
-
         def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
             if isinstance(answer, ApiError):
                 return FetchResponse(error_code=answer.code)
@@ -215,6 +158,40 @@ class DataHandlers:
             return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
 
         return Later(self._requests.begin(fetch_messages.fetch_asked(body, version)), finish)
+
+    async def _fetch_by_name(self, body: FetchRequest, version: int) -> FetchResponse:
+        """Sessions are kept by topic id: one with a name that has no id, or another one by now, ends, and the
+        client begins another."""
+        names = {each.topic for each in body.topics} | {each.topic for each in body.forgotten_topics_data}
+        ids = {name: self._id_of(name, _ZERO) for name in names}
+        is_complete = None not in ids.values()
+        if body.session_epoch > 0 and not is_complete:
+            return _SESSION_IS_OVER
+        asked = fetch_messages.fetch_asked(fetch_messages.by_ids(body, ids), version)
+        if not is_complete:
+            # Without a session, and answered at once: not every topic is known.
+            asked = replace(asked, session_epoch=FINAL_EPOCH, max_wait_ms=0)
+        answer: Any = await self._requests.begin(asked)
+        if isinstance(answer, ApiError):
+            if version >= fetch_messages.ERROR_OF_ALL_SINCE:
+                return FetchResponse(error_code=answer.code)
+            return FetchResponse(responses=_by_name(body, ids, {}, answer.code, version))
+        if body.session_epoch > 0:
+            return self._session_by_name(answer, version)
+        results = {each.key: each for each in answer.partitions}
+        found = _by_name(body, ids, results, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, version)
+        return FetchResponse(session_id=answer.session_id, responses=found)
+
+    def _session_by_name(self, answer: core.FetchResponse, version: int) -> FetchResponse:
+        """What there is to say on a session, by the names that topics have."""
+        topics = []
+        for topic_id, parts in fetch_messages.by_topic(answer.partitions):
+            known = self._image().topics.topic(topic_id)
+            if known is None:
+                return _SESSION_IS_OVER
+            partitions = tuple([fetched_partition(part, version) for part in parts])
+            topics.append(FetchResponse.FetchableTopicResponse(topic=known.name, partitions=partitions))
+        return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
 
     # ---- ListOffsets
 
@@ -280,10 +257,6 @@ def _retriable(error: ApiError) -> ApiError:
     return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message)
 
 
-def _unknown(topic_id: bytes) -> ErrorCode:
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic_id == _ZERO else ErrorCode.UNKNOWN_TOPIC_ID
-
-
 def _produced_topic(
     topic: ProduceRequest.TopicProduceData,
     topic_id: bytes | None,
@@ -291,7 +264,8 @@ def _produced_topic(
     refusal: ApiError | None,
     version: int,
 ) -> ProduceResponse.TopicProduceResponse:
-    missing = refusal or ApiError(_unknown(topic.topic_id), "there is no such topic: create it first")
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.topic_id == _ZERO else ErrorCode.UNKNOWN_TOPIC_ID
+    missing = refusal or ApiError(unknown, "there is no such topic: create it first")
     parts = [
         _produced(part.index, results.get((topic_id or _ZERO, part.index), missing), version)
         for part in topic.partition_data
@@ -328,6 +302,30 @@ def _produced(
     )
 
 
+def _by_name(
+    body: FetchRequest,
+    ids: Mapping[str, bytes | None],
+    results: Mapping[core.PartitionKey, core.FetchedPartition],
+    missing: ErrorCode,
+    version: int,
+) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
+    """Every partition that a request names, in its order; `missing`: of those without a result."""
+
+    def partition(name: str, index: int) -> FetchResponse.PartitionData:
+        found = results.get((ids[name] or _ZERO, index))
+        if found is None or found.error is ErrorCode.UNKNOWN_TOPIC_ID:
+            return _not_fetched(index, missing)
+        return fetched_partition(found, version)
+
+    return tuple(
+        FetchResponse.FetchableTopicResponse(
+            topic=topic.topic,
+            partitions=tuple([partition(topic.topic, part.partition) for part in topic.partitions]),
+        )
+        for topic in body.topics
+    )
+
+
 def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
     return FetchResponse.PartitionData(
         partition_index=index, error_code=code, high_watermark=-1, records=b"", aborted_transactions=None
@@ -360,6 +358,7 @@ def fetched_partition(result: core.FetchedPartition, version: int) -> FetchRespo
             FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first)
             for producer_id, first in result.aborted
         ),
+        preferred_read_replica=result.preferred_read_replica,
         records=result.records,
     )
 

@@ -88,7 +88,9 @@ class Cluster:
         for broker_id in (1, 2, 3):
             self.broker(broker_id)
 
-    def broker(self, broker_id: int, *, epoch: int | None = None, fenced: bool = False) -> None:
+    def broker(
+        self, broker_id: int, *, epoch: int | None = None, fenced: bool = False, rack: str | None = None
+    ) -> None:
         self._builder.put_broker(
             BrokerRegistration(
                 broker_id=broker_id,
@@ -96,6 +98,7 @@ class Cluster:
                 incarnation_id=bytes([broker_id]) * 16,
                 endpoints=(NodeEndpoint("PLAINTEXT", f"host{broker_id}", 9000 + broker_id, 0),),
                 fenced=fenced,
+                rack=rack,
             )
         )
 

@@ -96,6 +96,10 @@ class KnownBrokers:
 
     epochs: dict[int, int] = field(default_factory=dict)
     barred: set[int] = field(default_factory=set)
+    racks: dict[int, str] = field(default_factory=dict)
+
+    def rack(self, broker_id: int) -> str | None:
+        return self.racks.get(broker_id)
 
     def epoch(self, broker_id: int) -> int | None:
         return self.epochs.get(broker_id, 100 + broker_id)

@@ -206,16 +206,51 @@ async def test_fetch_by_id_for_consumers_and_followers(version: int) -> None:
     assert (unknown.error_code, unknown.high_watermark) == (100, -1)
 
 
-async def test_a_client_that_names_topics_keeps_no_session() -> None:
+async def test_a_session_of_a_client_that_names_topics() -> None:
     site = Site()
-    answer = core.FetchResponse(session_id=0, partitions=(replace(FETCHED, aborted=((7, 3),)),))
-    response = await site.ask("fetch", 12, fetch(session_epoch=0, isolation_level=1), answer)
+    begun = core.FetchResponse(session_id=4, partitions=(replace(FETCHED, aborted=((7, 3),)),))
+    response = await site.ask("fetch", 12, fetch(session_epoch=0, isolation_level=1), begun)
     assert site.asked.read_committed
-    assert (response.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (0, -1, 500)
+    assert (response.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (4, 0, 500)
     (aborted,) = response.responses[0].partitions[0].aborted_transactions
     assert (aborted.producer_id, aborted.first_offset) == (7, 3)
-    again = await Site().ask("fetch", 12, fetch(session_id=4, session_epoch=1))
-    assert (again.error_code, again.responses) == (70, ())
+    # From then on only what changed is named, on either side.
+    site = Site()
+    gone = FetchRequest.ForgottenTopic(topic="orders", partitions=(4,))
+    body = fetch(topics=(), session_id=4, session_epoch=1, forgotten_topics_data=(gone,))
+    response = await site.ask("fetch", 12, body, core.FetchResponse(session_id=4, partitions=(FETCHED,)))
+    assert (site.asked.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (4, 1, 500)
+    assert (site.asked.partitions, site.asked.forgotten) == ((), ((ORDERS, 4),))
+    assert [(each.topic, len(each.partitions)) for each in response.responses] == [("orders", 1)]
+
+
+async def test_a_session_ends_when_names_and_ids_no_longer_belong_together() -> None:
+    # A name without an id: no session begins, and one that is there cannot take it up.
+    site = Site()
+    answer = core.FetchResponse(session_id=0, partitions=(FETCHED,))
+    response = await site.ask("fetch", 12, fetch(unknown=True, session_epoch=0), answer)
+    assert (response.session_id, site.asked.session_epoch, site.asked.max_wait_ms) == (0, -1, 0)
+    refused = await Site().ask("fetch", 12, fetch("nobody", session_id=4, session_epoch=1))
+    assert (refused.error_code, refused.responses) == (70, ())
+    # An id without a name: the topic was deleted, perhaps there is another one of its name.
+    lost = core.FetchedPartition(key=(STRANGE, 1), error=ErrorCode.UNKNOWN_TOPIC_ID)
+    over = core.FetchResponse(session_id=4, partitions=(FETCHED, lost))
+    response = await Site().ask("fetch", 12, fetch(session_id=4, session_epoch=1), over)
+    assert (response.error_code, response.responses) == (70, ())
+
+
+@pytest.mark.parametrize(("version", "rack"), [(10, None), (11, "r"), (13, "r")])
+async def test_a_clients_rack_and_the_replica_that_it_is_sent_to(version: int, rack: str | None) -> None:
+    site = Site()
+    by_id = {"name": "", "topic_id": ORDERS} if version >= 13 else {}
+    preferred = 3 if rack else -1
+    sent = core.FetchedPartition(key=(ORDERS, 1), high_watermark=9, preferred_read_replica=preferred)
+    answer = core.FetchResponse(session_id=0, partitions=(sent,))
+    response = await site.ask("fetch", version, fetch(rack_id="r" if rack else "", **by_id), answer)
+    assert site.asked.rack == rack
+    (found,) = response.responses[0].partitions
+    assert (found.error_code, bytes(found.records)) == (0, b"")
+    assert found.preferred_read_replica == (3 if version >= 11 else -1)
 
 
 async def test_a_refusal_of_a_whole_fetch_has_its_place_in_every_version() -> None:

@@ -248,6 +248,7 @@ UNSET = frozenset(
         "log.retention.ms",
         "log.roll.ms",
         "metadata.log.dir",
+        "replica.selector.class",
         "sasl.oauthbearer.expected.audience",
         "sasl.oauthbearer.expected.issuer",
         "sasl.oauthbearer.jwks.endpoint.url",

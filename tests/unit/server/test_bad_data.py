@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from metaquorum.broker.server import main as broker_main
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -32,7 +33,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import FetchRequest
-from tests.broker_calls import BrokerCalls, batch, calls_to
+from tests.broker_calls import BrokerCalls, batch, calls_to, records
 from tests.unit.broker.test_replica_validation import REFUSED
 from tests.unit.server.nodes import (
     CLUSTER_ID,
@@ -192,6 +193,15 @@ async def test_leader_epochs_and_fetch_sessions(tmp_path: Path) -> None:
         wrong = await calls.fetch(None, session_id=begun.session_id, session_epoch=5)
         refusal(wrong, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         assert at.stored() == before
+        # A client that names topics has a session, too: it names nothing, and hears of what is new.
+        by_name = await calls.fetch(TOPIC, 3, session_epoch=0)
+        assert by_name.session_id > 0
+        assert not (await calls.produce(TOPIC, batch([b"new"]))).error_code
+        more = FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, session_epoch=1)
+        answer = await calls.ask(structs.replace(more, session_id=by_name.session_id), version=12)
+        (topic_found,) = answer.responses
+        (part,) = topic_found.partitions
+        assert (topic_found.topic, records(part.records)) == (TOPIC, [(3, b"new")])
 
 
 async def test_broker_epochs_of_followers_and_leaders(tmp_path: Path) -> None:

@@ -311,11 +311,21 @@ class World:
             if self.inbox:
                 self.give(self.inbox.popleft())
         self.execute(self.node.tick(now_ms=self.now_ms, wall_ms=self.now_ms))
+        self.check_deadline()
 
     def give(self, event: Event) -> list[Effect]:
         effects = self.node.handle(event, now_ms=self.now_ms, wall_ms=self.now_ms)
+        self.check_deadline()
         self.execute(effects)
         return effects
+
+    def check_deadline(self) -> None:
+        """The node remembers when its parts are due: it is what each of them says now."""
+        node = self.node
+        parts = (node._session, node._metadata, node._replicas)
+        due = [part.next_deadline_ms() for part in parts if part is not None]
+        expected = min((each for each in due if each is not None), default=None)
+        assert node.next_deadline_ms() == (None if node._stopped else expected)
 
     def run(self, ms: int) -> None:
         """Let `ms` pass, one deadline at a time."""

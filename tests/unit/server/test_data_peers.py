@@ -151,6 +151,16 @@ async def test_an_answer_that_comes_too_late_counts_for_nothing() -> None:
         assert (await follower.report()).correlation_id == 2
 
 
+async def test_a_fetch_that_is_under_way_ends_with_its_owner_and_is_not_reported() -> None:
+    async with leading(Leader()) as leader, following() as follower:
+        leader.answer = asyncio.get_running_loop().create_future()
+        follower.send(leader.port)
+        await until(lambda: leader.fetched)
+        await follower.fetches.close()
+        await until(lambda: not leader.connections)
+        assert follower.reports.empty()
+
+
 async def test_a_refusal_of_the_whole_fetch_is_an_error_of_the_leader() -> None:
     async with leading(Leader()) as leader, following() as follower:
         leader.answer = FetchResponse(error_code=71)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.planted.bug import Bug
 from tests.planted.table_access import ACCESS_BUGS
+from tests.planted.table_causes import CAUSE_BUGS
 from tests.planted.table_cleaner import CLEANER_BUGS
 from tests.planted.table_data import SECTIONS as DATA_SECTIONS
 from tests.planted.table_driver import SCHEDULER_BUGS
@@ -41,6 +42,7 @@ SECTIONS: tuple[tuple[str, tuple[Bug, ...]], ...] = (
     ("Transactions", TRANSACTION_BUGS),
     ("Groups and coordinators", GROUP_BUGS),
     ("Access", ACCESS_BUGS),
+    ("Who asked", CAUSE_BUGS),
 )
 
 BUGS: tuple[Bug, ...] = tuple(bug for _, bugs in SECTIONS for bug in bugs)

@@ -12,6 +12,7 @@ from typing import Any
 
 from metaquorum.broker.replica.events import DataRequestArrived, DataRequestCancelled
 from metaquorum.controller.events import RequestArrived
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.raft.effects import SendRequest
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
@@ -89,8 +90,12 @@ class Calls:
 
         def arrived(process: Process, key: int) -> None:
             self._clients[key] = call
+            kind = type(request).__name__.removesuffix("Request")
+            cause = BatchCause(request=kind, principal=f"User:{source}")
             process.deliver(
-                lambda: RequestArrived(key=key, arrived_ms=process.host.monotonic_ms(), request=request)
+                lambda: RequestArrived(
+                    key=key, arrived_ms=process.host.monotonic_ms(), request=request, cause=cause
+                )
             )
 
         call = _Call(source, target, finish, fail)

@@ -116,10 +116,13 @@ def test_an_operator_who_joins_a_removal_is_the_cause_of_its_rest() -> None:
 def test_a_request_that_waited_for_a_fence_keeps_its_cause() -> None:
     quorum = quorum_of()
     quorum.start_broker(1)
-    start = quorum.leader.end_offset
+    quorum.start_broker(2)
+    quorum.create("t", (1, 2))
+    quorum.create("u", (1,))
     quorum.heartbeat(1, want_shutdown=True)
+    start = quorum.leader.end_offset
     quorum.register(1, 2)
-    assert named(quorum, start)[-1] == ("RegisterBroker", None)
+    assert named(quorum, start) == [("RegisterBroker", "new-incarnation"), ("RegisterBroker", None)]
     (first, record) = batches(quorum)[-1][:2]
     assert cause_in(first) == quorum.causes(start)[-1]
     assert isinstance(record, BrokerRecord)

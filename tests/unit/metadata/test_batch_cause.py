@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from metaquorum.metadata.records.batch_cause import (
@@ -34,6 +34,7 @@ WHOLE = BatchCause("CreateTopics", "leader-balance", "User:alice", "app", "10.0.
 
 
 @given(CAUSES)
+@example(BatchCause("x" * 256, "y" * 255, "é" * 128, "\U0001f600" * 64, "\ud800" * 300))
 def test_what_is_written_is_read_again(cause: BatchCause) -> None:
     data = encode(cause_record(cause), 0)
     _, record = decode(data)

@@ -33,12 +33,14 @@ class ReplicaLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundReplica:
-    """A replica in a directory, with the incarnation under which its log was opened."""
+    """A replica in a directory, with the incarnation under which its log was opened. `future`: it is being
+    copied from another directory of this broker."""
 
     key: PartitionKey
     topic: str
     incarnation: int
     log: ReplicaLog
+    future: bool = False
 
 
 # ---- reports ---------------------------------------------------------------------------------------
@@ -51,6 +53,16 @@ class ReplicaCreated:
     directory_id: bytes
     key: PartitionKey
     incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaPromoted:
+    """The future replica bears the replica's name, and everything in it is durable."""
+
+    directory_id: bytes
+    key: PartitionKey
+    incarnation: int
+    log: ReplicaLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +156,7 @@ class DirectoryMeasured:
 
 DiskReport = (
     ReplicaCreated
+    | ReplicaPromoted
     | LogAppended
     | LogsSynced
     | LogCut
@@ -176,13 +189,24 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateReplica:
-    """Make the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`."""
+    """Make the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`.
+    `future`: it gets the name of one that is being copied, until `PromoteReplica`."""
 
     directory_id: bytes
     key: PartitionKey
     incarnation: int
     topic: str
     settings: LogSettings
+    future: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromoteReplica:
+    """Make everything in a future replica durable, and then give it the replica's name: `ReplicaPromoted`."""
+
+    directory_id: bytes
+    key: PartitionKey
+    incarnation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +330,7 @@ class AbandonDirectory:
 
 DiskWork = (
     CreateReplica
+    | PromoteReplica
     | AppendPartition
     | CutPartition
     | RemoveReplica

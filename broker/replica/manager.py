@@ -28,6 +28,7 @@ from metaquorum.broker.replica.disk_work import (
     PartitionRead,
     ReplicaCreated,
     ReplicaLogTrimmed,
+    ReplicaPromoted,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
@@ -236,6 +237,7 @@ class ReplicaManager:
             self._fetches.next_deadline_ms(),
             self._controller.next_deadline_ms(),
             self._checkpoints.due_ms,
+            self._placement.moves.next_deadline_ms(),
             None if self._user is None else self._user.next_deadline_ms(),
             self._rounds_due_ms,
         )
@@ -272,7 +274,7 @@ class ReplicaManager:
             case LogsSynced(ends=ends):
                 self._synced(event.directory_id, ends)
             case PartitionRead():
-                self._requests.read(event)
+                self._requests.read(event, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetched(correlation_id=at, response=response):
                 self._fetchers.answered(at, response, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetchFailed(correlation_id=at):
@@ -283,10 +285,8 @@ class ReplicaManager:
                 self._requests.found(event)
             case DataRequestCancelled(key=key):
                 self._requests.cancel(key)
-            case ReplicaCreated():
-                self._placement.created(event)
-            case ReplicaRemoved():
-                self._placement.removed(event)
+            case ReplicaCreated() | ReplicaPromoted() | ReplicaRemoved():
+                self._placement.came_or_went(event, now_ms=now_ms)
             case DirectoryFailed(directory_id=directory_id, reason=reason):
                 self._directory_failed(directory_id, reason)
             case DirectoryMeasured():
@@ -299,7 +299,7 @@ class ReplicaManager:
     def _log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
         partition = self._placement.partition_at(event.directory_id, event.key)
         if partition is None:
-            return
+            return self._placement.moves.log_moved(event)
         if isinstance(event, LogAppended):
             partition.appended(event, now_ms=self._now_ms)
         elif isinstance(event, LogCut):
@@ -342,9 +342,9 @@ class ReplicaManager:
 
     def _touched(self, partition: Partition) -> None:
         """Everyone that a change of the partition concerns hears of it, now or when the event is finished."""
-        changes = partition.take_changes()
+        changes, key = partition.take_changes(), partition.key
         if changes:
-            key = partition.key
+            self._placement.moves.stir(key)
             if changes & _WAKES:
                 self._fetches.changed(key, changes)
                 if self._user is not None:
@@ -357,7 +357,7 @@ class ReplicaManager:
                 self._fetchers.moved(key)
         due_ms = partition.next_deadline_ms()
         if due_ms is not None:
-            self._partition_deadlines.arm_earlier(partition.key, due_ms)
+            self._partition_deadlines.arm_earlier(key, due_ms)
 
     def _brokers_changed(self, image: MetadataImage) -> None:
         """Who may join an ISR changed, or where leaders are reached."""
@@ -376,7 +376,8 @@ class ReplicaManager:
         retain(partition, self._wall_ms, self._out)
 
     def _compact(self, partition: Partition) -> None:
-        compact(partition, self._wall_ms, self._out)
+        if partition.key not in self._placement.moves:
+            compact(partition, self._wall_ms, self._out)
 
     def _stirred(self, key: PartitionKey) -> None:
         self._fetches.stir(key)
@@ -390,8 +391,7 @@ class ReplicaManager:
 
     def _finish(self) -> list[DataEffect]:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""
-        if len(self._placement):
-            self._placement.step(self._now_ms)
+        self._placement.step(self._now_ms, self._wall_ms)
         if self._user is not None:
             self._user.settle(now_ms=self._now_ms, wall_ms=self._wall_ms)
         self._fetches.settle(self._now_ms)

@@ -82,7 +82,7 @@ class Checkpoints:
             return
         lines: dict[bytes, list[tuple[str, int, int]]] = {each: [] for each in moved}
         for copy in placement.copies.all():
-            if copy.directory_id in moved:
+            if copy.directory_id in moved and not copy.future:
                 lines[copy.directory_id].append((copy.topic, copy.key[1], _high_watermark(copy)))
         for directory_id in sorted(moved):
             marks = tuple(lines[directory_id])
@@ -110,7 +110,8 @@ def retain(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
 
 
 def compact(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
-    """Where the topic is compacted, its directory may do so now."""
+    """Where the topic is compacted, its directory may do so now. Not while it is being copied: a
+    key's deletion must not go before it is copied, after an older value of the key was."""
     if not partition.settings.log.compacts:
         return
     out.append(

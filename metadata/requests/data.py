@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from metaquorum.metadata.requests.log_ends import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -289,7 +290,8 @@ class DescribeLogDirsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDescription:
-    """`lag`: offsets behind the high watermark that this replica knows."""
+    """`lag`: offsets behind the high watermark that this replica knows. `future`: it is being copied from
+    another directory, and its lag is what is not copied yet."""
 
     key: PartitionKey
     topic: str
@@ -298,6 +300,7 @@ class ReplicaDescription:
     end_offset: int
     high_watermark: int
     lag: int
+    future: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +370,7 @@ DataRequest = (
     | OffsetForLeaderEpochRequest
     | InitProducerIdRequest
     | DescribeLogDirsRequest
+    | AlterReplicaLogDirsRequest
     | MarkLogDirOfflineRequest
     | CoordinatorRequest
 )
@@ -380,6 +384,7 @@ DataResponse = (
     | OffsetForLeaderEpochResponse
     | InitProducerIdResponse
     | DescribeLogDirsResponse
+    | AlterReplicaLogDirsResponse
     | MarkLogDirOfflineResponse
     | CoordinatorResponse
 )

@@ -1,7 +1,7 @@
 """The names in a broker's log directory, and the small files that belong to it or to one replica.
 
-Owns `<topic>-<partition>`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the offset
-checkpoints, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
+Owns `<topic>-<partition>`, `...-future`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the
+offset checkpoints, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 """Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
 it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
 DELETE_SUFFIX = "-delete"
+FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
 MAX_NAME_BYTES = 255
 _REPLICA = re.compile(r"([A-Za-z0-9._-]{1,249})-(0|[1-9]\d{0,9})")
+_FUTURE = re.compile(r"(.+)\.[0-9a-f]{32}-future")
 _REMOVED = re.compile(r".+\.[0-9a-f]{32}-delete")
 _VERSION = "0"
 
@@ -39,6 +41,22 @@ def parse_replica_name(name: str) -> tuple[str, int] | None:
     """(topic, partition); None for any other name."""
     match = _REPLICA.fullmatch(name)
     return (match.group(1), int(match.group(2))) if match and int(match.group(2)) < 2**31 else None
+
+
+def future_name(topic: str, partition: int, rng: random.Random) -> str:
+    """The directory of a replica that is being copied from another log directory (KIP-113)."""
+    return f"{replica_name(topic, partition)}.{rng.randbytes(16).hex()}{FUTURE_SUFFIX}"
+
+
+def may_have_future(topic: str, partition: int) -> bool:
+    """Whether that name is not too long for a file system."""
+    return len(replica_name(topic, partition)) + 33 + len(FUTURE_SUFFIX) <= MAX_NAME_BYTES
+
+
+def parse_future_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition); None for any other name."""
+    match = _FUTURE.fullmatch(name)
+    return None if match is None else parse_replica_name(match.group(1))
 
 
 def removed_name(name: str, rng: random.Random, ending: str = DELETE_SUFFIX) -> str:

@@ -18,6 +18,7 @@ from metaquorum.broker.replica.disk_work import (
     ReadPartition,
     ReplicaCreated,
     ReplicaLog,
+    ReplicaPromoted,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import AskController, DataEvent
@@ -49,6 +50,7 @@ class DirectoryLaws(Generations):
         self.marks = marks
         self.failed: dict[tuple[str, int], set[bytes]] = {}
         self.on_created: Callable[[DataBroker, bytes], None] = lambda process, directory_id: None
+        self._futures: set[tuple[int, PartitionKey, bytes]] = set()
         self._written: dict[tuple[PartitionKey, int, int], tuple[int, int, str]] = {}
 
     # ---- when a process begins -------------------------------------------------------------------
@@ -63,7 +65,10 @@ class DirectoryLaws(Generations):
             self.marks.add("damaged replica found")
         for replica in found.replicas:
             log = replica.log
-            self.held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
+            if replica.future:
+                self.marks.add("unfinished move found")
+            else:
+                self.held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
             name = f"{process.host.name} {replica.topic}-{replica.key[1]}"
             if not log.start_offset <= log.high_watermark <= log.end_offset:
                 raise SafetyError(f"{name} opened with its high watermark outside of its log: {log}")
@@ -147,6 +152,11 @@ class DirectoryLaws(Generations):
 
     def _creates(self, process: DataBroker, work: CreateReplica) -> None:
         """S3.6 to S3.8: not while another configured directory may hold it, working or not."""
+        at = (process.node_id, work.key, work.directory_id)
+        if work.future:
+            self._futures.add(at)
+            return
+        self._futures.discard(at)
         held = self.held.get((process.node_id, work.key), set())
         elsewhere = held & set(process.directories.ids()) - {work.directory_id}
         if elsewhere:
@@ -158,6 +168,15 @@ class DirectoryLaws(Generations):
     def reported(self, process: DataBroker, event: DataEvent) -> None:
         """A directory's report on its way to the core."""
         match event:
+            case ReplicaPromoted(directory_id=directory_id, key=key):
+                self.held.setdefault((process.node_id, key), set()).add(directory_id)
+                self.marks.add("replica moved to another directory")
+            case ReplicaCreated(directory_id=directory_id, key=key) if (
+                process.node_id,
+                key,
+                directory_id,
+            ) in self._futures:
+                pass
             case ReplicaCreated(directory_id=directory_id, key=key):
                 self.held.setdefault((process.node_id, key), set()).add(directory_id)
                 self.on_created(process, directory_id)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.requests.common import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, WantedDirectory
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest
 from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
 
@@ -47,6 +48,7 @@ class DataFaults:
             (load.reassign_rate, self._reassign),
             (load.elect_rate, self._elect),
             (load.delete_rate, self._delete),
+            (load.move_rate, self._move),
         ):
             if self._due(rate):
                 fault()
@@ -147,6 +149,25 @@ class DataFaults:
             wanted = WantedReplicas(topic=info.name, partition=partition.index, replicas=replicas)
             self._engine.trace("admin", f"moves {info.name}-{partition.index} to {replicas}")
             self.ask(AlterReassignmentsRequest(wanted=(wanted,)))
+
+    def _move(self) -> None:
+        """A replica is to lie in another directory of its broker, or to stay where it is after all."""
+        partition, rng = self._partition(), self._engine.rng
+        topic = None if partition is None else self._world.log.image.topics.topic(partition.topic_id)
+        if partition is None or topic is None:
+            return
+        broker_id = rng.choice(partition.replicas)
+        path = rng.choice(self._world.data[broker_id].all).path
+        wanted = WantedDirectory(path=path, topic=topic.name, partition=partition.index)
+        self._engine.trace("admin", f"moves {topic.name}-{partition.index} of broker {broker_id} to {path}")
+        self._world.calls.data(
+            "admin",
+            self._world.directory[broker_id],
+            AlterReplicaLogDirsRequest(wanted=(wanted,)),
+            ASK_MS,
+            lambda response: None,
+            lambda reason: None,
+        )
 
     def _elect(self) -> None:
         self.ask(ElectLeadersRequest(unclean=False))

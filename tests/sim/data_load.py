@@ -78,6 +78,7 @@ class DataLoad:
     self_fencing: bool
     lonely_rate: float
     rot_chance: float
+    move_rate: float
 
 
 def _draw_topics(rng: random.Random, brokers: int) -> tuple[TopicPlan, ...]:
@@ -148,6 +149,7 @@ def draw_data_load(seed: int) -> DataLoad:
         self_fencing=self_fencing,
         lonely_rate=0.0 if self_fencing else 0.4,
         rot_chance=random.Random(f"rot of {seed}").choice((0.0, 0.3)),
+        move_rate=random.Random(f"moves of {seed}").choice((0.0, 0.5, 2.0)),
     )
 
 
@@ -219,6 +221,7 @@ def quiet_data_load(
         self_fencing=self_fencing,
         lonely_rate=0.0,
         rot_chance=0.0,
+        move_rate=0.0,
     )
 
 

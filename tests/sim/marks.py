@@ -121,6 +121,7 @@ REQUIRED_WITH_DATA = (
     "broker served on without a lease",
     "damaged replica found",
     "damaged replica came back whole",
+    "replica moved to another directory",
 )
 
 REQUIRED_WITH_KAFKA = (

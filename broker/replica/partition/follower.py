@@ -42,7 +42,7 @@ class Following:
     def position(self) -> FetchPartition | None:
         """None while something is unfinished: the offset says that everything below it is held."""
         log = self._log
-        if log.cutting or self._fenced or log.acknowledged < log.end:
+        if log.cutting or log.is_held or self._fenced or log.acknowledged < log.end:
             return None
         return FetchPartition(
             key=log.key,

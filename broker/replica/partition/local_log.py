@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 
 from metaquorum.broker.replica.disk_work import (
@@ -37,6 +38,7 @@ class LocalLog:
 
     __slots__ = (
         "_decided",
+        "_held",
         "_out",
         "_trim_asked",
         "_unwritten",
@@ -46,6 +48,7 @@ class LocalLog:
         "directory_id",
         "end",
         "epochs",
+        "given",
         "high_watermark",
         "incarnation",
         "key",
@@ -91,6 +94,8 @@ class LocalLog:
         self._unwritten: deque[tuple[int, int]] = deque()
         # (first offset, offset of the marker) of transactions whose marker may be above the high watermark.
         self._decided: list[tuple[int, int]] = []
+        self._held: list[AppendPartition | TrimTo] | None = None
+        self.given = 0
         self._take_up(log)
         self.high_watermark = min(max(log.high_watermark, self.start), self.end)
 
@@ -140,7 +145,7 @@ class LocalLog:
         self.end = batches.next_offset
         self._unwritten.append((self.end, len(batches.data)))
         self.unwritten_bytes += len(batches.data)
-        self._out.append(
+        self._give(
             AppendPartition(
                 directory_id=self.directory_id,
                 key=self.key,
@@ -177,11 +182,42 @@ class LocalLog:
         if start <= max(self.start, self._trim_asked):
             return
         self._trim_asked = start
-        self._out.append(
+        self._give(
             TrimTo(
                 directory_id=self.directory_id, key=self.key, incarnation=self.incarnation, start_offset=start
             )
         )
+
+    def _give(self, work: AppendPartition | TrimTo) -> None:
+        (self._out if self._held is None else self._held).append(work)
+
+    # ---- on its way to another directory -----------------------------------------------------
+
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
+    def hold(self) -> None:
+        """Goes on to accept batches, but gives the disk none of them until `release`. What it was given
+        ends at `given`."""
+        self._held, self.given = [], self.end
+        self.changes |= Changes.POSITION
+
+    def release(self) -> None:
+        """The disk gets what was held back."""
+        held, self._held = self._held or [], None
+        for work in held:
+            self._out.append(
+                replace(work, directory_id=self.directory_id, incarnation=self.incarnation),
+            )
+        self.changes |= Changes.POSITION
+
+    def move(self, directory_id: bytes, incarnation: int) -> None:
+        """All that its disk was given is, durably, in another directory, where it goes on."""
+        self.directory_id, self.incarnation = directory_id, incarnation
+        self.synced = max(self.synced, self.given)
+        self._wrote_to(self.given)
+        self.release()
 
     # ---- what the disk did -------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from metaquorum.broker.replica.partition.deleting import DeleteTicket
 from metaquorum.broker.replica.partition.follower import Following
 from metaquorum.broker.replica.partition.leader import Leading
 from metaquorum.broker.replica.partition.local_log import LocalLog
+from metaquorum.broker.replica.partition.reading import Reading
 from metaquorum.broker.replica.partition.values import (
     Brokers,
     Changes,
@@ -165,17 +166,20 @@ class Partition(AnsweringReplica):
         """Takes up a topic's new settings; ChangeLogSettings goes out if those of the log differ."""
         before, self.settings = self.settings, settings
         if settings.log != before.log:
-            self._out.append(
-                ChangeLogSettings(
-                    directory_id=self.directory_id,
-                    key=self.key,
-                    incarnation=self.incarnation,
-                    settings=settings.log,
-                )
-            )
+            self._change_log_settings()
         if self._leading is not None:
             self._leading.settings = settings
             self._leading.advance(now_ms=now_ms)
+
+    def _change_log_settings(self) -> None:
+        self._out.append(
+            ChangeLogSettings(
+                directory_id=self.directory_id,
+                key=self.key,
+                incarnation=self.incarnation,
+                settings=self.settings.log,
+            )
+        )
 
     def _is_old(self, info: PartitionInfo) -> bool:
         return (info.leader_epoch, info.partition_epoch) < (self.leader_epoch, self.partition_epoch)
@@ -262,6 +266,31 @@ class Partition(AnsweringReplica):
             progress = self._leading.isr.followers.get(replica_id)
             if progress is not None:
                 progress.held_all(at_ms)
+
+    # ---- moving to another directory of this broker ------------------------------------------
+
+    def copied(self, request: FetchPartition) -> FetchedPartition | ReadPlan:
+        """What another log of this broker may have of this one, or where it must be cut. Any role may."""
+        reader = Reader(replica_id=self._config.broker_id)
+        epoch = max(self.leader_epoch, self._log.epochs.last_epoch)
+        reading = Reading(
+            log=self._log, leader=self._config.broker_id, epoch=epoch, epoch_start=0, reader=reader
+        )
+        return reading.fetch(request)
+
+    def hold(self) -> None:
+        """As of its log: what is accepted waits for `move` or `release`."""
+        self._log.hold()
+
+    def release(self) -> None:
+        self._log.release()
+
+    def move(self, directory_id: bytes, incarnation: int, *, now_ms: int) -> None:
+        """All that its directory was given is in another one now, and goes on there."""
+        self.directory_id = directory_id
+        self._log.move(directory_id, incarnation)
+        self._change_log_settings()
+        self._advance(now_ms)
 
     # ---- the ISR -----------------------------------------------------------------------------
 

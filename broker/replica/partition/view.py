@@ -39,6 +39,16 @@ class ReplicaView:
         return self._log.synced
 
     @property
+    def is_held(self) -> bool:
+        """What it accepts waits: the replica is about to be in another directory."""
+        return self._log.is_held
+
+    @property
+    def given_end(self) -> int:
+        """The end of what its directory was given before it was held."""
+        return self._log.given
+
+    @property
     def high_watermark(self) -> int:
         return self._log.high_watermark
 

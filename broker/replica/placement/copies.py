@@ -5,9 +5,11 @@ Owns what lies where, by partition and by name on the disk. Decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from metaquorum.broker.replica.disk_work import ReplicaLog
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.metadata.requests.data import PartitionKey
@@ -21,12 +23,30 @@ class Stage(Enum):
 
 class Copy:
     """A replica's log in one good directory. `log` is what was found or made; `partition` exists once it has
-    run. `was_found`: it was there when the process began."""
+    run. `was_found`: it was there when the process began. `future`: it is being copied from another one of
+    this broker (KIP-113), and is no replica yet."""
 
-    __slots__ = ("directory_id", "incarnation", "key", "log", "partition", "stage", "topic", "was_found")
+    __slots__ = (
+        "directory_id",
+        "future",
+        "incarnation",
+        "key",
+        "log",
+        "partition",
+        "stage",
+        "topic",
+        "was_found",
+    )
 
     def __init__(
-        self, key: PartitionKey, topic: str, directory_id: bytes, incarnation: int, log: ReplicaLog | None
+        self,
+        key: PartitionKey,
+        topic: str,
+        directory_id: bytes,
+        incarnation: int,
+        log: ReplicaLog | None,
+        *,
+        future: bool = False,
     ) -> None:
         self.key = key
         self.topic = topic
@@ -34,6 +54,7 @@ class Copy:
         self.incarnation = incarnation
         self.log = log
         self.was_found = log is not None
+        self.future = future
         self.stage = Stage.CREATING if log is None else Stage.OPEN
         self.partition: Partition | None = None
 
@@ -62,10 +83,16 @@ class Copies:
     """All copies, at most one of a partition in a directory. Those on their way out are here until they are
     gone, and count in no directory."""
 
-    def __init__(self, directories: Directories) -> None:
+    def __init__(self, directories: Directories, found: Sequence[FoundDirectory] = ()) -> None:
         self._directories = directories
         self._by_key: dict[PartitionKey, dict[bytes, Copy]] = {}
         self._by_name: dict[tuple[bytes, str, int], Copy] = {}
+        for directory in found:
+            place = directory.directory_id
+            if directory.problem is None and place is not None:
+                for each in directory.replicas:
+                    log, future = each.log, each.future
+                    self.add(Copy(each.key, each.topic, place, each.incarnation, log, future=future))
 
     def __contains__(self, key: object) -> bool:
         return key in self._by_key
@@ -97,9 +124,24 @@ class Copies:
     def in_directory(self, directory_id: bytes) -> list[Copy]:
         return [copies[directory_id] for copies in self._by_key.values() if directory_id in copies]
 
+    def replicas_of(self, key: PartitionKey) -> list[Copy]:
+        """Those that can be its replica, the best first: none that is leaving, and no future one."""
+        found = [each for each in self.of(key).values() if each.stage is not Stage.REMOVING]
+        return sorted((each for each in found if not each.future), key=lambda each: each.rank, reverse=True)
+
+    def futures_of(self, key: PartitionKey) -> list[Copy]:
+        """Those that are to become its replica."""
+        found = self.of(key).values()
+        return [each for each in found if each.future and each.stage is not Stage.REMOVING]
+
+    def promote(self, copy: Copy) -> None:
+        """A future one is about to bear the replica's name."""
+        self._by_name[copy.name] = copy
+
     def add(self, copy: Copy) -> None:
         self._by_key.setdefault(copy.key, {})[copy.directory_id] = copy
-        self._by_name[copy.name] = copy
+        if not copy.future:
+            self._by_name[copy.name] = copy
         directory = self._directories.get(copy.directory_id)
         if directory is not None:
             directory.replicas += 1

@@ -8,15 +8,16 @@ between images only says where to look. Knows no requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
-    CreateReplica,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLog,
+    ReplicaPromoted,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import DataEffect
@@ -27,6 +28,7 @@ from metaquorum.broker.replica.partition.values import Brokers
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
 from metaquorum.broker.replica.placement.damaged_copies import CANNOT_BE_TOLD, DamagedCopies
 from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.moves import Moves
 from metaquorum.broker.replica.placement.pending import PendingChanges
 from metaquorum.broker.replica.placement.reconcile import (
     Assign,
@@ -59,8 +61,6 @@ RECONCILED_PER_STEP_MAX = 500
 """Partitions looked at before other events get their turn."""
 
 _UNCOMMITTED = frozenset({UNASSIGNED, MIGRATING, LOST})
-_INCARNATION_BITS = 20
-"""A partition counts its own cuts below; every copy that is made begins above all others."""
 
 
 class Placement:
@@ -87,29 +87,27 @@ class Placement:
         self._touched = touched
         self._stirred = stirred
         self._out = out
+        self.next_token = count(1).__next__
         self.directories = Directories(found)
         self.image: MetadataImage | None = None
         self.running: dict[PartitionKey, Partition] = {}
         self.offline: dict[PartitionKey, str] = {}
-        self.copies = Copies(self.directories)
+        self.copies = Copies(self.directories, found)
         self.damaged = DamagedCopies(found)
         self._room = Room(self.directories, self.copies)
         self._starved: dict[PartitionKey, None] = {}
         self._pending = PendingChanges(self._me, assignments, self.copies, self.damaged, self.offline)
         self._settings = SettingsOfTopics(config)
-        self._serial = 0
-        for directory in found:
-            if directory.problem is None and directory.directory_id is not None:
-                for replica in directory.replicas:
-                    self.copies.add(
-                        Copy(
-                            replica.key,
-                            replica.topic,
-                            directory.directory_id,
-                            replica.incarnation,
-                            replica.log,
-                        )
-                    )
+        self.moves = Moves(
+            config,
+            self.directories,
+            self.copies,
+            self.running,
+            assignments=assignments,
+            next_token=self.next_token,
+            look=self._pending.add,
+            out=out,
+        )
 
     def __len__(self) -> int:
         """Partitions that are still to be looked at."""
@@ -121,6 +119,7 @@ class Placement:
         """Notes what has to be looked at. `anew`: the registration is another one, all is looked at."""
         first = self.image is None
         self.image = image
+        self.moves.limit(image)
         self._pending.publish(image, previous, first=first, anew=anew)
 
     def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
@@ -129,43 +128,45 @@ class Placement:
         for key in list(self.running) if changed is None else changed:
             partition = self.running.get(key)
             if partition is not None:
-                partition.change_settings(self._settings_of(partition.topic), now_ms=now_ms)
+                partition.change_settings(self.settings_of(partition.topic), now_ms=now_ms)
                 self._touched(partition)
 
-    def _settings_of(self, topic: str) -> TopicSettings:
+    def settings_of(self, topic: str) -> TopicSettings:
         return self._settings.of(topic, self.image or MetadataImage())
 
     # ---- step by step ------------------------------------------------------------------------
 
-    def step(self, now_ms: int) -> None:
+    def step(self, now_ms: int, wall_ms: int) -> None:
         """Looks at some of what is to be looked at."""
         self._room.look_again()
         for _ in range(RECONCILED_PER_STEP_MAX):
             if not self._pending or self.image is None:
-                return
+                break
             self._reconcile(self.image, self._pending.take(), now_ms)
+        self.moves.settle(now_ms=now_ms, wall_ms=wall_ms)
 
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
         copies = self.copies.of(key)
-        usable = [copy for copy in copies.values() if copy.stage is not Stage.REMOVING]
-        if len(usable) > 1:
-            usable.sort(key=lambda each: each.rank, reverse=True)
+        usable = self.copies.replicas_of(key)
+        can_assign = image.features.metadata_version >= LEVEL_DIRECTORIES
         decision = decide(
             info,
             broker_id=self._me,
             copies=[copy.directory_id for copy in usable],
             directories=self.directories,
             damaged=list(self.damaged.of(key)),
+            future=self.moves.target(key, None if info is None else info.directory_of(self._me)),
             is_new=self._pending.is_new(key),
             owes_lost=self._assignments.owes_lost(key),
-            can_assign=image.features.metadata_version >= LEVEL_DIRECTORIES,
+            can_assign=can_assign,
         )
         if not isinstance(decision, Offline | Damaged):
             self.offline.pop(key, None)
         match decision:
-            case Run(directory_id=directory_id):
+            case Run(directory_id=directory_id, leaves=leaves):
                 self._run(copies[directory_id], info, now_ms)
+                self.moves.runs(copies[directory_id], leaves=leaves or not can_assign)
             case Assign(directory_id=directory_id):
                 self._assign(copies[directory_id], info, now_ms)
             case Create():
@@ -194,7 +195,7 @@ class Placement:
                 directory_id=copy.directory_id,
                 incarnation=copy.incarnation,
                 log=copy.log,
-                settings=self._settings_of(copy.topic),
+                settings=self.settings_of(copy.topic),
                 brokers=self._brokers,
                 out=self._out,
             )
@@ -215,7 +216,7 @@ class Placement:
         if settled:
             left_over = "the metadata log assigns the replica to another directory"
             for each in list(self.copies.of(copy.key).values()):
-                if each is not copy:
+                if each is not copy and not each.future:
                     self._remove(each, left_over)
             self._remove_damaged(copy.key, left_over)
 
@@ -235,9 +236,10 @@ class Placement:
         self, image: MetadataImage, key: PartitionKey, decision: Create, copies: dict[bytes, Copy]
     ) -> None:
         topic = image.topics.topic(key[0])
+        self.moves.cancel(key, "the replica that it is a copy of is gone")
         if copies or topic is None:
             return  # one is being removed: looked at again when it is gone
-        size, place = 0, decision.directory_id
+        size, place = 0, decision.directory_id or self.moves.take_preferred(topic.name, key[1])
         if decision.replaces:
             size = max(self._room.usual_size(), 0 if place is None else self.damaged.size_of(key, place))
         if place is None or decision.replaces:
@@ -253,18 +255,7 @@ class Placement:
         namesake = self.copies.named(place, topic.name, key[1])
         if namesake is not None:
             self._remove(namesake, "its topic was deleted, and a new topic has its name")
-        self._serial += 1
-        copy = Copy(key, topic.name, place, self._serial << _INCARNATION_BITS, None)
-        self.copies.add(copy)
-        self._out.append(
-            CreateReplica(
-                directory_id=place,
-                key=key,
-                incarnation=copy.incarnation,
-                topic=topic.name,
-                settings=self._settings_of(topic.name).log,
-            )
-        )
+        self.moves.create(key, topic.name, place, self.settings_of(topic.name).log)
 
     def _starve(self, key: PartitionKey, topic: str, size: int) -> None:
         text = (
@@ -284,7 +275,9 @@ class Placement:
 
     def _set_damaged(self, image: MetadataImage, key: PartitionKey, decision: Damaged) -> None:
         topic = image.topics.topic(key[0])
-        text = self.damaged.text_of(key, "" if topic is None else topic.name, decision)
+        text = self.moves.problem_of(key, decision.directory_id)
+        if text is None:
+            text = self.damaged.text_of(key, "" if topic is None else topic.name, decision)
         if image.features.metadata_version < LEVEL_DIRECTORIES:
             self._out.append(Stop(reason=f"stopped: {text}; {CANNOT_BE_TOLD}", failed=True))
             return
@@ -316,6 +309,7 @@ class Placement:
         self._starved.pop(key, None)
         for copy in usable:
             self._remove(copy, reason)
+        self.moves.cancel(key, reason)
         self._remove_damaged(key, reason)
 
     def _remove_damaged(self, key: PartitionKey, reason: str) -> None:
@@ -327,26 +321,27 @@ class Placement:
             return
         if self.running.get(copy.key) is copy.partition and copy.partition is not None:
             self._stop(copy.key, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
-        self.copies.leave(copy)
-        self._out.append(
-            RemoveReplica(
-                directory_id=copy.directory_id,
-                key=copy.key,
-                incarnation=copy.incarnation_now,
-                reason=reason,
-            )
-        )
+        self.moves.remove(copy, reason)
 
     # ---- what the disks did ------------------------------------------------------------------
 
-    def created(self, event: ReplicaCreated) -> None:
+    def came_or_went(self, event: ReplicaCreated | ReplicaPromoted | ReplicaRemoved, *, now_ms: int) -> None:
+        """Of a copy."""
+        if isinstance(event, ReplicaCreated):
+            self._created(event)
+        elif isinstance(event, ReplicaRemoved):
+            self._removed(event)
+        elif self.moves.promoted(event, now_ms=now_ms):
+            self._fetchers.leave(event.key)
+
+    def _created(self, event: ReplicaCreated) -> None:
         copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.incarnation == event.incarnation and copy.stage is Stage.CREATING:
             copy.stage = Stage.OPEN
             copy.log = ReplicaLog()
             self._pending.add(event.key)
 
-    def removed(self, event: ReplicaRemoved) -> None:
+    def _removed(self, event: ReplicaRemoved) -> None:
         copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.stage is Stage.REMOVING:
             self.copies.drop(copy)
@@ -365,13 +360,15 @@ class Placement:
         text = f"its log directory failed: {reason}"
         for copy in self.copies.in_directory(directory_id):
             self.copies.drop(copy)
-            if copy.partition is not None and self.running.get(copy.key) is copy.partition:
+            runs = copy.partition is not None and self.running.get(copy.key) is copy.partition
+            if runs or (copy.future and self._place_of(copy.key) == directory_id):
                 self._stop(copy.key, ErrorCode.KAFKA_STORAGE_ERROR, text)
             if self._was_uncommitted(copy):
                 self._assignments.lose(copy.key, now_ms)
             elif self._place_of(copy.key) == directory_id:
                 self.offline[copy.key] = text
             self._pending.add(copy.key)
+        self.moves.directory_failed(directory_id)
         self._pending.add_all(self.damaged.leave(directory_id))
         self._pending.add_all(self._starved)
         return True
@@ -383,7 +380,8 @@ class Placement:
 
     def _was_uncommitted(self, copy: Copy) -> bool:
         knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES
-        return knows and copy.stage is not Stage.REMOVING and self._place_of(copy.key) in _UNCOMMITTED
+        counts = copy.stage is not Stage.REMOVING and not copy.future
+        return knows and counts and self._place_of(copy.key) in _UNCOMMITTED
 
     def _place_of(self, key: PartitionKey) -> bytes | None:
         """Where the image says that this broker's replica lies; None: it has none, or there is no image."""

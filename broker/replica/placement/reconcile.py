@@ -7,6 +7,9 @@ The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says wheth
 recreated only if the image says that no one has placed it, if the image began to name this broker while this
 process watched, or if no configured directory is bad: what is not found otherwise may be in the bad one.
 
+A replica that moves to another directory of this broker (KIP-113) runs where it was until the log names the
+new directory and the copy there is whole.
+
 A copy whose log is damaged does not run, and the controller hears of it (`metadata.image.damaged`) before
 anything becomes of it. It starts over only where another broker leads the partition, or when someone moved
 it away.
@@ -34,9 +37,11 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are left over."""
+    """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are left over.
+    `leaves`: the log already names the directory to which it is being moved."""
 
     directory_id: bytes
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +94,14 @@ def decide(
     copies: Collection[bytes],
     directories: Directories,
     damaged: Collection[bytes] = (),
+    future: bytes | None = None,
     is_new: bool = False,
     owes_lost: bool = False,
     can_assign: bool = True,
 ) -> Decision:
     """`info` None: the image has no such partition. `copies`: good directories that hold one, best first.
-    `damaged`: good directories that hold one whose log is damaged.
+    `damaged`: good directories that hold one whose log is damaged. `future`: a good directory to which one is
+    being moved; where nothing is left to move from, it is as good as damaged.
     `is_new`: the image began to place a replica here while this process watched. `owes_lost`: the controller
     has not acknowledged that an unassigned copy is lost (S3.6). `can_assign`: the metadata.version knows
     directories (3.7-IV2)."""
@@ -103,8 +110,11 @@ def decide(
     place = info.directory_of(broker_id)
     if place is None:
         return Remove(f"broker {broker_id} is not among its replicas {list(info.replicas)}")
+    moves = _moving(place, future, copies)
+    if future is not None and place in {future, damaged_in(future)}:
+        damaged = [*damaged, future]
     led_elsewhere = info.leader not in {NO_LEADER, broker_id}
-    hurt = _hurt(place, led_elsewhere, copies, directories, damaged)
+    hurt = moves or _hurt(place, led_elsewhere, copies, directories, damaged)
     if hurt is not None and not owes_lost:
         return hurt
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
@@ -118,6 +128,16 @@ def decide(
         return Run(place) if place in copies else _missing(place, copies, directories, is_new)
     where = f"in the directory {place.hex()}, which is not configured"
     return _not_found(directories, False, where, copies, replaces=True)
+
+
+def _moving(place: bytes, future: bytes | None, copies: Collection[bytes]) -> Decision | None:
+    """The log names the new directory of a replica that is still being moved there; None: it does not, or
+    nothing is left to move from."""
+    if future is None or not copies:
+        return None
+    if place == future:
+        return Run(next(iter(copies)), leaves=True)
+    return Assign(future) if place == damaged_in(future) else None
 
 
 def _hurt(

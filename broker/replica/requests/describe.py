@@ -28,7 +28,8 @@ def describe_log_dirs(
     by_directory: dict[bytes, list[ReplicaDescription]] = {}
     for copy in placement.copies.all():
         if wanted is None or copy.key[0] in wanted:
-            by_directory.setdefault(copy.directory_id, []).append(_describe(copy))
+            found = _describe_future(placement, copy) if copy.future else _describe(copy)
+            by_directory.setdefault(copy.directory_id, []).append(found)
     for directory_id, keys in _placed_in_bad(placement, broker_id).items():
         by_directory[directory_id] = [
             _unreadable(placement, key) for key in keys if wanted is None or key[0] in wanted
@@ -73,6 +74,23 @@ def _describe(copy: Copy) -> ReplicaDescription:
         end_offset=end,
         high_watermark=high_watermark,
         lag=lag,
+        future=False,
+    )
+
+
+def _describe_future(placement: Placement, copy: Copy) -> ReplicaDescription:
+    """Its lag is that behind the replica, not behind the leader."""
+    end = placement.moves.end_of(copy)
+    source = placement.running.get(copy.key)
+    return ReplicaDescription(
+        key=copy.key,
+        topic=copy.topic,
+        size_bytes=placement.moves.size_of(copy),
+        start_offset=0 if copy.log is None else copy.log.start_offset,
+        end_offset=end,
+        high_watermark=-1,
+        lag=-1 if source is None else max(0, source.end_offset - end),
+        future=True,
     )
 
 
@@ -100,6 +118,7 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
         end_offset=-1,
         high_watermark=-1,
         lag=-1,
+        future=False,
     )
 
 

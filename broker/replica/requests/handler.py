@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from itertools import count
 from typing import assert_never
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -21,6 +20,7 @@ from metaquorum.broker.replica.placement.placement import Placement
 from metaquorum.broker.replica.requests.deletes import Deletes, ends_of_epochs
 from metaquorum.broker.replica.requests.describe import describe_log_dirs
 from metaquorum.broker.replica.requests.fetches import Fetches
+from metaquorum.broker.replica.requests.log_dirs import alter_log_dirs
 from metaquorum.broker.replica.requests.lookup import NotHosted, Touched, absence
 from metaquorum.broker.replica.requests.offsets import Offsets
 from metaquorum.broker.replica.requests.own_logs import NewLogUser, OwnLogs
@@ -44,8 +44,11 @@ from metaquorum.metadata.requests.data import (
     PartitionKey,
     ProduceRequest,
 )
+from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest
 from metaquorum.metadata.requests.log_ends import DeleteRecordsRequest, OffsetForLeaderEpochRequest
 from metaquorum.raft.outbox import Outbox
+
+_OF_OPERATORS = (AlterReplicaLogDirsRequest, DescribeLogDirsRequest, MarkLogDirOfflineRequest)
 
 KnownAtOnce = (
     BeginVerification | DescribeProducersRequest | OffsetForLeaderEpochRequest | DescribeLogDirsRequest
@@ -76,7 +79,7 @@ class RequestHandler:
         self._producer_ids = producer_ids
         self._directory_failed = directory_failed
         self._out = out
-        next_token, tail = count(1).__next__, Tail(config.log_tail_cache_max_bytes)
+        next_token, tail = placement.next_token, Tail(config.log_tail_cache_max_bytes)
         self.fetches = Fetches(config, self._find, touched, tail, next_token, rng, out)
         self.produces = Produces(self._find, touched, tail, config.produce_purgatory_max_requests, out)
         self._offsets = Offsets(self._find, next_token, out)
@@ -106,6 +109,8 @@ class RequestHandler:
                 self._init_producer_id(key, request, now_ms)
             case MarkLogDirOfflineRequest():
                 self._mark_offline(key, request)
+            case AlterReplicaLogDirsRequest():
+                self._answer(key, alter_log_dirs(self._placement, request))
             case CoordinatorRequest():
                 self._ask_user(key, request, now_ms, wall_ms)
             case _:
@@ -132,9 +137,10 @@ class RequestHandler:
         text = f"broker {self._broker_id} has no coordinators: look for another broker"
         self._answer(key, ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, text))
 
-    def read(self, event: PartitionRead) -> None:
+    def read(self, event: PartitionRead, *, now_ms: int, wall_ms: int) -> None:
         """A log was read for one of these requests, or for this broker itself."""
-        if not self._own_logs.take_read(event):
+        moves = self._placement.moves
+        if not (moves.take_read(event, now_ms=now_ms, wall_ms=wall_ms) or self._own_logs.take_read(event)):
             self.fetches.read(event)
 
     def cancel(self, key: object) -> None:
@@ -182,7 +188,7 @@ class RequestHandler:
             return None
         if isinstance(request, ListOffsetsRequest) and request.replica_id > CONSUMER:
             return None
-        if serving or isinstance(request, DescribeLogDirsRequest | MarkLogDirOfflineRequest):
+        if serving or isinstance(request, _OF_OPERATORS):
             return None
         return self._fenced()
 

@@ -79,7 +79,7 @@ class OwnLogs:
         self._produces = produces
         self._next_token = next_token
         self._out = out
-        self._reads: dict[int, tuple[bytes, PartitionKey, int, ReadDone]] = {}
+        self._reads: dict[int, tuple[ReadPartition, ReadDone]] = {}
 
     def leader_epoch(self, key: PartitionKey) -> int | None:
         """In which epoch this broker leads the partition; None: it does not."""
@@ -119,34 +119,35 @@ class OwnLogs:
         found = self._leader(key)
         if found is None:
             return
-        token = self._next_token()
-        self._reads[token] = found.directory_id, key, found.incarnation, done
-        self._out.append(
-            ReadPartition(
-                token=token,
-                directory_id=found.directory_id,
-                key=key,
-                incarnation=found.incarnation,
-                from_offset=from_offset,
-                to_offset=to_offset,
-                max_bytes=max_bytes,
-            )
+        work = ReadPartition(
+            token=self._next_token(),
+            directory_id=found.directory_id,
+            key=key,
+            incarnation=found.incarnation,
+            from_offset=from_offset,
+            to_offset=to_offset,
+            max_bytes=max_bytes,
         )
+        self._reads[work.token] = work, done
+        self._out.append(work)
 
     def take_read(self, event: PartitionRead) -> bool:
         """Whether the report is on one of these reads."""
         read = self._reads.pop(event.token, None)
         if read is None:
             return False
-        _, key, incarnation, done = read
-        found = self._leader(key)
-        if found is not None and found.incarnation == incarnation:
+        work, done = read
+        found = self._leader(work.key)
+        if found is not None and found.incarnation == work.incarnation:
             done(event.data, event.problem)
+        elif found is not None and found.directory_id != work.directory_id:  # it has moved
+            self.read(work.key, work.from_offset, work.to_offset, work.max_bytes, done)
         return True
 
     def directory_failed(self, directory_id: bytes) -> None:
         """Its reads are never reported on."""
-        for token in [token for token, read in self._reads.items() if read[0] == directory_id]:
+        lost = [token for token, (work, _) in self._reads.items() if work.directory_id == directory_id]
+        for token in lost:
             del self._reads[token]
 
     def _leader(self, key: PartitionKey) -> Partition | None:

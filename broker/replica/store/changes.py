@@ -11,14 +11,16 @@ from collections.abc import Sequence
 
 from metaquorum.broker.replica.disk_work import CreateReplica
 from metaquorum.broker.replica.store.parts import Opened, RemovedReplica, StoredReplica, log_config
+from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.disk.interface import join
+from metaquorum.storage.disk.interface import join, name_of
 from metaquorum.storage.errors import FileMissingError, StorageError
 from metaquorum.storage.log.config import PARTITION_METADATA_FILE
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.partition.replica_directory import (
     STRAY_SUFFIX,
     encode_partition_metadata,
+    future_name,
     removed_name,
     replica_name,
 )
@@ -35,10 +37,10 @@ def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[Stor
         name = replica_name(work.topic, work.key[1])
         if work.key in opened.replicas:
             raise StorageError(f"{opened.path} already holds a replica of {name}; remove it first")
+        if work.future:
+            name = future_name(work.topic, work.key[1], opened.rng)
         directory = join(opened.path, name)
-        if opened.disk.exists(directory):
-            damaged = opened.damaged.pop(work.key, None) == name
-            _set_aside(opened, directory, name, "is damaged" if damaged else "is unknown")
+        _make_way(opened, directory, work.key)
         opened.disk.make_directory(directory)
         file = opened.pool.file(join(directory, PARTITION_METADATA_FILE), size=0)
         file.append(encode_partition_metadata(work.key[0]))
@@ -69,7 +71,37 @@ def _open_new(opened: Opened, directory: str, work: CreateReplica) -> StoredRepl
         log=log,
         settings=work.settings,
         size_bytes=0,
+        future=work.future,
     )
+
+
+def promote_replica(opened: Opened, replica: StoredReplica) -> None:
+    """Gives a future replica the replica's name. Before, everything in it becomes durable: a start takes the
+    name for a promise. Durable on return."""
+    before, log = replica.log.directory, replica.log
+    after = join(opened.path, replica_name(replica.topic, replica.key[1]))
+    ticket = (replica.key, replica.incarnation, log.prepare_sync())
+    DirectorySync(opened.path, opened.file_system, tickets=[ticket], checkpoints=[]).run()
+    log.close()
+    _make_way(opened, after, replica.key)
+    opened.disk.rename(before, after)
+    opened.disk.sync_directory(opened.path)
+    config = log_config(replica.settings, opened.options)
+    replica.log = log = PartitionLog.load(
+        opened.disk, after, config, opened.pool, opened.file_system, opened.on_warning
+    )
+    opened.log_starts.apply((replica.topic, replica.key[1]), log)
+    opened.file_system.sync([segment.pooled for segment in log.segment_files()], [log.directory])
+    log.needs_sync = False
+    replica.future = False
+    replica.size_bytes = log.size_bytes
+
+
+def _make_way(opened: Opened, directory: str, key: PartitionKey) -> None:
+    if opened.disk.exists(directory):
+        name = name_of(directory)
+        damaged = opened.damaged.pop(key, None) == name
+        _set_aside(opened, directory, name, "is damaged" if damaged else "is unknown")
 
 
 def _set_aside(opened: Opened, directory: str, name: str, why: str) -> None:
@@ -83,7 +115,7 @@ def rename_away(opened: Opened, replica: StoredReplica) -> None:
     """Takes a replica away under a name that no replica has; durable once the directory is synced."""
     del opened.replicas[replica.key]
     replica.log.close()
-    _rename(opened, replica_name(replica.topic, replica.key[1]), replica.settings.file_delete_delay_ms)
+    _rename(opened, name_of(replica.log.directory), replica.settings.file_delete_delay_ms)
 
 
 def rename_damaged_away(opened: Opened, key: PartitionKey) -> bool:

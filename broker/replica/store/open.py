@@ -41,7 +41,9 @@ from metaquorum.storage.partition.replica_directory import (
     is_removed_name,
     load_high_watermarks,
     load_partition_metadata,
+    parse_future_name,
     parse_replica_name,
+    removed_name,
 )
 
 
@@ -159,6 +161,8 @@ class _Opening:
                 )
             elif name not in NOT_REPLICAS:
                 names.append(name)
+        # A future replica counts only where there is none already.
+        names.sort(key=lambda each: parse_future_name(each) is not None)
         replicas = []
         for done, name in enumerate(names, 1):
             found = self._open_replica(name)
@@ -187,7 +191,8 @@ class _Opening:
 
     def _open_replica(self, name: str) -> FoundReplica | None:
         place = join(self._path, name)
-        parsed = parse_replica_name(name)
+        future = parse_future_name(name)
+        parsed = parse_replica_name(name) or future
         if parsed is None or not self._disk.is_directory(place):
             if parsed is None and self._disk.is_directory(place):
                 self._warn(
@@ -216,7 +221,10 @@ class _Opening:
                 verify=self._kafka_was_here,
             )
         except (CorruptFileError, CorruptLogError) as error:
-            self._note_damage(place, name, names, key, str(error))
+            if future is None:
+                self._note_damage(place, name, names, key, str(error))
+            else:
+                self._give_up(name, str(error))
             return None
         self._opened.log_starts.apply((topic, partition), log)
         found = as_found(log, self._high_watermarks.get((topic, partition), -1))
@@ -227,13 +235,25 @@ class _Opening:
             log=log,
             settings=self._opened.settings,
             size_bytes=found.size_bytes,
+            future=future is not None,
         )
         if log.needs_sync:
             self._unsynced.append(log)
         if not log.is_pointed:
             self._opened.unpointed[key] = self._opened.replicas[key]
         self._incarnation += 1
-        return FoundReplica(key=key, topic=topic, incarnation=self._incarnation - 1, log=found)
+        return FoundReplica(
+            key=key, topic=topic, incarnation=self._incarnation - 1, log=found, future=future is not None
+        )
+
+    def _give_up(self, name: str, problem: str) -> None:
+        """A damaged copy of a replica that is in another directory is of no use."""
+        removed = removed_name(name, self._opened.rng)
+        self._disk.rename(join(self._path, name), join(self._path, removed))
+        delay_ms = self._opened.settings.file_delete_delay_ms
+        self._opened.removed.append(RemovedReplica(name=removed, delay_ms=delay_ms))
+        self._removed = True
+        self._warn(f"{problem}; this unfinished copy of a replica is removed")
 
     def _note_damage(self, place: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
         """One bad log of one replica stops no one else: only a disk that fails makes the directory bad."""

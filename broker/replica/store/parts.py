@@ -49,7 +49,7 @@ class StoreOptions:
 
 @dataclass(slots=True, kw_only=True)
 class StoredReplica:
-    """A replica whose log is open. `size_bytes` of all its segments."""
+    """A replica whose log is open. `size_bytes` of all its segments. `future`: it is being copied here."""
 
     key: PartitionKey
     topic: str
@@ -57,6 +57,7 @@ class StoredReplica:
     log: PartitionLog
     settings: LogSettings
     size_bytes: int
+    future: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

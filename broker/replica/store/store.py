@@ -32,10 +32,12 @@ from metaquorum.broker.replica.disk_work import (
     LogCut,
     LogSettings,
     LogsSynced,
+    PromoteReplica,
     ReadPartition,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLogTrimmed,
+    ReplicaPromoted,
     ReplicaRemoved,
     TrimTo,
 )
@@ -44,6 +46,7 @@ from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.changes import (
     create_replicas,
     delete_one,
+    promote_replica,
     rename_away,
     rename_damaged_away,
 )
@@ -60,9 +63,10 @@ from metaquorum.broker.replica.store.parts import (
 )
 from metaquorum.broker.replica.store.reads import find_offset, read_partition
 from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
+from metaquorum.broker.replica.store.trimming import enforce_retention, trim_replicas
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import Disk
-from metaquorum.storage.errors import CorruptLogError, DiskError
+from metaquorum.storage.errors import DiskError
 from metaquorum.storage.partition.replica_directory import store_high_watermarks
 
 __all__ = ["DirectoryStore", "DirectorySync", "ExpectedIdentity", "StoreOptions"]
@@ -139,10 +143,10 @@ class DirectoryStore:
                 return [read_partition(self._opened, work)]
             case FindOffset():
                 return [find_offset(self._opened, work)]
-            case CreateReplica():
-                return self._create([work])
-            case RemoveReplica():
-                return self._remove([work])
+            case CreateReplica() | RemoveReplica() | TrimTo():
+                return self._together([work])
+            case PromoteReplica():
+                return self._promote(work)
             case CutPartition():
                 return self._cut(work)
             case ChangeLogSettings():
@@ -156,8 +160,6 @@ class DirectoryStore:
             case CompactPartition():
                 self.cleaner.ask(work)
                 return []
-            case TrimTo():
-                return self._trim([work])
             case CheckpointHighWatermarks():
                 store_high_watermarks(self._disk, self.path, work.high_watermarks)
                 return []
@@ -172,19 +174,23 @@ class DirectoryStore:
         events: list[DataEvent] = []
         with missing_is_bad(self.path):
             for kind, group in groupby(works, key=type):
-                if kind is CreateReplica:
-                    events += self._create([work for work in group if isinstance(work, CreateReplica)])
-                elif kind is RemoveReplica:
-                    events += self._remove([work for work in group if isinstance(work, RemoveReplica)])
-                elif kind is TrimTo:
-                    events += self._trim([work for work in group if isinstance(work, TrimTo)])
-                else:
-                    for work in group:
-                        events += self._execute(work)
+                if kind in (CreateReplica, RemoveReplica, TrimTo):
+                    events += self._together(list(group))
+                    continue
+                for work in group:
+                    events += self._execute(work)
         return events
 
+    def _together(self, works: Sequence[DiskWork]) -> list[DataEvent]:
+        """Work of one kind, which shares its syncs."""
+        created = [work for work in works if isinstance(work, CreateReplica)]
+        removed = [work for work in works if isinstance(work, RemoveReplica)]
+        if created:
+            return self._create(created)
+        return self._remove(removed) if removed else self._trim([w for w in works if isinstance(w, TrimTo)])
+
     def _replica(
-        self, work: AppendPartition | ChangeLogSettings | EnforceRetention | TrimTo
+        self, work: AppendPartition | ChangeLogSettings | EnforceRetention | PromoteReplica
     ) -> StoredReplica | None:
         return self._opened.replica(work.key, work.incarnation)
 
@@ -235,43 +241,11 @@ class DirectoryStore:
 
     def _enforce_retention(self, work: EnforceRetention) -> list[DataEvent]:
         replica = self._replica(work)
-        if replica is None:
-            return []
-        log, settings = replica.log, replica.settings
-        log.producers.expire(work.wall_ms - self._options.producer_id_expiration_ms)
-        # Below its start a log keeps nothing, whatever its policy.
-        went = bool(log.delete_segments_before(log.log_start_offset))
-        if not settings.deletes:
-            return [self._trimmed(replica)] if went else []
-        try:
-            went |= log.enforce_retention(
-                retention_bytes=settings.retention_bytes,
-                retention_ms=settings.retention_ms,
-                below_offset=work.below_offset,
-                wall_ms=work.wall_ms,
-            )
-        except CorruptLogError as error:
-            self._warn(f"{error}; the files of this replica are kept")
-            return []
-        return [self._trimmed(replica)] if went else []
+        went = replica is not None and enforce_retention(self._opened, replica, work)
+        return [self._trimmed(replica)] if replica is not None and went else []
 
     def _trim(self, works: list[TrimTo]) -> list[DataEvent]:
-        """Where no segment begins at a new start, the directory's file says so before anyone hears of it."""
-        starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
-        for work in works:
-            replica = self._replica(work)
-            if replica is not None:
-                start = min(work.start_offset, replica.log.end_offset)
-                if start > replica.log.log_start_offset:
-                    starts[work.key] = (replica, max(start, starts.get(work.key, (replica, 0))[1]))
-        if not starts:
-            return []
-        changed = [((one.topic, one.key[1]), one.log, start) for one, start in starts.values()]
-        self._opened.log_starts.change(self._disk, self.path, changed)
-        for replica, start in starts.values():
-            replica.log.delete_segments_before(start)
-            replica.log.start_at(start)
-        return [self._trimmed(replica) for replica, _ in starts.values()]
+        return [self._trimmed(replica) for replica in trim_replicas(self._opened, works)]
 
     def _trimmed(self, replica: StoredReplica) -> ReplicaLogTrimmed:
         replica.size_bytes = replica.log.size_bytes
@@ -289,6 +263,22 @@ class DirectoryStore:
         return [
             ReplicaCreated(directory_id=self.directory_id, key=one.key, incarnation=one.incarnation)
             for one in create_replicas(self._opened, works)
+        ]
+
+    def _promote(self, work: PromoteReplica) -> list[DataEvent]:
+        replica = self._replica(work)
+        if replica is None:
+            return []
+        self._dirty.pop(work.key, None)
+        promote_replica(self._opened, replica)
+        self._changed[work.key] = replica
+        return [
+            ReplicaPromoted(
+                directory_id=self.directory_id,
+                key=work.key,
+                incarnation=work.incarnation,
+                log=as_found(replica.log),
+            )
         ]
 
     def _remove(self, works: list[RemoveReplica]) -> list[DataEvent]:

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: a broker's directories and what is in them."""
+"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, what is in them, and what moves there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
+from metaquorum.metadata.requests import log_dirs as moving
 from metaquorum.runtime.kafka.services import Client, Offered
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from metaquorum.wire.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+_AlteredPartition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 
 
 class LogDirHandlers:
@@ -23,7 +31,35 @@ class LogDirHandlers:
         self._image = image
 
     def offered(self) -> Mapping[str, Offered]:
-        return {"DescribeLogDirs": Offered(0, 4, self._describe_log_dirs)}
+        return {
+            "DescribeLogDirs": Offered(0, 4, self._describe_log_dirs),
+            "AlterReplicaLogDirs": Offered(0, 2, self._alter_replica_log_dirs),
+        }
+
+    async def _alter_replica_log_dirs(self, request: Request, client: Client) -> AlterReplicaLogDirsResponse:
+        """Each replica is answered once, also one that is named twice."""
+        body: AlterReplicaLogDirsRequest = request.body
+        places = {
+            (topic.name, index): path.path
+            for path in body.dirs
+            for topic in path.topics
+            for index in topic.partitions
+        }
+        wanted = tuple(
+            moving.WantedDirectory(path=places[each], topic=each[0], partition=each[1]) for each in places
+        )
+        answer: Any = await self._requests.begin(moving.AlterReplicaLogDirsRequest(wanted=wanted))
+        errors = [answer.code] * len(wanted) if isinstance(answer, ApiError) else answer.errors
+        by_topic: dict[str, list[_AlteredPartition]] = {}
+        for (topic, index), code in zip(places, errors, strict=True):
+            by_topic.setdefault(topic, []).append(_AlteredPartition(partition_index=index, error_code=code))
+        results = [
+            AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult(
+                topic_name=topic, partitions=tuple(parts)
+            )
+            for topic, parts in by_topic.items()
+        ]
+        return AlterReplicaLogDirsResponse(results=tuple(results))
 
     async def _describe_log_dirs(self, request: Request, client: Client) -> DescribeLogDirsResponse:
         """The replicas of the partitions named, or all. A bad directory has its error."""
@@ -72,6 +108,7 @@ def _topic(
                 partition_index=each.key[1],
                 partition_size=each.size_bytes,
                 offset_lag=each.lag,
+                is_future_key=each.future,
                 start_offset=each.start_offset,
                 high_watermark=each.high_watermark,
                 end_offset=each.end_offset,

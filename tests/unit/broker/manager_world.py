@@ -23,10 +23,12 @@ from metaquorum.broker.replica.disk_work import (
     LogCut,
     LogsSynced,
     PartitionRead,
+    PromoteReplica,
     ReadPartition,
     RemoveReplica,
     ReplicaCreated,
     ReplicaLog,
+    ReplicaPromoted,
     ReplicaRemoved,
 )
 from metaquorum.broker.replica.events import (
@@ -300,6 +302,9 @@ class Host:
             case CreateReplica(directory_id=directory_id, key=key, incarnation=incarnation):
                 self.disks[where] = ListDisk()
                 return [ReplicaCreated(directory_id=directory_id, key=key, incarnation=incarnation)]
+            case PromoteReplica(directory_id=directory_id, key=key, incarnation=incarnation):
+                log = self.disks[where].opened()
+                return [ReplicaPromoted(directory_id=directory_id, key=key, incarnation=incarnation, log=log)]
             case RemoveReplica(directory_id=directory_id, key=key, incarnation=incarnation):
                 self.disks.pop(where, None)
                 return [ReplicaRemoved(directory_id=directory_id, key=key, incarnation=incarnation)]

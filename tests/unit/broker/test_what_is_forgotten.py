@@ -166,6 +166,8 @@ MESSAGES = {
 DISK_WORK = {
     "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},
     "CutPartition": {"start_over": False},
+    "CreateReplica": {"future": False},
+    "FoundReplica": {"future": False},
     "LogSettings": {
         "segment_bytes": 1_073_741_824,
         "segment_ms": 604_800_000,

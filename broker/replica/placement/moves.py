@@ -1,0 +1,370 @@
+"""Replicas that move between the log directories of this broker (KIP-113), as AlterReplicaLogDirs asks.
+
+Owns which move, how many at once and how fast, and the order in which the metadata log, the disks and the
+partition learn of it: the copy catches up; the controller hears of the new directory (KIP-858); when the
+image names it, the partition holds back what it accepts until the last bytes are copied and the copy bears
+the replica's name; from then on it goes on there. A crash in between finds either the replica, and a copy
+that goes on following it, or two whole replicas, of which the image names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.disk_work import (
+    CreateReplica,
+    LogAppended,
+    LogCut,
+    LogSettings,
+    PartitionRead,
+    ReadPartition,
+    RemoveReplica,
+    ReplicaLogTrimmed,
+    ReplicaPromoted,
+)
+from metaquorum.broker.replica.events import DataEffect
+from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
+from metaquorum.broker.replica.placement.directories import Directories
+from metaquorum.broker.replica.placement.move import Move
+from metaquorum.broker.replica.topic_settings import MAX_LONG
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
+from metaquorum.metadata.requests.data import PartitionKey
+from metaquorum.metadata.settings.effective import CLUSTER_DEFAULT
+from metaquorum.raft.effects import Warn
+from metaquorum.raft.outbox import Outbox
+from metaquorum.storage.partition.replica_directory import may_have_future
+
+LIMIT = "replica.alter.log.dirs.io.max.bytes.per.second"
+"""A broker's dynamic configuration, as in Kafka."""
+
+READS_MAX = 4
+"""Chunks (replica.fetch.max.bytes) that are copied at the same time."""
+
+_INCARNATION_BITS = 20
+"""A partition counts its own cuts below; every copy that is made begins above all others."""
+
+PREFERRED_MAX = 10_000
+"""Replicas for which a directory is remembered although they are not here yet."""
+
+
+class Moves:
+    """`look` has a partition looked at again."""
+
+    def __init__(
+        self,
+        config: ReplicaConfig,
+        directories: Directories,
+        copies: Copies,
+        running: Mapping[PartitionKey, Partition],
+        *,
+        assignments: Assignments,
+        next_token: Callable[[], int],
+        look: Callable[[PartitionKey], None],
+        out: Outbox[DataEffect],
+    ) -> None:
+        self._config = config
+        self._directories = directories
+        self._copies = copies
+        self._running = running
+        self._assignments = assignments
+        self._next_token = next_token
+        self._look = look
+        self._out = out
+        self._moves: dict[PartitionKey, Move] = {}
+        self._ready: dict[PartitionKey, None] = {}
+        self._reads: dict[int, Move] = {}
+        self._leaving: dict[int, Copy] = {}
+        self._preferred: dict[tuple[str, int], bytes] = {}
+        self._serial = 0
+        self._free_ms = 0
+        self._bytes_per_second = MAX_LONG
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._moves
+
+    # ---- what is asked for -------------------------------------------------------------------
+
+    def ask(
+        self, path: str, topic: str, index: int, info: PartitionInfo | None, settings: LogSettings
+    ) -> ErrorCode:
+        """Moves a replica to the directory at `path`; the one where it is: a move that is under way ends. The
+        answers are Kafka's."""
+        wanted = self._directories.named(path)
+        if not may_have_future(topic, index):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        if wanted is None:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if wanted.problem is not None or wanted.directory_id is None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition = None if info is None else self._running.get((info.topic_id, info.index))
+        if partition is None:
+            return self._not_here(topic, index, info, wanted.directory_id)
+        return self._start(partition, wanted.directory_id, settings)
+
+    def _not_here(self, topic: str, index: int, info: PartitionInfo | None, place: bytes) -> ErrorCode:
+        """When it comes, it comes there."""
+        at = None if info is None else info.directory_of(self._config.broker_id)
+        if at is not None and self._directories.is_bad(at):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._preferred.pop((topic, index), None)
+        self._preferred[topic, index] = place
+        if len(self._preferred) > PREFERRED_MAX:
+            del self._preferred[next(iter(self._preferred))]
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.REPLICA_NOT_AVAILABLE
+
+    def _start(self, partition: Partition, place: bytes, settings: LogSettings) -> ErrorCode:
+        key, move = partition.key, self._moves.get(partition.key)
+        if any(each.directory_id == place for each in self._copies.futures_of(key)):
+            return ErrorCode.NONE
+        if move is not None and move.is_promoting:
+            return ErrorCode.REPLICA_NOT_AVAILABLE  # in a moment it will be there
+        if place == partition.directory_id:
+            self.cancel(key, "its move was cancelled")
+            return ErrorCode.NONE
+        if self._directories.any_bad:
+            return ErrorCode.KAFKA_STORAGE_ERROR  # another copy may be in there
+        if self._copies.at(place, key) is not None:
+            return ErrorCode.REPLICA_NOT_AVAILABLE  # an earlier one is being removed
+        self.cancel(key, "it moves to another directory")
+        self.create(key, partition.topic, place, settings, future=True)
+        return ErrorCode.NONE
+
+    def create(
+        self, key: PartitionKey, topic: str, place: bytes, settings: LogSettings, *, future: bool = False
+    ) -> None:
+        """Makes a copy, which is a replica unless it is a `future` one."""
+        self._serial += 1
+        copy = Copy(key, topic, place, self._serial << _INCARNATION_BITS, None, future=future)
+        self._copies.add(copy)
+        self._out.append(
+            CreateReplica(
+                directory_id=place,
+                key=key,
+                incarnation=copy.incarnation,
+                topic=topic,
+                settings=settings,
+                future=future,
+            )
+        )
+
+    def take_preferred(self, topic: str, index: int) -> bytes | None:
+        """Where a replica that was not here was asked to be, if that is possible."""
+        place = self._preferred.pop((topic, index), None)
+        return place if place is not None and self._directories.is_good(place) else None
+
+    def cancel(self, key: PartitionKey, reason: str) -> None:
+        """Its copies that are not whole yet go, and what is under way with them."""
+        for copy in self._copies.futures_of(key):
+            self.remove(copy, reason)
+            self._look(key)
+
+    def remove(self, copy: Copy, reason: str) -> None:
+        """A copy that runs no more, or never did."""
+        move = self._moves.get(copy.key)
+        if move is not None and move.copy is copy:
+            copy.incarnation = move.incarnation
+            self._end(move)
+        self._copies.leave(copy)
+        self._send_removal(copy, reason)
+
+    def _send_removal(self, copy: Copy, reason: str) -> None:
+        self._out.append(
+            RemoveReplica(
+                directory_id=copy.directory_id, key=copy.key, incarnation=copy.incarnation_now, reason=reason
+            )
+        )
+
+    def _end(self, move: Move) -> None:
+        self._moves.pop(move.key, None)
+        self._ready.pop(move.key, None)
+        partition = move.source.partition
+        if partition is not None and partition.is_held:
+            partition.release()
+
+    # ---- what is to be moved, by the image ---------------------------------------------------
+
+    def limit(self, image: MetadataImage) -> None:
+        """How fast all of them together may be copied."""
+        own = ConfigResource(BROKER_RESOURCE, str(self._config.broker_id))
+        found = {**(image.configs.get(CLUSTER_DEFAULT) or {}), **(image.configs.get(own) or {})}.get(LIMIT)
+        self._bytes_per_second = int(found) if found is not None and found.isdecimal() else MAX_LONG
+
+    def target(self, key: PartitionKey, place: bytes | None) -> bytes | None:
+        """The directory of the copy that is to become the replica. One is enough: the one that the log names
+        stays, or the one that has most."""
+        futures = self._copies.futures_of(key)
+        if not futures:
+            return None
+        best = max(futures, key=lambda each: (each.directory_id == place, each.rank))
+        for copy in futures:
+            if copy is not best:
+                self.remove(copy, "the replica moves to another directory")
+        return best.directory_id
+
+    def runs(self, source: Copy, *, leaves: bool) -> None:
+        """The replica runs in `source`; `leaves`: it may go."""
+        futures = self._copies.futures_of(source.key)
+        if not futures or futures[0].stage is not Stage.OPEN:
+            return
+        move = self._moves.get(source.key)
+        if move is None or move.source is not source or move.copy is not futures[0]:
+            move = self._moves[source.key] = Move(self._config, source, futures[0], self._out)
+        move.leaves = leaves
+        self._ready[source.key] = None
+
+    def end_of(self, copy: Copy) -> int:
+        """Where a copy ends that is being made."""
+        move = self._moves.get(copy.key)
+        if move is not None and move.copy is copy:
+            return move.end_offset
+        return 0 if copy.log is None else copy.log.end_offset
+
+    def size_of(self, copy: Copy) -> int:
+        move = self._moves.get(copy.key)
+        return move.size_bytes if move is not None and move.copy is copy else copy.size_bytes
+
+    def problem_of(self, key: PartitionKey, directory_id: bytes) -> str | None:
+        """Why what is in the directory is no replica; None: it is not an unfinished copy."""
+        copy = self._copies.at(directory_id, key)
+        if copy is None or not copy.future:
+            return None
+        known = self._directories.get(directory_id)
+        path = "" if known is None else known.path
+        return (
+            f"{copy.topic}-{key[1]} was being moved to {path} when the directory that holds it failed: "
+            "repair that one and restart this broker"
+        )
+
+    # ---- step by step ------------------------------------------------------------------------
+
+    def stir(self, key: PartitionKey) -> None:
+        """Its log, or the copy, is another one."""
+        if key in self._moves:
+            self._ready[key] = None
+
+    def settle(self, *, now_ms: int, wall_ms: int) -> None:
+        """Does what can be done."""
+        while self._can_read() and now_ms >= self._free_ms:
+            key = next(iter(self._ready))
+            del self._ready[key]
+            self._advance(self._moves[key], wall_ms)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `settle` has something to do that no event brings."""
+        return self._free_ms if self._can_read() else None
+
+    def _can_read(self) -> bool:
+        return bool(self._ready) and len(self._reads) < READS_MAX and self._bytes_per_second > 0
+
+    def _advance(self, move: Move, wall_ms: int) -> None:
+        partition = self._running.get(move.key)
+        if partition is None or partition is not move.source.partition or move.waits:
+            return
+        plan = move.next_plan(partition, wall_ms=wall_ms)
+        if move.problem is not None:
+            self._give_up(move)
+            return
+        if plan is None:
+            return
+        if not partition.is_held and (plan.is_empty or move.is_near):
+            if move.leaves:
+                partition.hold()
+            else:
+                self._assignments.want(move.key, move.copy.directory_id)
+        if not plan.is_empty:
+            token = self._next_token()
+            self._reads[token] = move
+            move.read(partition, plan, token)
+        elif partition.is_held and plan.from_offset == partition.given_end:
+            namesake = self._copies.named(move.copy.directory_id, move.copy.topic, move.key[1])
+            if namesake is not None:
+                self.remove(namesake, "its topic was deleted, and a new topic has its name")
+            self._copies.promote(move.copy)
+            move.promote(partition)
+
+    def _give_up(self, move: Move) -> None:
+        text = f"{move.copy.topic}-{move.key[1]} is not moved to another directory: {move.problem}"
+        self._out.append(Warn(message=text))
+        self.remove(move.copy, "its move failed")
+        self._look(move.key)
+
+    # ---- what the disks did ------------------------------------------------------------------
+
+    def take_read(self, event: PartitionRead, *, now_ms: int, wall_ms: int) -> bool:
+        """Whether the report is on one of these reads."""
+        left = self._leaving.pop(event.token, None)
+        if left is not None:
+            self._send_removal(left, "the replica is in another directory now")
+            return True
+        move = self._reads.pop(event.token, None)
+        if move is None:
+            return False
+        if self._moves.get(move.key) is move:
+            move.take_read(event, wall_ms=wall_ms)
+            if move.problem is not None:
+                self._give_up(move)
+            self.stir(move.key)
+            took_ms = len(event.data or b"") * 1000 // max(1, self._bytes_per_second)
+            self._free_ms = max(self._free_ms, now_ms) + took_ms
+        return True
+
+    def log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
+        move = self._moves.get(event.key)
+        if move is not None and move.copy.directory_id == event.directory_id:
+            move.log_moved(event)
+            self.stir(event.key)
+
+    def promoted(self, event: ReplicaPromoted, *, now_ms: int) -> bool:
+        """The copy is a replica as any other. Whether what ran goes on there."""
+        copy = self._copies.at(event.directory_id, event.key)
+        if copy is None or not copy.future or copy.stage is Stage.REMOVING:
+            return False
+        copy.future, copy.log, copy.incarnation = False, event.log, event.incarnation
+        self._look(event.key)
+        move = self._moves.pop(event.key, None)
+        self._ready.pop(event.key, None)
+        partition = None if move is None else move.source.partition
+        if move is None or partition is None or not partition.is_held:
+            return False
+        source = move.source
+        source.incarnation = partition.incarnation
+        source.partition, copy.partition = None, partition
+        partition.move(copy.directory_id, event.incarnation, now_ms=now_ms)
+        self._leave(source)
+        return True
+
+    def _leave(self, source: Copy) -> None:
+        """It goes when what is being read from it was read."""
+        self._copies.leave(source)
+        token = self._next_token()
+        self._leaving[token] = source
+        self._out.append(
+            ReadPartition(
+                token=token,
+                directory_id=source.directory_id,
+                key=source.key,
+                incarnation=source.incarnation,
+                from_offset=0,
+                to_offset=0,
+                max_bytes=0,
+            )
+        )
+
+    def directory_failed(self, directory_id: bytes) -> None:
+        """Its reads are never reported on, and no move from there or to there goes on."""
+        for token, move in list(self._reads.items()):
+            if move.source.directory_id == directory_id:
+                del self._reads[token]
+        for token, copy in list(self._leaving.items()):
+            if copy.directory_id == directory_id:
+                del self._leaving[token]
+        for move in list(self._moves.values()):
+            if directory_id == move.copy.directory_id:
+                self._end(move)
+            elif directory_id == move.source.directory_id:
+                del self._moves[move.key]
+                self._ready.pop(move.key, None)

@@ -27,7 +27,7 @@ from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, 
 from metaquorum.raft.outbox import Outbox
 
 
-class Move:
+class ReplicaMove:
     """From the copy `source`, which is the replica, to `copy`. `leaves`: the metadata log names the new
     directory. `is_near`: what was copied last reached what was written then. `problem`: why it must end."""
 

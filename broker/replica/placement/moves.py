@@ -28,7 +28,7 @@ from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.copies import Copies, Copy, Stage
 from metaquorum.broker.replica.placement.directories import Directories
-from metaquorum.broker.replica.placement.move import Move
+from metaquorum.broker.replica.placement.move import ReplicaMove
 from metaquorum.broker.replica.topic_settings import MAX_LONG
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource, MetadataImage, PartitionInfo
@@ -74,9 +74,9 @@ class Moves:
         self._next_token = next_token
         self._look = look
         self._out = out
-        self._moves: dict[PartitionKey, Move] = {}
+        self._moves: dict[PartitionKey, ReplicaMove] = {}
         self._ready: dict[PartitionKey, None] = {}
-        self._reads: dict[int, Move] = {}
+        self._reads: dict[int, ReplicaMove] = {}
         self._leaving: dict[int, Copy] = {}
         self._preferred: dict[tuple[str, int], bytes] = {}
         self._serial = 0
@@ -178,7 +178,7 @@ class Moves:
             )
         )
 
-    def _end(self, move: Move) -> None:
+    def _end(self, move: ReplicaMove) -> None:
         self._moves.pop(move.key, None)
         self._ready.pop(move.key, None)
         partition = move.source.partition
@@ -212,7 +212,7 @@ class Moves:
             return
         move = self._moves.get(source.key)
         if move is None or move.source is not source or move.copy is not futures[0]:
-            move = self._moves[source.key] = Move(self._config, source, futures[0], self._out)
+            move = self._moves[source.key] = ReplicaMove(self._config, source, futures[0], self._out)
         move.leaves = leaves
         self._ready[source.key] = None
 
@@ -260,7 +260,7 @@ class Moves:
     def _can_read(self) -> bool:
         return bool(self._ready) and len(self._reads) < READS_MAX and self._bytes_per_second > 0
 
-    def _advance(self, move: Move, wall_ms: int) -> None:
+    def _advance(self, move: ReplicaMove, wall_ms: int) -> None:
         partition = self._running.get(move.key)
         if partition is None or partition is not move.source.partition or move.waits:
             return
@@ -286,7 +286,7 @@ class Moves:
             self._copies.promote(move.copy)
             move.promote(partition)
 
-    def _give_up(self, move: Move) -> None:
+    def _give_up(self, move: ReplicaMove) -> None:
         text = f"{move.copy.topic}-{move.key[1]} is not moved to another directory: {move.problem}"
         self._out.append(Warn(message=text))
         self.remove(move.copy, "its move failed")

@@ -134,6 +134,9 @@ CONFIG = {
     "produce_purgatory_max_requests": 10_000,
     "fetch_purgatory_max_requests": 10_000,
     "log_tail_cache_max_bytes": 33_554_432,
+    "replication_quota_window_ms": 1_000,
+    "replication_quota_window_num": 11,
+    "replica_selector_is_rack_aware": False,
 }
 MESSAGES = {
     "ProduceResult": {
@@ -156,6 +159,7 @@ MESSAGES = {
         "log_start_offset": -1,
         "leader_epoch": -1,
         "last_stable_offset": -1,
+        "preferred_read_replica": -1,
     },
     "ListOffsetsRequest": {"replica_id": -1, "read_committed": False},
     "CoordinatorRequest": {"version": 0},

@@ -33,7 +33,6 @@ from metaquorum.runtime.client.admin import (
 )
 from metaquorum.runtime.client.broker_status import BrokerAnswer, describe_broker_nodes
 from metaquorum.runtime.client.nodes import NodeAnswer, describe_nodes
-from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.tls.material import TlsMaterial
 
@@ -184,10 +183,6 @@ class ClusterClient:
         except ClientError as error:
             raise Failure(one_line(error)) from error
 
-    def settings(self, method: Callable[[SettingsClient], Coroutine[Any, Any, T]]) -> T:
-        """One call about settings: `cluster.settings(lambda s: s.describe_users())`."""
-        return self.call(lambda client: method(SettingsClient(client)))
-
     def quorum(self) -> DescribeQuorumResponse:
         return self.call(lambda client: client.describe_quorum())
 
@@ -210,9 +205,6 @@ class ClusterClient:
     def brokers(self) -> list[BrokerRegistration]:
         """Every registered broker, by id."""
         return list(self.call(lambda client: client.list_brokers()).brokers)
-
-    def unregister(self, broker_id: int) -> None:
-        self.call(lambda client: client.unregister_broker(broker_id))
 
     def topics(self) -> list[TopicSummary]:
         """Every topic, by name."""

@@ -49,6 +49,11 @@ class BrokerLifecycleStub:
                 request_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
                 _registered_method=True)
+        self.AllocateProducerIds = channel.unary_unary(
+                '/metaquorum.v1.BrokerLifecycle/AllocateProducerIds',
+                request_serializer=metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsRequest.SerializeToString,
+                response_deserializer=metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerLifecycleServicer:
@@ -74,6 +79,12 @@ class BrokerLifecycleServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AllocateProducerIds(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerLifecycleServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -91,6 +102,11 @@ def add_BrokerLifecycleServicer_to_server(servicer, server):
                     servicer.Heartbeats,
                     request_deserializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.SerializeToString,
+            ),
+            'AllocateProducerIds': grpc.unary_unary_rpc_method_handler(
+                    servicer.AllocateProducerIds,
+                    request_deserializer=metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsRequest.FromString,
+                    response_serializer=metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,6 +190,33 @@ class BrokerLifecycle:
             '/metaquorum.v1.BrokerLifecycle/Heartbeats',
             metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatRequest.SerializeToString,
             metaquorum_dot_proto_dot_broker__pb2.BrokerHeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AllocateProducerIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/metaquorum.v1.BrokerLifecycle/AllocateProducerIds',
+            metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsRequest.SerializeToString,
+            metaquorum_dot_proto_dot_broker__pb2.AllocateProducerIdsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,7 @@ class BrokerLifecycleStub:
     """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
     heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
     """
+    AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_broker_pb2.AllocateProducerIdsRequest, _broker_pb2.AllocateProducerIdsResponse]
 
 @_typing.type_check_only
 class BrokerLifecycleAsyncStub(BrokerLifecycleStub):
@@ -47,6 +48,7 @@ class BrokerLifecycleAsyncStub(BrokerLifecycleStub):
     """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
     heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
     """
+    AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_broker_pb2.AllocateProducerIdsRequest, _broker_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
 
 class BrokerLifecycleServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -72,6 +74,13 @@ class BrokerLifecycleServicer(metaclass=_abc_1.ABCMeta):
         """The same for a broker that lives on: one answer for each request, in order. A call of its own for every
         heartbeat would wait until the server takes it, which a busy one does for few calls at a time.
         """
+
+    @_abc_1.abstractmethod
+    def AllocateProducerIds(
+        self,
+        request: _broker_pb2.AllocateProducerIdsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.AllocateProducerIdsResponse, _abc.Awaitable[_broker_pb2.AllocateProducerIdsResponse]]: ...
 
 def add_BrokerLifecycleServicer_to_server(servicer: BrokerLifecycleServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -7,6 +7,8 @@ import click
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
+from metaquorum.runtime.client.producer_ids import allocate_producer_ids
 
 
 @click.group()
@@ -26,8 +28,8 @@ def allocate(options: ClientOptions, broker_id: int, epoch: int | None, as_json:
             epoch = next((each.epoch for each in cluster.brokers() if each.broker_id == broker_id), None)
         if epoch is None:
             raise Failure(f"broker {broker_id} is not registered; see: metaquorum brokers list")
-        known = epoch
-        block = cluster.settings(lambda settings: settings.allocate_producer_ids(broker_id, known))
+        request = AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
+        block = cluster.call(lambda client: allocate_producer_ids(client, request))
     if as_json:
         echo_json({"brokerId": broker_id, "firstProducerId": block.first_id, "count": block.count})
     else:

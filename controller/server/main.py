@@ -18,7 +18,6 @@ from metaquorum.controller.server.metrics import ControllerFigures
 from metaquorum.controller.server.partitions_service import PartitionsService
 from metaquorum.controller.server.registration import SelfRegistration
 from metaquorum.controller.server.services import AdminService, BrokerLifecycleService, ControllerImages
-from metaquorum.controller.server.settings_service import SettingsService
 from metaquorum.controller.server.standing import Standing
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.server.voters_service import VotersService
@@ -30,7 +29,6 @@ from metaquorum.proto.broker_pb2_grpc import add_BrokerLifecycleServicer_to_serv
 from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
-from metaquorum.proto.settings_pb2_grpc import add_SettingsServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import RaftResponseArrived
@@ -164,9 +162,8 @@ class ControllerProcess:
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)
-        settings = SettingsService(self._requests, hints, self.voter_changes)
-        add_SettingsServicer_to_server(settings, self._server)
-        add_VotersServicer_to_server(VotersService(self.voter_changes, hints), self._server)
+        voters = VotersService(self._requests, self.voter_changes, hints)
+        add_VotersServicer_to_server(voters, self._server)
         forwarding = ForwardingService(
             self._requests,
             hints,

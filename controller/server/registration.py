@@ -17,7 +17,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.client.voters import register_controller
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=10_000)
 
@@ -60,7 +60,7 @@ class SelfRegistration:
         backoff = Backoff(RETRY, self._rng)
         while (request := self._due()) is not None:
             try:
-                await SettingsClient(self._client).register_controller(request)
+                await register_controller(self._client, request)
             except (ApiError, ClientError) as error:
                 _log.info("controller %d is not registered yet: %s", request.controller_id, error)
             # What was accepted comes back through the log; until then it is only looked at again.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
+from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto import broker_pb2 as broker
 from metaquorum.proto import metadata_pb2 as common
@@ -41,7 +42,7 @@ async def ask(
 
 
 class BrokerLifecycleService(BrokerLifecycleServicer):
-    """Registration and heartbeats (KIP-631)."""
+    """Registration and heartbeats (KIP-631), and blocks of producer ids (KIP-730)."""
 
     def __init__(self, requests: WaitingRequests, hints: Hints) -> None:
         self._requests = requests
@@ -76,6 +77,13 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
             return broker.BrokerHeartbeatResponse(error=self._error(error))
         response = await ask(self._requests, decoded, api.BrokerHeartbeatResponse)
         return broker_codec.HEARTBEAT_ANSWER.answer_to_pb(response, self._hints)
+
+    async def AllocateProducerIds(
+        self, request: broker.AllocateProducerIdsRequest, context: Any
+    ) -> broker.AllocateProducerIdsResponse:
+        decoded = broker_codec.ALLOCATE_PRODUCER_IDS.from_pb(request)
+        response = await ask(self._requests, decoded, AllocateProducerIdsResponse)
+        return broker_codec.ALLOCATED_PRODUCER_IDS.answer_to_pb(response, self._hints)
 
     def _error(self, error: ApiError) -> common.Error:
         return error_to_pb(error, self._hints)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests import voters
+from metaquorum.metadata.requests.settings import RegisterControllerRequest
 from metaquorum.proto import admin_pb2 as pb
 from metaquorum.proto import voters_pb2 as voters_pb
+from metaquorum.runtime.api.brokers import NO_TAGS
 from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.errors import uuid_check
 from metaquorum.runtime.api.shapes import FieldRule
@@ -71,4 +73,10 @@ ADD_VOTER = MessageCodec(
 )
 REMOVE_VOTER = MessageCodec(
     voters.RemoveRaftVoterRequest, voters_pb.RemoveRaftVoterRequest, voter_directory_id=_DIRECTORY
+)
+REGISTER_CONTROLLER = MessageCodec(
+    RegisterControllerRequest,
+    voters_pb.RegisterControllerRequest,
+    endpoints=FieldRule(nested=NO_TAGS),
+    features=FieldRule(nested=NO_TAGS),
 )

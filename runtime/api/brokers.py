@@ -7,6 +7,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as api
 from metaquorum.metadata.requests import data
 from metaquorum.metadata.requests.broker_status import BrokerStatus
+from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.proto import broker_pb2 as pb
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.runtime.api.codec import MessageCodec
@@ -56,6 +57,8 @@ HEARTBEAT = MessageCodec(
     api.BrokerHeartbeatRequest, pb.BrokerHeartbeatRequest, offline_directories=FieldRule(check=_DIRECTORY)
 )
 HEARTBEAT_ANSWER = MessageCodec(api.BrokerHeartbeatResponse, pb.BrokerHeartbeatResponse)
+ALLOCATE_PRODUCER_IDS = MessageCodec(AllocateProducerIdsRequest, pb.AllocateProducerIdsRequest)
+ALLOCATED_PRODUCER_IDS = MessageCodec(AllocateProducerIdsResponse, pb.AllocateProducerIdsResponse)
 BROKER_STATUS = MessageCodec(BrokerStatus, pb.DescribeBrokerResponse)
 """`from_pb` raises ValueError for a state that this program does not know."""
 MARK_LOG_DIR_OFFLINE = MessageCodec(

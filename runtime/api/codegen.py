@@ -172,9 +172,9 @@ class _Decoder(_Source):
                 arguments.append(part.put + self._part(part, message, around))
             if part.kind is PartKind.ERROR:
                 arguments.append(f"message={arguments[-1].removeprefix(part.put)}_text")
-        if shape.is_single:
+        if shape.make is None:
             return arguments[0]
-        return f"{'' if shape.make is None else self.bind(shape.make)}({', '.join(arguments)})"
+        return f"{self.bind(shape.make)}({', '.join(arguments)})"
 
     def _part(self, part: Part, message: str, around: dict[tuple[str, ...], str]) -> str:
         if part.rule.decode is not None:

@@ -6,7 +6,7 @@ neither a rule nor the table raises `TypeError`, which is a mistake in the progr
 | Field of the value | Field of the message |
 | --- | --- |
 | a number, text or bytes; an enum | the same; its number or text |
-| a value | a message, by the same rules; a tuple's elements are the message's fields in their order |
+| a value | a message, by the same rules; a tuple in a tuple is the message's only field |
 | `tuple[X, ...]` | `repeated`; a tuple of (key, value) pairs is a map, sorted by key |
 | `X \\| None` | `optional`; without presence, what is empty is None |
 | never None, though the message's field is `optional` | absent stands for the value's default |
@@ -110,25 +110,19 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class Shape(msgspec.Struct, kw_only=True):
-    """A value (`make` is its class; None: a plain tuple, or the only part of one) and its message."""
+    """A value (`make` is its class; None: its only part is itself) and its message."""
 
     make: Any
     descriptor: Any
     parts: list[Part]
-    is_single: bool = False
 
 
-def shape_of(annotation: Any, descriptor: Any, fields: Fields, check: Any = None) -> Shape:
+def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
     """The shape of a class, or of a tuple inside of one, in a message. Raises TypeError."""
     if typing.get_origin(annotation) is tuple:
-        elements = typing.get_args(annotation)
-        names = tuple(field.name for field in descriptor.fields)
-        if elements[-1] is not ...:
-            return _tuple_shape(elements, names[: len(elements)], descriptor, check)
-        part = Part(
-            name=names[0], get="", put="", type=annotation, default=UNSET, rule=FieldRule(check=check)
-        )
-        return Shape(make=None, descriptor=descriptor, parts=[_placed(part, descriptor)], is_single=True)
+        (only,) = descriptor.fields
+        part = Part(name=only.name, get="", put="", type=annotation, default=UNSET, rule=FieldRule())
+        return Shape(make=None, descriptor=descriptor, parts=[_placed(part, descriptor)])
     known = _class_fields(annotation, descriptor)
     strange = set(fields) - {name for name, _, _ in known}
     if strange:
@@ -138,16 +132,6 @@ def shape_of(annotation: Any, descriptor: Any, fields: Fields, check: Any = None
         rule = fields.get(name, "")
         rule = FieldRule(path=rule) if isinstance(rule, str) else rule
         part = Part(name=name, get=f".{name}", put=f"{name}=", type=hint, default=default, rule=rule)
-        shape.parts.append(_placed(part, descriptor))
-    return shape
-
-
-def _tuple_shape(elements: tuple[Any, ...], paths: tuple[str, ...], descriptor: Any, check: Any) -> Shape:
-    """A tuple whose elements are in the fields at `paths`, one for one."""
-    shape = Shape(make=None, descriptor=descriptor, parts=[])
-    for at, (element, path) in enumerate(zip(elements, paths, strict=True)):
-        rule = FieldRule(path=path, check=check if element is bytes else None)
-        part = Part(name=path, get=f"[{at}]", put="", type=element, default=UNSET, rule=rule)
         shape.parts.append(_placed(part, descriptor))
     return shape
 
@@ -195,7 +179,7 @@ def _placed(part: Part, descriptor: Any) -> Part:
     else:
         part.kind = PartKind.MESSAGES if field.is_repeated else PartKind.MESSAGE
         element = typing.get_args(part.type)[0] if field.is_repeated else part.type
-        part.shape = shape_of(element, nested, rule.nested, rule.check)
+        part.shape = shape_of(element, nested, rule.nested)
     return part
 
 
@@ -214,8 +198,6 @@ def _settle_none(part: Part, descriptor: Any) -> None:
 def _spread(annotation: Any, rule: FieldRule, descriptor: Any) -> Shape:
     """The parts of a value that are in fields of the message around it."""
     paths = rule.spread or ()
-    if typing.get_origin(annotation) is tuple:
-        return _tuple_shape(typing.get_args(annotation), paths, descriptor, rule.check)
     names = [name for name, _, _ in _class_fields(annotation, descriptor)] if paths else []
     return shape_of(annotation, descriptor, {**dict(zip(names, paths, strict=True)), **rule.nested})
 

@@ -8,8 +8,7 @@ import pytest
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
-from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.kafka.admin.cluster import update_features
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-settings")]
@@ -26,11 +25,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def upgrade(cluster: Cluster, level: int) -> SettingResult:
-    async def ask(client: AdminClient) -> tuple[SettingResult, ...]:
-        update = FeatureUpdate(name="metadata.version", level=level)
-        return await SettingsClient(client).update_features([update])
-
-    return cluster.call(ask)[0]
+    update = FeatureUpdate(name="metadata.version", level=level)
+    return cluster.kafka(lambda client: update_features(client, [update]))[0]
 
 
 def test_a_level_is_finalized_once_every_controller_has_said_that_it_can(cluster: Cluster) -> None:

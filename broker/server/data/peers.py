@@ -30,7 +30,7 @@ from metaquorum.metadata.requests.partitions import AlterPartitionRequest, Assig
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
-from metaquorum.runtime.client.settings import SettingsClient
+from metaquorum.runtime.client.producer_ids import allocate_producer_ids
 from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
 from metaquorum.runtime.tls.material import TlsMaterial
@@ -225,7 +225,6 @@ class ControllerQuestions:
 
     def __init__(self, client: AdminClient, report: Report) -> None:
         self._client = client
-        self._settings = SettingsClient(client)
         self._report = report
         self._calls = Calls()
 
@@ -255,4 +254,4 @@ class ControllerQuestions:
             case AssignReplicasToDirsRequest() as request:
                 return await assign_replicas(self._client, request)
             case AllocateProducerIdsRequest() as request:
-                return await self._settings.allocate_producer_ids(request.broker_id, request.broker_epoch)
+                return await allocate_producer_ids(self._client, request)

@@ -8,15 +8,12 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.log.input.source import open_path
-from metaquorum.metadata.image import Acl
 from metaquorum.metadata.inspect.log.log import ReadBatch
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
-from metaquorum.metadata.requests.settings import QuotaChange, QuotaOp
-from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.broker_ids import bind_broker_id
 from metaquorum.runtime.client.forwarding import forward
-from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import RequestHeader
@@ -78,16 +75,7 @@ async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: P
             await asyncio.gather(*[ask_for(broker, topic, *who) for topic, who in names.items()])
             await ask_for(broker, "nameless", "User:x", None)
         async with AdminClient(address, tls=material(folder, "client")) as operator:
-            acl = Acl(
-                resource_type=ResourceType.TOPIC,
-                resource_name="a",
-                pattern_type=PatternType.LITERAL,
-                principal="User:u1",
-                host="*",
-                operation=Operation.READ,
-                permission_type=Permission.ALLOW,
-            )
-            await SettingsClient(operator).create_acls([acl])
+            await bind_broker_id(operator, "a-host", 7)
     made: dict[str, BatchCause | None] = {}
     kinds: dict[type, BatchCause | None] = {}
     for cause, records in causes(site):
@@ -97,7 +85,7 @@ async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: P
         expected = BatchCause("CreateTopics", None, principal, client_id, f"10.0.0.{len(topic)}", 101)
         assert made[topic] == expected
     assert made["nameless"] == BatchCause("CreateTopics", None, "User:x", None, "10.0.0.8", 101)
-    assert kinds[r.AccessControlEntryRecord] == BatchCause("CreateAcls", None, "User:client", None, LOOPBACK)
+    assert kinds[r.ConfigRecord] == BatchCause("BindBrokerId", None, "User:client", None, LOOPBACK)
     assert kinds[r.BrokerRecord] == BatchCause("BrokerRegistration", None, "User:node", None, LOOPBACK)
     assert kinds[r.ControllerRecord] == BatchCause(rule="controller-registered")
     unfenced = kinds[
@@ -109,9 +97,8 @@ async def test_every_caller_is_named_as_its_door_knew_it(site: Site, tmp_path: P
 async def test_without_authentication_callers_are_anonymous_and_the_key_switches_it_off(site: Site) -> None:
     address = [(LOOPBACK, site.controller_port)]
     async with running_controller(site.controller_file()), AdminClient(address) as client:
-        change = QuotaChange(entity=(("user", "bob"),), ops=(QuotaOp(key="producer_byte_rate", value=1.0),))
-        await SettingsClient(client).alter_quotas([change])
-    assert causes(site)[-1][0] == BatchCause("AlterClientQuotas", None, "User:ANONYMOUS", None, LOOPBACK)
+        await bind_broker_id(client, "a-host", 7)
+    assert causes(site)[-1][0] == BatchCause("BindBrokerId", None, "User:ANONYMOUS", None, LOOPBACK)
     off = {"metadata.log.causes.enable": "false"}
     end = len(causes(site))
     async with running_controller(site.controller_file(off)), running_broker(site.broker_file()):

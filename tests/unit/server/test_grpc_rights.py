@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
 from metaquorum.runtime.client.admin import AdminClient, ClientError
-from metaquorum.runtime.client.settings import SettingsClient
 from metaquorum.runtime.config.access.certificates import PrincipalRules
 from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER
+from metaquorum.runtime.config.tls import TlsFiles
+from metaquorum.runtime.kafka.admin.access import create_acls
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.runtime.kafka.client.security import ClientSecurity
 from metaquorum.runtime.rpc.callers import GrpcCallers
 from metaquorum.runtime.rpc.rights import GrpcRights
 from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
@@ -57,16 +61,19 @@ async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) ->
                 await stranger.list_brokers()
         async with AdminClient(address, tls=node) as administrator:
             assert [each.broker_id for each in (await administrator.list_brokers()).brokers] == [101]
-            allowed = Acl(
-                resource_type=ResourceType.CLUSTER,
-                resource_name="kafka-cluster",
-                pattern_type=PatternType.LITERAL,
-                principal="User:client",
-                host="127.0.0.1",
-                operation=Operation.CLUSTER_ACTION,
-                permission_type=Permission.ALLOW,
-            )
-            await SettingsClient(administrator).create_acls([allowed])
+        allowed = Acl(
+            resource_type=ResourceType.CLUSTER,
+            resource_name="kafka-cluster",
+            pattern_type=PatternType.LITERAL,
+            principal="User:client",
+            host="127.0.0.1",
+            operation=Operation.CLUSTER_ACTION,
+            permission_type=Permission.ALLOW,
+        )
+        files = TlsFiles(keystore=folder / "node.pem", truststore=folder / "authority.crt")
+        security = ClientSecurity(tls=files)
+        async with KafkaClient(f"127.0.0.1:{site.kafka_port}", timeout_ms=60_000, security=security) as kafka:
+            assert [each.error for each in await create_acls(kafka, [allowed])] == [ErrorCode.NONE]
         async with AdminClient(address, tls=client, attempts_max=1) as known:
             assert [each.broker_id for each in (await known.list_brokers()).brokers] == [101]
 

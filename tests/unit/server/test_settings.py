@@ -1,9 +1,8 @@
-"""Settings on a running controller and broker: over gRPC, through the log, and from the command line."""
+"""Settings on a running controller and broker: through a client, the log, and from the command line."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,27 +16,35 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.settings import (
+    AllocateProducerIdsRequest,
     ConfigChange,
     ConfigOp,
-    CreateTokenRequest,
-    ExpireTokenRequest,
     FeatureUpdate,
     LevelChange,
     OpKind,
     QuotaChange,
     QuotaOp,
     RegisterControllerRequest,
-    RenewTokenRequest,
 )
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource
 from metaquorum.metadata.settings.quotas import QuotaFilter
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.client.settings import SettingsClient
-from metaquorum.runtime.kafka.admin.access import describe_quotas, describe_users, list_acls
-from metaquorum.runtime.kafka.admin.cluster import describe_features
-from metaquorum.runtime.kafka.admin.configs import DescribedConfig, describe_configs
+from metaquorum.runtime.client.producer_ids import allocate_producer_ids
+from metaquorum.runtime.client.voters import register_controller
+from metaquorum.runtime.kafka.admin.access import (
+    alter_quotas,
+    create_acls,
+    delete_acls,
+    delete_scram,
+    describe_quotas,
+    describe_users,
+    list_acls,
+    set_scram,
+)
+from metaquorum.runtime.kafka.admin.cluster import describe_features, update_features
+from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
@@ -64,28 +71,30 @@ def set_op(name: str, value: str) -> ConfigOp:
     return ConfigOp(kind=OpKind.SET, name=name, value=value)
 
 
-@contextlib.asynccontextmanager
-async def seen_by_the_broker(site: Site, client: AdminClient) -> AsyncIterator[KafkaClient]:
-    """A client of the broker once that has everything that is committed now."""
-    offset = (await client.list_topics()).read.offset
-    async with AdminClient([("127.0.0.1", site.broker_port)]) as broker:
-        async with asyncio.timeout(60):
-            while (await broker.list_topics()).read.offset < offset:
-                pass  # asking is the wait
-    async with KafkaClient(f"127.0.0.1:{site.kafka_port}", timeout_ms=60_000) as reader:
-        yield reader
+async def until_seen(site: Site) -> None:
+    """Returns once the broker has everything that is committed now."""
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
+        offset = (await client.list_topics()).read.offset
+    async with AdminClient([("127.0.0.1", site.broker_port)]) as broker, asyncio.timeout(60):
+        while (await broker.list_topics()).read.offset < offset:
+            pass  # asking is the wait
+
+
+def kafka_client(site: Site) -> KafkaClient:
+    return KafkaClient(f"127.0.0.1:{site.kafka_port}", timeout_ms=60_000)
 
 
 async def test_configurations_reach_the_broker_through_the_log(site: Site) -> None:
-    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-        settings = SettingsClient(client)
-        results = await settings.alter_configs(
+    await until_seen(site)  # the topic
+    async with kafka_client(site) as client:
+        results = await alter_configs(
+            client,
             [
                 ConfigChange(resource=TOPIC, ops=(set_op("retention.ms", "5"),)),
                 ConfigChange(resource=BROKER, ops=(set_op("log.retention.ms", "6"),)),
                 ConfigChange(resource=ALL_BROKERS, ops=(set_op("log.retention.ms", "7"),)),
                 ConfigChange(resource=ConfigResource(2, "absent"), ops=(set_op("flush.ms", "1"),)),
-            ]
+            ],
         )
         assert [(each.subject, each.error) for each in results] == [
             ("topic orders", ErrorCode.NONE),
@@ -94,10 +103,10 @@ async def test_configurations_reach_the_broker_through_the_log(site: Site) -> No
             ("topic absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
         wanted = [TOPIC, BROKER, ALL_BROKERS, ConfigResource(2, "absent")]
-        async with seen_by_the_broker(site, client) as reader:
-            theirs = await describe_configs(reader, wanted)
-            many = await describe_configs(reader, [BROKER] * 1001)
-            everything = await describe_configs(reader, [TOPIC, BROKER], all_keys=True)
+        await until_seen(site)
+        theirs = await describe_configs(client, wanted)
+        many = await describe_configs(client, [BROKER] * 1001)
+        everything = await describe_configs(client, [TOPIC, BROKER], all_keys=True)
         sources = [each.source for each in _named(everything[0], "retention.ms").synonyms]
         assert sources == [
             ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -122,9 +131,8 @@ def _named(described: DescribedConfig, name: str) -> ConfigEntry:
     return next(entry for entry in described.entries if entry.name == name)
 
 
-async def test_everything_else_there_and_back(site: Site) -> None:
-    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-        settings = SettingsClient(client)
+async def test_rights_users_and_quotas_there_and_back(site: Site) -> None:
+    async with kafka_client(site) as client:
         acl = Acl(
             resource_type=2,
             resource_name="orders",
@@ -134,40 +142,32 @@ async def test_everything_else_there_and_back(site: Site) -> None:
             operation=3,
             permission_type=2,
         )
-        assert [each.error for each in await settings.create_acls([acl])] == [ErrorCode.NONE]
-        assert (await settings.set_scram("alice", Mechanism.SCRAM_SHA_256, "pw", iterations=4096)).error is (
-            ErrorCode.NONE
-        )
+        assert [each.error for each in await create_acls(client, [acl])] == [ErrorCode.NONE]
+        mechanism = Mechanism.SCRAM_SHA_256
+        made = await set_scram(client, "alice", mechanism, "pw", iterations=4096)
+        assert made.error is ErrorCode.NONE
         change = QuotaChange(
             entity=(("user", "alice"), ("client-id", None)),
             ops=(QuotaOp(key="request_percentage", value=2.5),),
         )
-        assert [each.error for each in await settings.alter_quotas([change])] == [ErrorCode.NONE]
-        token = await settings.create_token(
-            CreateTokenRequest(
-                requester="User:a", owner="User:b", renewers=("User:c",), max_lifetime_ms=10**9
-            )
-        )
-        renew = RenewTokenRequest(requester="User:c", hmac=token.hmac, period_ms=10**8)
-        renewed = await settings.renew_token(renew)
-        assert renewed.expiration_timestamp_ms is not None
-        async with seen_by_the_broker(site, client) as reader:
-            await _read_back(reader, acl)
-        assert (await settings.delete_scram("alice", Mechanism.SCRAM_SHA_256)).error is ErrorCode.NONE
-        assert [each.acls for each in await settings.delete_acls([AclFilter()])] == [(acl,)]
-        gone = await settings.expire_token(ExpireTokenRequest(requester="User:c", hmac=token.hmac))
-        assert gone.expiration_timestamp_ms is None
-        with pytest.raises(ApiError) as refused:
-            await settings.renew_token(renew)
-        assert refused.value.code is ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+        assert (await alter_quotas(client, change)).error is ErrorCode.NONE
+        await until_seen(site)
+        await _read_back(client, acl)
+        assert (await delete_scram(client, "alice", mechanism)).error is ErrorCode.NONE
+        assert (await delete_acls(client, AclFilter())).acls == (acl,)
+
+
+async def test_what_nodes_ask_of_the_active_controller(site: Site) -> None:
+    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
         epoch = (await client.list_brokers()).brokers[0].epoch
-        blocks = [await settings.allocate_producer_ids(101, epoch) for _ in range(2)]
+        request = AllocateProducerIdsRequest(broker_id=101, broker_epoch=epoch)
+        blocks = [await allocate_producer_ids(client, request) for _ in range(2)]
         assert [(each.first_id, each.count) for each in blocks] == [(0, 1000), (1000, 1000)]
         stranger = RegisterControllerRequest(
             controller_id=9, incarnation_id=b"i" * 16, endpoints=(), features=()
         )
         with pytest.raises(ApiError) as unknown:
-            await settings.register_controller(stranger)
+            await register_controller(client, stranger)
         assert unknown.value.code is ErrorCode.INVALID_REQUEST
 
 
@@ -188,10 +188,8 @@ async def _read_back(reader: KafkaClient, acl: Acl) -> None:
 
 
 async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
-    async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
-        settings = SettingsClient(client)
-        async with seen_by_the_broker(site, client) as reader:
-            offset, features = await describe_features(reader)
+    async with kafka_client(site) as client:
+        offset, features = await describe_features(client)
         levels = {each.name: (each.min_level, each.max_level, each.finalized_level) for each in features}
         assert levels["metadata.version"] == (1, 25, 19) and offset > 0
         assert levels["kraft.version"] == (0, 1, 0)
@@ -202,14 +200,14 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
             (26, LevelChange.UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
         ):
             update = FeatureUpdate(name="metadata.version", level=level, change=change)
-            (result,) = await settings.update_features([update])
+            (result,) = await update_features(client, [update])
             assert result.error is error, result
         upgrade = FeatureUpdate(name="kraft.version", level=1, change=LevelChange.UPGRADE)
         async with asyncio.timeout(60):
-            while "register" in ((await settings.update_features([upgrade]))[0].message or ""):
+            while "register" in ((await update_features(client, [upgrade]))[0].message or ""):
                 pass  # the controller does so by itself
-        async with seen_by_the_broker(site, client) as reader:
-            levels = {each.name: each.finalized_level for each in (await describe_features(reader))[1]}
+        await until_seen(site)
+        levels = {each.name: each.finalized_level for each in (await describe_features(client))[1]}
         assert (levels["metadata.version"], levels["kraft.version"]) == (21, 1)
 
 
@@ -224,7 +222,8 @@ async def test_a_cluster_is_upgraded_while_its_broker_runs(tmp_path: Path) -> No
             (before,) = (await client.list_brokers()).brokers
             assert before.directories == ()
             update = FeatureUpdate(name="metadata.version", level=19, change=LevelChange.UPGRADE)
-            (result,) = await SettingsClient(client).update_features([update])
+            async with kafka_client(site) as kafka:
+                (result,) = await update_features(kafka, [update])
             assert result.error is ErrorCode.NONE, result
             async with asyncio.timeout(60):
                 while not (found := (await client.list_brokers()).brokers)[0].directories:

@@ -267,45 +267,6 @@ class TopicsResponse(_message.Message):
 Global___TopicsResponse: _TypeAlias = TopicsResponse  # noqa: Y015
 
 @_typing.final
-class UnregisterBrokerRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    BROKER_ID_FIELD_NUMBER: _builtins.int
-    broker_id: _builtins.int
-    def __init__(
-        self,
-        *,
-        broker_id: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UnregisterBrokerRequest: _TypeAlias = UnregisterBrokerRequest  # noqa: Y015
-
-@_typing.final
-class UnregisterBrokerResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ERROR_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def error(self) -> _metadata_pb2.Error: ...
-    def __init__(
-        self,
-        *,
-        error: _metadata_pb2.Error | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___UnregisterBrokerResponse: _TypeAlias = UnregisterBrokerResponse  # noqa: Y015
-
-@_typing.final
 class DescribeQuorumRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

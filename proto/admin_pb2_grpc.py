@@ -44,11 +44,6 @@ class AdminStub:
                 request_serializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
                 response_deserializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
                 _registered_method=True)
-        self.UnregisterBroker = channel.unary_unary(
-                '/metaquorum.v1.Admin/UnregisterBroker',
-                request_serializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
-                response_deserializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
-                _registered_method=True)
         self.DescribeQuorum = channel.unary_unary(
                 '/metaquorum.v1.Admin/DescribeQuorum',
                 request_serializer=metaquorum_dot_proto_dot_admin__pb2.DescribeQuorumRequest.SerializeToString,
@@ -76,12 +71,6 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def UnregisterBroker(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -117,11 +106,6 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteTopics,
                     request_deserializer=metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.FromString,
                     response_serializer=metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.SerializeToString,
-            ),
-            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
-                    servicer.UnregisterBroker,
-                    request_deserializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.FromString,
-                    response_serializer=metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.SerializeToString,
             ),
             'DescribeQuorum': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeQuorum,
@@ -193,33 +177,6 @@ class Admin:
             '/metaquorum.v1.Admin/DeleteTopics',
             metaquorum_dot_proto_dot_admin__pb2.DeleteTopicsRequest.SerializeToString,
             metaquorum_dot_proto_dot_admin__pb2.TopicsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UnregisterBroker(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/metaquorum.v1.Admin/UnregisterBroker',
-            metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
-            metaquorum_dot_proto_dot_admin__pb2.UnregisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

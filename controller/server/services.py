@@ -113,14 +113,6 @@ class AdminService(AdminServicer):
         response = await ask(self._requests, request, api.TopicsResponse)
         return admin_codec.TOPICS.answer_to_pb(response, self._hints)
 
-    async def UnregisterBroker(
-        self, request: admin.UnregisterBrokerRequest, context: Any
-    ) -> admin.UnregisterBrokerResponse:
-        decoded = admin_codec.UNREGISTER_BROKER.from_pb(request)
-        response = await ask(self._requests, decoded, api.Done)
-        failed = self._error(response) if isinstance(response, ApiError) else None
-        return admin.UnregisterBrokerResponse(error=failed)
-
     async def DescribeQuorum(
         self, request: admin.DescribeQuorumRequest, context: Any
     ) -> admin.DescribeQuorumResponse:

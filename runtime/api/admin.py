@@ -46,7 +46,6 @@ DELETE_TOPICS = MessageCodec(
     topics=FieldRule(encode={"topics": _references}, decode=_names_or_ids),
 )
 TOPICS = MessageCodec(api.TopicsResponse, pb.TopicsResponse, throttle_ms=FieldRule(local=True))
-UNREGISTER_BROKER = MessageCodec(api.UnregisterBrokerRequest, pb.UnregisterBrokerRequest)
 _LOCAL = FieldRule(local=True)
 _DIRECTORY = FieldRule(check=uuid_check("a directory id"))
 ENDPOINTS = FieldRule(nested={"unknown_tags": _LOCAL})

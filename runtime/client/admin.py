@@ -174,10 +174,6 @@ class AdminClient:
         request = codec.DELETE_TOPICS.to_pb(api.DeleteTopicsRequest(topics=tuple(topics)))
         return codec.TOPICS.from_pb(await self._admin(lambda stub: stub.DeleteTopics, request))
 
-    async def unregister_broker(self, broker_id: int) -> None:
-        request = codec.UNREGISTER_BROKER.to_pb(api.UnregisterBrokerRequest(broker_id=broker_id))
-        await self._admin(lambda stub: stub.UnregisterBroker, request)
-
     async def transfer_leadership(self, target_id: int | None = None) -> None:
         """Returns when the leader has begun to hand over, not when the successor leads."""
         request = codec.TRANSFER_LEADERSHIP.to_pb(api.TransferLeadershipRequest(target_id=target_id))

@@ -1,7 +1,7 @@
 """What `AdminClient` asks about the quorum's voters and controllers.
 
-A change of voters asks the leader once: what a refusal means, and whether to ask again, is the caller's to judge
-by how the quorum is then.
+A change of voters asks the leader once: what a refusal means, and whether to ask again, is the caller's to
+judge by how the quorum is then.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.kafka.admin.cluster import unregister_broker
 from tests.bench.figures import Figure, percentile
 from tests.bench.fleet import FleetProcess, Task, addresses, fleets
 from tests.bench.moments import Fencing, fencing
@@ -127,7 +128,7 @@ def real_death(cluster: Cluster, partitions: int, number: int) -> Run:
         waits = probes.tell(do="report")["latencies_ms"]
     delete_all(cluster)
     for probe in PROBES:
-        cluster.call(lambda client, probe=probe: client.unregister_broker(probe))  # type: ignore[misc]
+        cluster.kafka(lambda client, probe=probe: unregister_broker(client, probe))  # type: ignore[misc]
     victim.start()
     cluster.wait_brokers({node.node_id: "running" for node in cluster.brokers})
     last_ms = max(found.applied_ms)

@@ -17,9 +17,10 @@ from pathlib import Path
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.wire.messages import UnregisterBrokerRequest
 from tests.bench.figures import Figure, percentile
 from tests.bench.seeding import NO_SNAPSHOTS, Shape, fill
-from tests.unit.server.nodes import free_port, new_site, running_controller
+from tests.unit.server.nodes import forwarded, free_port, new_site, running_controller
 
 WITHOUT_FENCING = {"broker.session.timeout.ms": "3600000", "auto.leader.rebalance.enable": "false"}
 SCRAPES = 50
@@ -49,7 +50,8 @@ async def measure(root: Path, partitions: int) -> list[Figure]:
         idle = await timed("page, nothing changed", lambda: page(port), SCRAPES, at_most=5.0)
         figures += idle
         async with AdminClient([("127.0.0.1", site.controller_port)], timeout_ms=60_000) as client:
-            await client.unregister_broker(7)
+            removed = await forwarded(client, UnregisterBrokerRequest(broker_id=7))
+            assert not removed.error_code, removed
         while process.node.active.work or process.node.ledger.pending:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         figures += await timed("page after a broker was removed", lambda: page(port), 1)

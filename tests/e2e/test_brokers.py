@@ -11,6 +11,7 @@ from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.proto import metadata_pb2 as pb
 from metaquorum.proto.metadata_pb2_grpc import MetadataStub
 from metaquorum.runtime.client.admin import ClientError, TopicListing
+from metaquorum.runtime.kafka.admin.cluster import unregister_broker
 from metaquorum.runtime.rpc.channels import open_channel
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node, client_loop, random_id
 from tests.e2e.processes import wait_until
@@ -215,10 +216,10 @@ def test_an_unregistered_broker_is_gone(cluster: Cluster) -> None:
         guest.start()
         cluster.wait_brokers({9: "running"})
         with pytest.raises(ApiError) as refused:
-            cluster.call(lambda client: client.unregister_broker(77))
+            cluster.kafka(lambda client: unregister_broker(client, 77))
         assert refused.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
         assert guest.stop() == 0
-        cluster.call(lambda client: client.unregister_broker(9))
+        cluster.kafka(lambda client: unregister_broker(client, 9))
         assert 9 not in cluster.registrations()
     finally:
         guest.kill()

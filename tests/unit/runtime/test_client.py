@@ -39,11 +39,8 @@ class ScriptedAdmin(AdminServicer):
     async def DeleteTopics(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    async def UnregisterBroker(self, request: Any, context: Any) -> Any:
-        await context.abort(grpc.StatusCode.INTERNAL, "it broke")
-
     async def TransferLeadership(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
+        await context.abort(grpc.StatusCode.INTERNAL, "it broke")
 
 
 @contextlib.asynccontextmanager
@@ -137,7 +134,7 @@ async def test_a_single_shot_says_that_the_outcome_is_unknown() -> None:
         with pytest.raises(
             ClientError, match=r"INTERNAL: it broke\); the change may or may not have been made"
         ):
-            await client.unregister_broker(1)
+            await client.transfer_leadership(1)
 
 
 async def test_the_blocking_client_is_the_same(tmp_path: Any) -> None:

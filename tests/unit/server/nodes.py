@@ -9,6 +9,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,14 @@ from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.server.main import BrokerProcess, open_process
 from metaquorum.cli.layout import free_ports
 from metaquorum.controller.server.main import ControllerProcess
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.runtime.client.forwarding import forward
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.driver import Ending
+from metaquorum.runtime.kafka.forwarded.table import FORWARDED
 from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.metrics.service import bind_metrics
 from metaquorum.runtime.replica import check_directories, check_metadata_directory, open_replica
@@ -28,6 +33,8 @@ from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.storage.uuids import random_uuid
+from metaquorum.wire import codec
+from metaquorum.wire.apis import API_BY_NAME
 
 CLUSTER_ID = "Xk7gN1qkQ3uWm5dJ3v5c2A"
 SPEAKS_GRPC = {"quorum", "controller", "broker", "producer-ids", "log-dirs"}
@@ -43,6 +50,22 @@ def free_port() -> int:
 def listeners(kafka_port: int, grpc_port: int) -> str:
     """A broker's, on the loopback interface."""
     return f"PLAINTEXT://127.0.0.1:{kafka_port},GRPC://127.0.0.1:{grpc_port}"
+
+
+async def forwarded(client: AdminClient, body: Any) -> Any:
+    """What the active controller answers to a request of Kafka's protocol, asked as a broker asks it."""
+    name = type(body).__name__.removesuffix("Request")
+    key, version = API_BY_NAME[name].key, FORWARDED[name].max_version
+    answer = await forward(
+        client,
+        b"".join(codec.encode_request(codec.RequestHeader(key, version, 1), body)),
+        broker_id=101,
+        principal=ANONYMOUS,
+        client_address="127.0.0.1",
+        by_token=False,
+        timeout_ms=60_000,
+    )
+    return codec.decode_response(key, version, answer.frame).body
 
 
 @contextlib.contextmanager

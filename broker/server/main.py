@@ -182,9 +182,7 @@ class BrokerProcess:
         self._published = Published(replica.image)
         asks = AdminClient(addresses, tls=controllers_tls, rng=rng)
         self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
-        self._transactions = TransactionServices(
-            config, self._data.requests, lambda: self._data.image, clock=clock, tls=tls
-        )
+        self._transactions = TransactionServices(config, self._data, clock=clock)
         self._health = Health(server)
         self._lines = MetadataLines(replica.image)
         self._add_services()

@@ -93,7 +93,7 @@ _NODE = (
         "text",
         None,
         "Brokers follow each other through the listener of this name, else through the first with this "
-        "protocol. Default: PLAINTEXT, else the first that speaks Kafka's protocol.",
+        "protocol. Default: PLAINTEXT, else the first that speaks Kafka's protocol, those with SASL last.",
         roles=(BROKER,),
     ),
     Key("broker.rack", "text", None, "Rack of the broker.", roles=(BROKER,)),

@@ -14,7 +14,12 @@ import javaproperties
 
 from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter
-from metaquorum.runtime.config.access.listeners import check_authorizer, is_of_a_listener, listener_access
+from metaquorum.runtime.config.access.listeners import (
+    brokers_login,
+    check_authorizer,
+    is_of_a_listener,
+    listener_access,
+)
 from metaquorum.runtime.config.addresses import (
     check_advertised,
     check_speaks_grpc,
@@ -234,7 +239,9 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
             "a listener asks clients for certificates, which needs ssl.truststore.location: set it to the "
             "PEM file of the clients' CA"
         )
-    return replace(config, access=access)
+    followed = config.inter_broker_listener if config.role == BROKER else None
+    login = None if followed is None else brokers_login(followed, access[followed.name], config.values, own)
+    return replace(config, access=access, brokers_login=login)
 
 
 def _check_speaks_kafka(config: NodeConfig) -> None:
@@ -254,15 +261,8 @@ def _check_speaks_kafka(config: NodeConfig) -> None:
         key, value = (
             ("inter.broker.listener.name", name) if name else ("security.inter.broker.protocol", protocol)
         )
-        if not value:
-            raise ConfigError(
-                "every listener has SASL, but brokers follow each other without: add one that is PLAINTEXT "
-                "or SSL, and name it in inter.broker.listener.name"
-            )
         names = ", ".join(each.name for each in config.kafka_listeners)
-        raise ConfigError(
-            f"{key}={value} fits no listener that speaks Kafka's protocol without SASL; there are: {names}"
-        )
+        raise ConfigError(f"{key}={value} fits no listener that speaks Kafka's protocol; there are: {names}")
 
 
 def _quorum(values: Mapping[str, Value]) -> tuple[tuple[Voter, ...], tuple[tuple[str, int], ...]]:

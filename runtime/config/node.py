@@ -20,6 +20,7 @@ from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.runtime.config.access.listeners import ListenerAccess
+from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
@@ -45,7 +46,8 @@ class RetentionBounds:
 class NodeConfig:
     """Everything that configures a process. `voters` are the static ones, none where the log has the voter
     set; `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs.
-    `access` is that of each Kafka listener, by name. `values` has every key with its default filled in;
+    `access` is that of each Kafka listener, by name; `brokers_login`: how this broker logs in at others, None
+    where it does not. `values` has every key with its default filled in;
     `passed_over` are Kafka's keys in the file that change nothing here."""
 
     path: Path
@@ -66,6 +68,7 @@ class NodeConfig:
     retention: RetentionBounds
     values: Mapping[str, Value]
     access: Mapping[str, ListenerAccess] = field(default_factory=dict)
+    brokers_login: Credentials | None = None
     passed_over: tuple[str, ...] = ()
 
     def number(self, name: str) -> int:
@@ -108,18 +111,15 @@ class NodeConfig:
     @property
     def inter_broker_listener(self) -> Listener | None:
         """The registered one through which other brokers follow; None: the names do not lead to one."""
-        # This program does not log in at other brokers.
-        kafka = [
-            each
-            for each in self.advertised
-            if not each.name.startswith(GRPC_LISTENER) and not each.protocol.startswith("SASL_")
-        ]
+        kafka = [each for each in self.advertised if not each.name.startswith(GRPC_LISTENER)]
         name = cast("str | None", self.values["inter.broker.listener.name"])
         if name:
             return next((each for each in kafka if each.name == name), None)
         protocol = cast("str | None", self.values["security.inter.broker.protocol"])
         found = [each for each in kafka if each.name == (protocol or "PLAINTEXT")]
-        found += [each for each in kafka if protocol in (None, each.protocol)]
+        found += sorted(
+            (each for each in kafka if protocol in (None, each.protocol)), key=lambda each: each.is_sasl
+        )
         return next(iter(found), None)
 
     def controller(self, cluster_id: str, bootstrap: tuple[Record, ...]) -> ControllerConfig:

@@ -1,14 +1,13 @@
 """Fetches from other brokers and questions to the active controller: each is sent once and reported once.
 
-Owns the connections. Whom to ask, and what an answer means, is the replica manager's business. A leader
-answers the requests of a connection in order, so a fetch has a connection to itself while it runs: one that
-is held must not stand in the way of another one.
+Owns which connection carries which fetch. Whom to ask, and what an answer means, is the replica manager's
+business. A leader answers the requests of a connection in order, so a fetch has a connection to itself while
+it runs: one that is held must not stand in the way of another one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from metaquorum.broker.replica.events import (
 from metaquorum.broker.server.calls import Calls
 from metaquorum.broker.server.controllers import FAILURES
 from metaquorum.broker.server.data import fetch_messages
+from metaquorum.broker.server.peers import Address, Peer, PeerConnector
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.metadata.requests.partitions import AlterPartitionRequest, AssignReplicasToDirsRequest
@@ -31,9 +31,8 @@ from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest
 from metaquorum.runtime.client.admin import AdminClient, ClientError
 from metaquorum.runtime.client.partitions import alter_partition, assign_replicas
 from metaquorum.runtime.client.producer_ids import allocate_producer_ids
-from metaquorum.runtime.kafka.client.connection import NodeConnection, connect
-from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed, UnsupportedVersion
-from metaquorum.runtime.tls.material import TlsMaterial
+from metaquorum.runtime.kafka.client.connection import NodeConnection
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed, UnsupportedVersion
 from metaquorum.wire.codec import Response
 from metaquorum.wire.errors import EncodeError
 
@@ -41,33 +40,28 @@ IDLE_CONNECTIONS_MAX = 16
 """Connections to one broker that are kept for the next fetch; as many run at once as there are fetch
 loops."""
 
-_log = logging.getLogger(__name__)
-
 Report = Callable[[DataEvent], None]
-Address = tuple[str, int]
-TlsFor = Callable[[SendFetch], TlsMaterial | None]
 
 
 class PeerFetches:
     """`send` ends in exactly one report, and never calls back before it returned. `topic_name`: of an id,
-    None for one that is not known."""
+    None for one that is not known. `peer_of`: whom a fetch goes to."""
 
     def __init__(
         self,
         report: Report,
-        tls_for: TlsFor,
+        connector: PeerConnector,
+        peer_of: Callable[[SendFetch], Peer],
         topic_name: Callable[[bytes], str | None],
         *,
         broker_id: int,
-        answer_max_bytes: int,
     ) -> None:
         self._report = report
-        self._tls_for = tls_for
+        self._connector = connector
+        self._peer_of = peer_of
         self._topic_name = topic_name
         self._client_id = f"broker-{broker_id}-fetcher-0"
-        self._answer_max_bytes = answer_max_bytes
         self._idle: dict[Address, list[NodeConnection]] = {}
-        self._told: dict[Address, str] = {}
         self._calls = Calls()
         self._busy: set[NodeConnection] = set()
         self._closed = False
@@ -77,10 +71,11 @@ class PeerFetches:
         idle = self._idle.setdefault((effect.host, effect.port), [])
         while idle and not idle[-1].is_open:
             idle.pop()
-        if idle:
-            self._begin(effect, idle.pop())
+        connection = idle.pop() if idle else None
+        if connection is None or connection.login_is_due:
+            self._calls.spawn(self._log_in_and_begin(effect, connection))
         else:
-            self._calls.spawn(self._connect_and_begin(effect))
+            self._begin(effect, connection)
 
     async def close(self) -> None:
         self._closed = True
@@ -127,7 +122,7 @@ class PeerFetches:
         self, effect: SendFetch, connection: NodeConnection, response: core.FetchResponse | ApiError
     ) -> None:
         address = effect.host, effect.port
-        self._told.pop(address, None)
+        self._connector.reached(*address)
         idle = self._idle.setdefault(address, [])
         if self._closed or len(idle) >= IDLE_CONNECTIONS_MAX:
             connection.close()
@@ -145,32 +140,26 @@ class PeerFetches:
         if self._closed:
             return
         reason = str(error) or _late(effect)
-        if isinstance(error, TlsFailed | UnsupportedVersion):
-            self._tell(effect.target, (effect.host, effect.port), reason)
+        if isinstance(error, UnsupportedVersion):
+            self._connector.tell(self._peer_of(effect), reason)
         self._report(
             PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
         )
 
     # ---- what needs more than one step
 
-    async def _connect_and_begin(self, effect: SendFetch) -> None:
+    async def _log_in_and_begin(self, effect: SendFetch, connection: NodeConnection | None) -> None:
+        """On a new connection, or on one whose session ends soon."""
+        peer, timeout_s = self._peer_of(effect), effect.timeout_ms / 1000
         try:
-            connection = await self._connect(effect, effect.timeout_ms / 1000)
+            if connection is None:
+                connection = await self._connector.open(peer, client_id=self._client_id, timeout_s=timeout_s)
+            else:
+                await self._connector.log_in_again(peer, connection, timeout_s=timeout_s)
         except (ConnectionFailed, TimeoutError) as error:
-            self._failed(effect, None, error)
+            self._failed(effect, connection, error)
         else:
             self._begin(effect, connection)
-
-    async def _connect(self, effect: SendFetch, timeout_s: float) -> NodeConnection:
-        tls = self._tls_for(effect)
-        return await connect(
-            effect.host,
-            effect.port,
-            client_id=self._client_id,
-            tls=None if tls is None else tls.client_context(),
-            answer_max_bytes=self._answer_max_bytes,
-            timeout_s=timeout_s,
-        )
 
     def _without_start(
         self, effect: SendFetch, response: core.FetchResponse | ApiError
@@ -208,12 +197,6 @@ class PeerFetches:
             for part in response.partitions
         ]
         self._done(effect, connection, replace(response, partitions=tuple(parts)))
-
-    def _tell(self, target: int, address: Address, reason: str) -> None:
-        """Once for each problem that only a person can mend."""
-        if self._told.get(address) != reason:
-            self._told[address] = reason
-            _log.warning("broker %d at %s:%d cannot be reached: %s", target, *address, reason)
 
 
 def _late(effect: SendFetch) -> str:

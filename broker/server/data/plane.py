@@ -21,6 +21,7 @@ from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.data.watch import DirectoryProbe, HangClock
 from metaquorum.broker.server.data.watched_disk import DiskWatch, WatchedDisk
+from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.client.admin import Address, AdminClient
@@ -40,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 class DataPlane:
     """See the module. `image` is the newest published one; its publisher keeps it. `controllers`: where those
-    of now can be asked."""
+    of now can be asked. `connector` leads to other brokers."""
 
     def __init__(
         self,
@@ -56,7 +57,9 @@ class DataPlane:
         self.image = image
         self._config = config
         self._driver = driver
-        self._tls = tls
+        self.connector = PeerConnector(
+            tls, config.brokers_login, answer_max_bytes=config.number("socket.request.max.bytes")
+        )
         self._loop = asyncio.get_running_loop()
         self.threads: dict[bytes, DirectoryThreads] = {}
         self._probes: list[DirectoryProbe] = []
@@ -89,11 +92,7 @@ class DataPlane:
             statistics=statistics,
         )
         self._peers = PeerFetches(
-            driver.post,
-            self._tls_for,
-            self._topic_name,
-            broker_id=config.node_id,
-            answer_max_bytes=config.number("socket.request.max.bytes"),
+            driver.post, self.connector, self._peer_of, self._topic_name, broker_id=config.node_id
         )
         client = AdminClient(
             controllers,
@@ -153,13 +152,15 @@ class DataPlane:
         if threads is not None:
             threads.submit(effect)
 
-    def _tls_for(self, effect: SendFetch) -> TlsMaterial | None:
-        """As the broker has registered the endpoint."""
+    def _peer_of(self, effect: SendFetch) -> Peer:
+        """As the broker has registered the endpoint; else as this one's is."""
+        ours = self._config.inter_broker_listener
+        protocol = PROTOCOL_IDS["PLAINTEXT" if ours is None else ours.protocol]
         broker = self.image.brokers.get(effect.target)
         for endpoint in () if broker is None else broker.endpoints:
             if (endpoint.host, endpoint.port) == (effect.host, effect.port):
-                return self._tls if endpoint.security_protocol == PROTOCOL_IDS["SSL"] else None
-        return None
+                protocol = endpoint.security_protocol
+        return Peer(effect.target, effect.host, effect.port, protocol)
 
     def _topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics.topic(topic_id)

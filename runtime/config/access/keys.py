@@ -151,6 +151,15 @@ ACCESS = (
         "GSSAPI (Kerberos) is not supported: a SASL listener needs another value.",
         roles=(BROKER,),
     ),
+    Key(
+        "sasl.mechanism.inter.broker.protocol",
+        "text",
+        "GSSAPI",
+        "How brokers log in at each other where the listener of `inter.broker.listener.name` has SASL: "
+        "`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`, with `username` and `password` in that listener's "
+        "`listener.name.NAME.MECHANISM.sasl.jaas.config`.",
+        roles=(BROKER,),
+    ),
     ms_key(
         "connections.max.reauth.ms",
         0,

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
 from metaquorum.runtime.config.access.keys import ACCESS, TLS
+from metaquorum.runtime.config.access.logins import Credentials, login_in
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.key import Key, Value
 from metaquorum.runtime.errors import ConfigError
@@ -30,6 +31,7 @@ MODULES = {
     OAUTHBEARER: "OAuthBearerLoginModule",
 }
 _USER_OPTION = "user_"
+_BROKERS_MECHANISM = "sasl.mechanism.inter.broker.protocol"
 _JAAS = "sasl.jaas.config"
 _VALIDATOR = "sasl.server.callback.handler.class"
 _PREFIX = "listener.name."
@@ -173,12 +175,44 @@ def _jaas_line(prefix: str, mechanism: str, own: Mapping[str, str]) -> JaasLine 
     text = own.get(prefix + _JAAS)
     if text is None:
         return None
-    line = parse_jaas(prefix + _JAAS, text)
+    return login_line(prefix + _JAAS, text, mechanism)
+
+
+def login_line(key: str, text: str, mechanism: str) -> JaasLine:
+    """A line with the module of a mechanism. Raises ConfigError."""
+    line = parse_jaas(key, text)
     if line.module.rpartition(".")[2] != MODULES[mechanism]:
-        raise ConfigError(
-            f"{prefix}{_JAAS} names the module {line.module}: {mechanism} has {MODULES[mechanism]}"
-        )
+        raise ConfigError(f"{key} names the module {line.module}: {mechanism} has {MODULES[mechanism]}")
     return line
+
+
+def brokers_login(
+    listener: Listener, access: ListenerAccess, values: Mapping[str, Value], own: Mapping[str, str]
+) -> Credentials | None:
+    """How a broker logs in at others, where they follow each other through `listener`; None: it does not.
+    Raises ConfigError."""
+    if not listener.is_sasl:
+        return None
+    mechanism = cast(str, values[_BROKERS_MECHANISM]).upper()
+    if mechanism not in (PLAIN, *SCRAM):
+        raise ConfigError(
+            f"brokers follow each other through {listener.name}, which is {listener.protocol}, but "
+            f"{_BROKERS_MECHANISM} is {mechanism}: choose one of {', '.join((PLAIN, *SCRAM))}, or name a "
+            "listener without SASL in inter.broker.listener.name"
+        )
+    if mechanism not in access.mechanisms:
+        raise ConfigError(
+            f"{_BROKERS_MECHANISM}={mechanism} is not among sasl.enabled.mechanisms of listener "
+            f"{listener.name}: add it there, because other brokers log in so"
+        )
+    prefix = f"{_PREFIX}{listener.name.lower()}.{mechanism.lower()}."
+    line = _jaas_line(prefix, mechanism, own)
+    if line is None:
+        raise ConfigError(
+            f"{prefix}{_JAAS} is missing: brokers log in at each other with {mechanism}, which needs "
+            f'{MODULES[mechanism]} required username="NAME" password="PASSWORD";'
+        )
+    return login_in(line, prefix + _JAAS, mechanism, _BROKERS_MECHANISM)
 
 
 def _passwords(key: str, line: JaasLine | None) -> dict[str, str]:

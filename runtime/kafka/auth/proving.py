@@ -12,10 +12,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, salted_password
+from metaquorum.runtime.config.access.logins import Credentials
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 _CHALLENGE = re.compile(
@@ -39,23 +39,14 @@ class Proof(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """Who logs in. `by_token`: the user is a delegation token's id, and the password its HMAC. OAUTHBEARER
-    has the token as its password, and no user."""
-
-    mechanism: str
-    user: str = ""
-    password: str = field(default="", repr=False)
-    by_token: bool = False
-
-    def proof(self, new_nonce: Callable[[], str]) -> Proof:
-        """A fresh login. `new_nonce` draws from the system's randomness."""
-        if self.mechanism == PLAIN:
-            return _OneToken(b"\0".join((b"", self.user.encode(), self.password.encode())))
-        if self.mechanism == OAUTHBEARER:
-            return _OneToken(b"n,,\x01auth=Bearer " + self.password.encode() + b"\x01\x01")
-        return ScramProof(self, Mechanism[self.mechanism.replace("-", "_")], new_nonce())
+def new_proof(credentials: Credentials, new_nonce: Callable[[], str]) -> Proof:
+    """A fresh login. `new_nonce` draws from the system's randomness."""
+    if credentials.mechanism == PLAIN:
+        return _OneToken(b"\0".join((b"", credentials.user.encode(), credentials.password.encode())))
+    if credentials.mechanism == OAUTHBEARER:
+        return _OneToken(b"n,,\x01auth=Bearer " + credentials.password.encode() + b"\x01\x01")
+    mechanism = Mechanism[credentials.mechanism.replace("-", "_")]
+    return ScramProof(credentials, mechanism, new_nonce())
 
 
 class _OneToken:

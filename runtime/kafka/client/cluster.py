@@ -264,11 +264,7 @@ class KafkaClient:
             timeout_s=timeout_s,
         )
         if self._security.login is not None:
-            try:
-                await log_in(made, self._security.login, timeout_s=timeout_s)
-            except BaseException:
-                made.close()
-                raise
+            await log_in(made, self._security.login, timeout_s=timeout_s)
         self._connections[address] = made
         return made
 

@@ -8,9 +8,11 @@ would otherwise hold up the next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, cast
 
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed
@@ -21,6 +23,12 @@ from metaquorum.wire.codec import Response
 
 REQUESTS_MAX = 5
 """Requests of one connection that are not answered; more wait for their turn."""
+
+LOGIN_AGAIN = 0.85
+"""The share of a session's lifetime after which a login is due again (Kafka's clients: 0.85 to 0.95)."""
+
+LOGIN_AGAIN_MIN_S = 1.1
+"""A node takes no second login within a second."""
 
 LOOK_S = 2.0
 """How long a look at a node may take that closed the connection at once."""
@@ -39,10 +47,34 @@ class NodeConnection:
         self._protocol = protocol
         self._exchange = exchange
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
+        self._no_login = asyncio.Event()
+        self._no_login.set()
+        self._login_due_s: float | None = None
 
     @property
     def is_open(self) -> bool:
         return self._protocol.ended is None
+
+    @property
+    def login_is_due(self) -> bool:
+        """Whether the session ends soon, so that only a login may be next."""
+        return self._login_due_s is not None and asyncio.get_running_loop().time() >= self._login_due_s
+
+    @contextlib.contextmanager
+    def login(self) -> Iterator[None]:
+        """`ask` waits meanwhile: a node takes nothing else during a login, which therefore uses `begin`."""
+        self._no_login.clear()
+        try:
+            yield
+        finally:
+            self._no_login.set()
+
+    def session_lasts(self, lifetime_ms: int) -> None:
+        """After a login; 0: without an end."""
+        self._login_due_s = None
+        if lifetime_ms > 0:
+            wait_s = max(LOGIN_AGAIN * lifetime_ms / 1000, LOGIN_AGAIN_MIN_S)
+            self._login_due_s = asyncio.get_running_loop().time() + wait_s
 
     def version(self, api: str, lowest: int = 0, highest: int = 2**15 - 1) -> int:
         """See `PendingRequests.version`."""
@@ -60,6 +92,7 @@ class NodeConnection:
         try:
             async with asyncio.timeout(timeout_s), self._turns:
                 await self._protocol.writable.wait()
+                await self._no_login.wait()
                 return await self.begin(body, version=version)
         except (TimeoutError, asyncio.CancelledError):
             self.close()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from typing import Any
 
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.runtime.kafka.auth.proving import Credentials, LoginFailed
+from metaquorum.runtime.config.access.logins import Credentials
+from metaquorum.runtime.kafka.auth.proving import LoginFailed, new_proof
 from metaquorum.runtime.kafka.client.connection import NodeConnection
 from metaquorum.runtime.kafka.client.errors import LoginRefused
 from metaquorum.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -16,26 +19,39 @@ _TOKENS_MAX = 8
 
 
 async def log_in(connection: NodeConnection, credentials: Credentials, *, timeout_s: float) -> None:
-    """Logs in, before anything else is asked. Raises LoginRefused, ConnectionFailed or TimeoutError."""
+    """Logs in, before anything else is asked, or again before the session ends (KIP-368). Raises
+    LoginRefused, ConnectionFailed or TimeoutError; the connection is closed then."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            with connection.login():
+                connection.session_lasts(await _exchange(connection, credentials))
+    except BaseException:
+        connection.close()
+        raise
+
+
+async def _exchange(connection: NodeConnection, credentials: Credentials) -> int:
+    """How long the session lasts, in ms; 0: without an end."""
     mechanism = credentials.mechanism
-    asked = SaslHandshakeRequest(mechanism=mechanism)
-    answer = (await connection.ask(asked, version=1, timeout_s=timeout_s)).body
+    answer: Any = (await connection.begin(SaslHandshakeRequest(mechanism=mechanism), version=1)).body
     if answer.error_code:
         offered = ", ".join(answer.mechanisms) or "none"
-        raise LoginRefused(f"it does not offer {mechanism}: set sasl.mechanism to one of {offered}")
-    proof = credentials.proof(lambda: secrets.token_hex(_NONCE_BYTES))
+        raise LoginRefused(
+            f"it does not offer {mechanism}: set {credentials.mechanism_key} to one of {offered}"
+        )
+    proof = new_proof(credentials, lambda: secrets.token_hex(_NONCE_BYTES))
     token: bytes | None = proof.first()
+    version = connection.version("SaslAuthenticate")
     try:
         for _ in range(_TOKENS_MAX):
             assert token is not None
-            body = SaslAuthenticateRequest(auth_bytes=token)
-            answer = (await connection.ask(body, timeout_s=timeout_s)).body
+            answer = (await connection.begin(SaslAuthenticateRequest(auth_bytes=token), version=version)).body
             if answer.error_code:
                 text = answer.error_message or ErrorCode.of(answer.error_code).name
-                raise LoginRefused(f"it refuses the login: {text}; correct sasl.jaas.config")
+                raise LoginRefused(f"it refuses the login: {text}; correct {credentials.secret_key}")
             token = proof.respond(bytes(answer.auth_bytes))
             if token is None:
-                return
+                return int(answer.session_lifetime_ms)
     except LoginFailed as error:
         raise LoginRefused(f"the login failed: {error}") from error
     raise LoginRefused(f"the login with {mechanism} does not end")

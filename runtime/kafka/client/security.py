@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
 from metaquorum.runtime.config.access.keys import TLS
-from metaquorum.runtime.config.access.listeners import MECHANISMS, MODULES, OAUTHBEARER
+from metaquorum.runtime.config.access.listeners import MECHANISMS, OAUTHBEARER, login_line
+from metaquorum.runtime.config.access.logins import Credentials, login_in
 from metaquorum.runtime.config.tls import TlsFiles, tls_files
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka.auth.proving import Credentials
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PREFIXES = ("security.", "sasl.", "ssl.")
@@ -79,25 +78,11 @@ def _login(pairs: Mapping[str, str]) -> Credentials:
             f"{_MECHANISM}={mechanism} is not supported: set it to one of {', '.join(MECHANISMS)}"
         )
     if mechanism == OAUTHBEARER and _TOKEN_URL in pairs:
-        return Credentials(mechanism=mechanism, password=_token(pairs[_TOKEN_URL]))
-    line = parse_jaas(_JAAS, pairs.get(_JAAS, ""))
-    if line.module.rpartition(".")[2] != MODULES[mechanism]:
-        raise ConfigError(f"{_JAAS} names the module {line.module}: {mechanism} has {MODULES[mechanism]}")
+        return Credentials(mechanism=mechanism, password=_token(pairs[_TOKEN_URL]), secret_key=_TOKEN_URL)
+    line = login_line(_JAAS, pairs.get(_JAAS, ""), mechanism)
     if mechanism == OAUTHBEARER:
         raise ConfigError(f"{_TOKEN_URL} is missing: name a file with a token, as file:///path/to/token")
-    return Credentials(
-        mechanism=mechanism,
-        user=_option(line, "username"),
-        password=_option(line, "password"),
-        by_token=line.options.get("tokenauth", "").lower() == "true",
-    )
-
-
-def _option(line: JaasLine, name: str) -> str:
-    found = line.options.get(name, "")
-    if not found:
-        raise ConfigError(f'{_JAAS} has no {name}: add {name}="..."')
-    return found
+    return login_in(line, _JAAS, mechanism, _MECHANISM)
 
 
 def _token(url: str) -> str:

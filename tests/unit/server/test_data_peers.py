@@ -14,8 +14,11 @@ import pytest
 
 from metaquorum.broker.replica.events import DataEvent, PeerFetched, PeerFetchFailed, SendFetch
 from metaquorum.broker.server.data.peers import PeerFetches
+from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.config.access.logins import Credentials
+from metaquorum.runtime.config.addresses import PROTOCOL_IDS
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
@@ -77,14 +80,15 @@ async def leading(leader: Leader, tls: TlsMaterial | None = None) -> AsyncIterat
 
 
 class Follower:
-    def __init__(self, tls: TlsMaterial | None = None) -> None:
+    def __init__(self, tls: TlsMaterial | None = None, login: Credentials | None = None) -> None:
         self.reports: asyncio.Queue[DataEvent] = asyncio.Queue()
+        protocol = ("SASL_" if login else "") + ("SSL" if tls else "PLAINTEXT")
         self.fetches = PeerFetches(
             self.reports.put_nowait,
-            lambda effect: tls,
+            PeerConnector(tls, login, answer_max_bytes=1_000_000),
+            lambda effect: Peer(effect.target, effect.host, effect.port, PROTOCOL_IDS[protocol]),
             lambda topic_id: "orders" if topic_id == TOPIC else None,
             broker_id=2,
-            answer_max_bytes=1_000_000,
         )
 
     def send(self, port: int, correlation_id: int = 1, timeout_ms: int = 20_000) -> None:
@@ -113,8 +117,10 @@ class Follower:
 
 
 @contextlib.asynccontextmanager
-async def following(tls: TlsMaterial | None = None) -> AsyncIterator[Follower]:
-    follower = Follower(tls)
+async def following(
+    tls: TlsMaterial | None = None, login: Credentials | None = None
+) -> AsyncIterator[Follower]:
+    follower = Follower(tls, login)
     try:
         yield follower
     finally:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from metaquorum.broker.server.data.requests import DataRequests
+from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
 from metaquorum.broker.server.kafka.transactions.brokers import OtherBrokers
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
@@ -19,31 +19,26 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.kafka.services import Offered
-from metaquorum.runtime.tls.material import TlsMaterial
 
 
 class TransactionServices:
     """`markers` carries out `SendTxnMarkers`, `produces` begins produces in transactions."""
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        requests: DataRequests,
-        image: Callable[[], MetadataImage],
-        *,
-        clock: Clock,
-        tls: TlsMaterial | None,
-    ) -> None:
+    def __init__(self, config: NodeConfig, data: DataPlane, *, clock: Clock) -> None:
+        requests = data.requests
+
+        def image() -> MetadataImage:
+            return data.image
+
         coordinators, node_id = config.coordinators(), config.node_id
         topic, offsets = coordinators.transactions_topic.name, coordinators.offsets_topic
         listener = config.inter_broker_listener
         timeout_ms = config.number("replica.socket.timeout.ms")
         self._brokers = OtherBrokers(
             image,
-            tls,
+            data.connector,
             listener="" if listener is None else listener.name,
             broker_id=node_id,
-            answer_max_bytes=config.number("socket.request.max.bytes"),
             timeout_s=timeout_ms / 1000,
         )
         self.markers = MarkerSender(

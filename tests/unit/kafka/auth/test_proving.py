@@ -9,11 +9,12 @@ import pytest
 
 from metaquorum.metadata.settings.scram import Mechanism
 from metaquorum.runtime.client.admin import ClientError
+from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.kafka.auth.exchange import Exchange, Granted, Refused
 from metaquorum.runtime.kafka.auth.login import SaslRules
 from metaquorum.runtime.kafka.auth.plain import PlainExchange
-from metaquorum.runtime.kafka.auth.proving import Credentials, LoginFailed, ScramProof
+from metaquorum.runtime.kafka.auth.proving import LoginFailed, ScramProof, new_proof
 from metaquorum.runtime.kafka.auth.scram import Found, ScramExchange
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.runtime.kafka.client.security import ClientSecurity, client_security, load_client_security
@@ -39,7 +40,7 @@ def exchange(mechanism: str) -> Exchange:
 
 def granted(credentials: Credentials) -> Granted | None:
     """Both sides, message by message."""
-    server, proof = exchange(credentials.mechanism), credentials.proof(lambda: "client")
+    server, proof = exchange(credentials.mechanism), new_proof(credentials, lambda: "client")
     token: bytes | None = proof.first()
     while token is not None:
         token = proof.respond(server.respond(token, 0))
@@ -81,7 +82,8 @@ def challenge(nonce: str = "clientserver", salt: str = "c2FsdA==", count: object
 )
 def test_a_node_that_makes_no_sense_gets_no_proof(first: bytes) -> None:
     """Few iterations would give the password away, and many would keep the client busy."""
-    proof = Credentials(mechanism="SCRAM-SHA-256", user="alice", password=PASSWORD).proof(lambda: "client")
+    alice = Credentials(mechanism="SCRAM-SHA-256", user="alice", password=PASSWORD)
+    proof = new_proof(alice, lambda: "client")
     proof.first()
     with pytest.raises(LoginFailed):
         proof.respond(first)
@@ -209,7 +211,7 @@ def test_a_token_is_read_from_its_file(tmp_path: Path) -> None:
         load_client_security(path)
     token.write_text("abc.def.ghi\n")
     login = load_client_security(path).login
-    assert login is not None and login.proof(str).first() == b"n,,\x01auth=Bearer abc.def.ghi\x01\x01"
+    assert login is not None and new_proof(login, str).first() == b"n,,\x01auth=Bearer abc.def.ghi\x01\x01"
     token.write_text("two\nlines")
     with pytest.raises(ConfigError, match="it must be one line"):
         load_client_security(path)

@@ -47,6 +47,7 @@ from metaquorum.runtime.kafka.admin.cluster import describe_features, update_fea
 from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
+from tests.broker_calls import calls_to
 from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import SERVING, health_is
 
@@ -163,6 +164,8 @@ async def test_what_nodes_ask_of_the_active_controller(site: Site) -> None:
         request = AllocateProducerIdsRequest(broker_id=101, broker_epoch=epoch)
         blocks = [await allocate_producer_ids(client, request) for _ in range(2)]
         assert [(each.first_id, each.count) for each in blocks] == [(0, 1000), (1000, 1000)]
+        async with calls_to(site.kafka_port) as calls:
+            assert (await calls.init_producer_id()).producer_id == 2000  # of the broker's own block
         stranger = RegisterControllerRequest(
             controller_id=9, incarnation_id=b"i" * 16, endpoints=(), features=()
         )

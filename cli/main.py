@@ -62,7 +62,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("metaquorum.cli.data.consume:consume", "Print the records of a topic."),
     "log-dirs": (
         "metaquorum.cli.admin.log_dirs:log_dirs",
-        "Describe brokers' log directories; take one offline.",
+        "Describe brokers' log directories; move replicas between them.",
     ),
     "log": (
         "metaquorum.cli.log.commands:log",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from metaquorum.cli.admin.log_dir_moves import move, refuse_unless_live
 from metaquorum.cli.client import ClientOptions, client_options
 from metaquorum.cli.cluster import ClusterOptions, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure, one_line
@@ -28,7 +29,10 @@ _REPLICAS = ("BROKER", "DIRECTORY", "REPLICA", "ROLE", "SIZE", "START", "HIGH WA
 
 @click.group("log-dirs")
 def log_dirs() -> None:
-    """Describe brokers' log directories; take one offline."""
+    """Describe brokers' log directories; move replicas between them; take one offline."""
+
+
+log_dirs.add_command(move)
 
 
 @log_dirs.command()
@@ -49,7 +53,8 @@ def describe(
     """Show the log directories of all live brokers: state, sizes, replicas and leaders.
 
     Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
-    if the broker knows its id. Exit code 1 if a broker does not answer.
+    if the broker knows its id. The role `future` marks a copy that is being moved there; its lag is that
+    behind the replica. Exit code 1 if a broker does not answer.
     """
 
     async def ask(client: KafkaClient) -> tuple[list[DescribedTopic], tuple[BrokerDirectories, ...]]:
@@ -58,9 +63,7 @@ def describe(
             if name not in {each.name for each in found}:
                 raise Failure(f"topic {name} does not exist; see: metaquorum topics list")
         live = await client.brokers()
-        for broker_id in brokers:
-            if broker_id not in live:
-                raise Failure(f"broker {broker_id} is not among the live ones; see: metaquorum brokers list")
+        refuse_unless_live(brokers, live)
         chosen = {
             each.name: tuple(part.index for part in each.partitions) for each in found if each.name in names
         }
@@ -153,7 +156,7 @@ def _row(broker_id: int, directory: Directory, known: _Topics) -> tuple[object, 
         directory.log_dir,
         _id_text(directory.directory_id),
         "offline" if directory.error_code else "online",
-        len(replicas) if told else None,
+        sum(each.role != "future" for each in replicas) if told else None,
         sum(each.role == "leader" for each in replicas) if told else None,
         None if directory.error_code else sum(each.size for each in replicas),
         _known(directory.usable_bytes),

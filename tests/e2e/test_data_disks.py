@@ -1,4 +1,5 @@
-"""Log directories that break under real brokers: EIO of a real file system, a hang, one that is absent."""
+"""Log directories that break under real brokers: EIO of a real file system, a hang, one that is absent; and
+replicas that move between them."""
 
 from __future__ import annotations
 
@@ -7,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from metaquorum.broker.replica.placement.moves import LIMIT
+from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ErrorCode
 from tests.e2e.broken_disks import FaultFile, LoopDisk, prefix_of, why_no_loop_disks
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls
+from tests.e2e.data_traffic import Traffic
 
 HANG_MS = 1_500
 FAST = {
@@ -131,6 +136,69 @@ def test_a_broker_starts_without_a_directory_that_is_not_there(cluster: Cluster)
     leader.start()
     wait_isr(cluster, calls, {0, 1, 2})
     assert calls.read_all(calls.leader("orders"), "orders", up_to=20) == list(enumerate(values(0, 20)))
+
+
+def test_replicas_move_under_load_and_through_kill_9(cluster: Cluster) -> None:
+    """One whose broker dies in the middle, and that of the next leader: every record is there, in order."""
+    calls = DataCalls(cluster)
+    cluster.start()
+    cluster.create_topic("orders", partitions=1, replicas=3)
+    wait_isr(cluster, calls, {0, 1, 2})
+    traffic = Traffic(cluster, "orders").start()
+    moved = calls.leader("orders")
+    source, target = places(calls, moved)
+    told = ("broker", str(moved.node_id))
+    run(cluster, "configs", "alter", *told, "--set", f"{LIMIT}=1")
+    cluster.wait(lambda: LIMIT in run(cluster, "configs", "describe", *told), "the limit to hold")
+    assert "orders-0 is moving" in move(cluster, moved, target)
+
+    def half_done() -> bool:
+        found = [part for topic in calls.directories(moved)[target].topics for part in topic.partitions]
+        return any(each.is_future_key and each.end_offset > 0 and each.offset_lag > 0 for each in found)
+
+    cluster.wait(half_done, "a part of it to be copied")
+    epoch = cluster.registrations()[moved.node_id].epoch
+    moved.kill()
+    traffic.flows()
+    run(cluster, "configs", "alter", *told, "--delete", LIMIT)
+    moved.start()
+    cluster.wait_new_epoch(moved.node_id, after=epoch)
+    assert move(cluster, moved, target, "--wait", "90") == f"orders-0 is in {target}\n"
+    leader = calls.leader("orders")
+    _, other = places(calls, leader)
+    assert move(cluster, leader, other, "--wait", "90") == f"orders-0 is in {other}\n"
+    traffic.flows()
+    count = traffic.finish().total
+    assert list((target / "orders-0").iterdir())
+    cluster.wait(lambda: not [*source.glob("orders-0*")], "the old files to go")
+    wait_isr(cluster, calls, {0, 1, 2})
+    for broker in (moved, leader):
+        cluster.kill_all(each for each in cluster.brokers if each is not broker)
+        cluster.wait(lambda alone=broker: calls.leader("orders") is alone, f"{broker.name} to lead")  # type: ignore[misc]
+        read = calls.read_all(broker, "orders", up_to=count)
+        assert read == [(number, b"0:%d" % number) for number in range(count)]
+        cluster.start()
+        wait_isr(cluster, calls, {0, 1, 2})
+
+
+def places(calls: DataCalls, node: Node) -> tuple[Path, Path]:
+    """The directory with the node's replica of `orders`, and the other one."""
+    source = directory_of(calls, node)
+    (target,) = [each for each in node.log_dirs if each != source]
+    return source, target
+
+
+def run(cluster: Cluster, *words: str) -> str:
+    bootstrap = ("--bootstrap", cluster.bootstrap_servers, "--timeout", "60")
+    result = CliRunner().invoke(main, [*words, *bootstrap])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def move(cluster: Cluster, node: Node, to: Path, *more: str) -> str:
+    return run(
+        cluster, "log-dirs", "move", "orders", "0", "--broker", str(node.node_id), "--to", str(to), *more
+    )
 
 
 def test_without_its_metadata_directory_a_broker_stops_in_order(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ FETCH = "tests/unit/broker/test_replica_fetch.py"
 FOLLOWER = "tests/unit/broker/test_replica_follower.py"
 ISR = "tests/unit/broker/test_replica_isr.py"
 PRODUCE = "tests/unit/broker/test_replica_produce.py"
+MOVES = "tests/unit/broker/test_moves.py"
 RULES = "tests/unit/broker/test_directory_rules.py"
 STORIES = "tests/sim/test_data_stories.py"
 DAMAGED = "tests/unit/broker/test_damaged_replicas.py"
@@ -48,8 +49,8 @@ REPLICATION_BUGS = (
         breaks="a follower's fetch offset is its durable end",
         source="DECIDED in issue 5",
         file="broker/replica/partition/follower.py",
-        old="log.cutting or self._fenced or log.acknowledged < log.end:",
-        new="log.cutting or self._fenced or log.written < log.end:",
+        old="self._fenced or log.acknowledged < log.end:",
+        new="self._fenced or log.written < log.end:",
         caught_by=(FOLLOWER, SIM),
     ),
     Bug(
@@ -246,8 +247,48 @@ DIRECTORY_BUGS = (
     ),
 )
 
+MOVE_BUGS = (
+    Bug(
+        name="moves-before-the-log-says-so",
+        breaks="a replica changes its directory when the metadata log names the new one, and not before",
+        source="KIP-858",
+        file="broker/replica/placement/moves.py",
+        old="            if move.leaves:\n",
+        new="            if move.leaves or True:\n",
+        caught_by=(MOVES,),
+    ),
+    Bug(
+        name="moves-without-the-last-bytes",
+        breaks="a copy becomes the replica when it has all that the old directory was given",
+        source="docs/partition-storage.md, Moving to another directory",
+        file="broker/replica/placement/moves.py",
+        old="elif partition.is_held and plan.from_offset == partition.given_end:",
+        new="elif partition.is_held:",
+        caught_by=(MOVES,),
+    ),
+    Bug(
+        name="copies-what-a-cut-took-away",
+        breaks="what was read before a truncation is not copied after it",
+        source="KIP-113",
+        file="broker/replica/placement/move.py",
+        old=" or read[2] != partition.incarnation:",
+        new=":",
+        caught_by=(f"{MOVES}::test_what_was_read_before_a_cut_is_not_copied_after_it",),
+    ),
+    Bug(
+        name="moving-follower-fetches-on",
+        breaks="a log whose last bytes are being copied is not truncated",
+        source="KIP-113",
+        file="broker/replica/partition/follower.py",
+        old="log.is_held or self._fenced",
+        new="self._fenced",
+        caught_by=(f"{MOVES}::test_a_follower_fetches_nothing_while_the_last_bytes_are_copied",),
+    ),
+)
+
 SECTIONS = (
     ("Replication", REPLICATION_BUGS),
     ("Idempotent producers", PRODUCER_BUGS),
     ("Log directories of brokers", DIRECTORY_BUGS),
+    ("Replicas that move between directories", MOVE_BUGS),
 )

@@ -1,15 +1,21 @@
-"""Brokers' log directories, each broker asked for its own: one silent broker hides no other."""
+"""Brokers' log directories, each broker asked for its own: one silent broker hides no other; and replicas
+that move between those of one broker."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
-from metaquorum.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from metaquorum.wire.messages import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 
 Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 """As a broker describes it. Tagged fields are ours: other brokers leave them at their defaults."""
@@ -43,3 +49,21 @@ async def describe_log_dirs(
         return BrokerDirectories(broker_id=broker_id, directories=answer.results)
 
     return tuple(await asyncio.gather(*map(ask, sorted(broker_ids))))
+
+
+async def alter_replica_log_dirs(
+    client: KafkaClient, broker_id: int, path: str, topic: str, partitions: Sequence[int]
+) -> dict[int, ErrorCode]:
+    """What the broker says of each partition whose replica is to lie in its directory `path`. Those that move
+    are not there yet."""
+    Path = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    Topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic
+    named = (Topic(name=topic, partitions=tuple(partitions)),)
+    request = AlterReplicaLogDirsRequest(dirs=(Path(path=path, topics=named),))
+    answer: AlterReplicaLogDirsResponse = await client.ask(request, at=broker_id)
+    return {
+        part.partition_index: ErrorCode.of(part.error_code)
+        for each in answer.results
+        if each.topic_name == topic
+        for part in each.partitions
+    }

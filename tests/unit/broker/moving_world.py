@@ -8,6 +8,7 @@ on beside it, and who is next is drawn.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -44,6 +45,7 @@ from tests.unit.broker.replica_world import WALL_MS, batch
 
 PATHS = {A: "/data/a", B: "/data/b"}
 CHUNK_BYTES = 200
+STEPS_MAX = 10_000
 
 
 class MovingWorld:
@@ -69,7 +71,6 @@ class MovingWorld:
         self.answers: dict[object, Any] = {}
         self.warnings: list[str] = []
         self.asked: list[AskController] = []
-        self.peer_fetches: list[DataEffect] = []
         self.stores: dict[bytes, DirectoryStore] = {}
         self.image = MetadataImage()
         self.commits = True
@@ -177,11 +178,23 @@ class MovingWorld:
         sync.run()
         return [self.stores[directory_id].sync_completed(sync)]
 
-    def settle(self, steps: int = 10_000) -> None:
-        for _ in range(steps):
+    def steps(self) -> Iterator[None]:
+        """One after another, until nothing is left to do."""
+        for _ in range(STEPS_MAX):
             if not self.step():
                 return
+            yield
         raise AssertionError("it does not come to rest")
+
+    def settle(self) -> None:
+        for _ in self.steps():
+            pass
+
+    def until(self, reached: Callable[[], object]) -> None:
+        """Steps as far as that."""
+        steps = self.steps()
+        while not reached():
+            assert next(steps, self) is None, "it comes to rest before that"
 
     # ---- clients ---------------------------------------------------------------------------------
 
@@ -217,13 +230,13 @@ class MovingWorld:
 
     # ---- what must be so -------------------------------------------------------------------------
 
-    def names(self) -> dict[str, list[str]]:
-        """The replicas' directories, but those that are removed."""
+    def names(self, topic: str = "t") -> dict[str, list[str]]:
+        """The directories of a topic's replicas, but those that are removed."""
         return {
             path: sorted(
                 name.split(".")[0] + name[-7:] if name.endswith("-future") else name
                 for name in self.disk.list_directory(path)
-                if name.startswith("t-") and not name.endswith("-delete")
+                if name.startswith(f"{topic}-") and not name.endswith("-delete")
             )
             for path in PATHS.values()
         }

@@ -28,14 +28,13 @@ def moving(values: int = 6, **options: int) -> MovingWorld:
 
 def until_promoted(world: MovingWorld) -> None:
     """Up to the point where the last step of a move is asked for."""
-    while not any(isinstance(work, PromoteReplica) for work in world.queue):
-        assert world.step(), "it is never asked for"
+    world.until(lambda: any(isinstance(work, PromoteReplica) for work in world.queue))
 
 
 def test_a_replica_moves_while_producers_go_on() -> None:
     world = moving()
     assert world.move() is ErrorCode.NONE
-    while world.step():
+    for _ in world.steps():
         if world.sent < 30:
             world.produce()
     world.check()
@@ -125,8 +124,7 @@ def test_what_was_deleted_does_not_come_back_in_the_new_directory() -> None:
     world.settle()
     world.commits = True
     until_promoted(world)
-    while world.names() != MOVED:
-        world.step()
+    world.until(lambda: world.names() == MOVED)
     world.restart()
     world.settle()
     assert world.manager.partitions[world.key].start_offset == 4
@@ -176,9 +174,12 @@ def test_what_the_old_directory_never_synced_is_durable_in_the_new_one() -> None
     world = moving()
     caught_up(world)
     world.produce()
-    while world.names() != MOVED or world.queue:
+
+    def moved() -> bool:
         world.unsynced.discard(A)
-        world.step()
+        return world.names() == MOVED and not world.queue
+
+    world.until(moved)
     assert len(world.acked) == 7
     world.restart()
     world.check()
@@ -291,7 +292,9 @@ def test_a_limit_holds_the_copy_back() -> None:
     begun_ms = world.now_ms
     world.move()
     world.settle()
-    while world.names() != MOVED:
+    for _ in range(1_000):
+        if world.names() == MOVED:
+            break
         due_ms = world.manager.next_deadline_ms()
         assert due_ms is not None
         world.tick(max(1, due_ms - world.now_ms))
@@ -317,12 +320,56 @@ def test_a_log_that_is_copied_is_not_compacted() -> None:
     assert [work.directory_id for work in world.queue if isinstance(work, CompactPartition)] == [B]
 
 
+def first_read(world: MovingWorld) -> ReadPartition:
+    """Of the log that moves, not carried out yet."""
+    found: list[ReadPartition] = []
+
+    def reading() -> bool:
+        found.extend(work for work in world.queue if isinstance(work, ReadPartition))
+        return bool(found)
+
+    world.until(reading)
+    return found[0]
+
+
+def test_what_was_read_before_a_cut_is_not_copied_after_it() -> None:
+    """Its offsets have other records by then."""
+    world = moving()
+    world.move()
+    read = first_read(world)
+    world.queue.remove(read)
+    (done,) = world.stores[A].execute(read)
+    world.manager.partitions[world.key]._log.cut(0)
+    world.note(world.manager._out.take())
+    world.settle()
+    world.acked.clear()
+    for _ in range(6):
+        world.produce()
+    world.settle()
+    assert world.names() == {"/data/a": ["t-0"], "/data/b": ["t-0-future"]}, "one read at a time"
+    world.do(done)
+    world.settle()
+    world.check()
+    assert world.names() == MOVED and len(world.stored()) == 6
+
+
+def test_a_follower_fetches_nothing_while_the_last_bytes_are_copied() -> None:
+    """What its leader says then might cut a log whose end is already settled."""
+    world = moving(0, leader=2, replicas=(2, ME))
+    world.move()
+    partition = world.manager.partitions[world.key]
+    assert partition.fetch_position() is not None
+    world.until(lambda: partition.is_held)
+    assert partition.fetch_position() is None
+    world.settle()
+    position = partition.fetch_position()
+    assert position is not None and partition.directory_id == B
+
+
 def test_damage_ends_the_move_and_not_the_replica() -> None:
     world = moving()
     world.move()
-    while not any(isinstance(work, ReadPartition) for work in world.queue):
-        world.step()
-    read = next(work for work in world.queue if isinstance(work, ReadPartition))
+    read = first_read(world)
     world.queue.remove(read)
     world.do(PartitionRead(token=read.token, data=None, problem="a CRC is wrong"))
     world.settle()

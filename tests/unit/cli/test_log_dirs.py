@@ -4,6 +4,7 @@ and Kafka's."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -80,8 +81,15 @@ KAFKAS = (
 @pytest.fixture(name="nodes")
 def fixture_nodes() -> Iterator[list[Node]]:
     """Broker 0 is ours, broker 1 Kafka's."""
-    loop, up, down = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
     nodes = [Node(OURS, LOST), Node(*KAFKAS)]
+    with served(*nodes):
+        yield nodes
+
+
+@contextlib.contextmanager
+def served(*nodes: FakeNode) -> Iterator[None]:
+    """Nodes that answer from a thread of their own."""
+    loop, up, down = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         async with running(*nodes):
@@ -91,7 +99,7 @@ def fixture_nodes() -> Iterator[list[Node]]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     assert up.wait(60)
-    yield nodes
+    yield
     loop.call_soon_threadsafe(down.set)
     thread.join(60)
     loop.close()
@@ -160,6 +168,17 @@ def test_a_broker_that_does_not_say_hides_no_other(nodes: list[Node]) -> None:
     assert ended.exit_code == 1 and "/d/a" in ended.stdout
     last = ended.stderr.splitlines()[-1]
     assert last == "metaquorum: broker 1 did not answer: CLUSTER_AUTHORIZATION_FAILED: refused"
+
+
+def test_a_copy_that_is_on_its_way_is_no_replica_yet(nodes: list[Node]) -> None:
+    copy = (Topic(name="t", partitions=(Partition(partition_size=50, offset_lag=3, is_future_key=True),)),)
+    nodes[0].directories = (
+        Directory(log_dir="/d/a", topics=topics()),
+        Directory(log_dir="/d/b", topics=copy),
+    )
+    found = rows(describe(nodes, "--broker", "0", "--replicas"))
+    assert [each[4:7] for each in found[1:3]] == [["2", "1", "500"], ["0", "0", "50"]]
+    assert found[6] == ["0", "/d/b", "t-0", "future", "50", "-", "-", "-", "3"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -154,18 +154,18 @@ def rows(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def scripted(folder: Path, name: str) -> Iterator[Exchange]:
-    """The exchanges with brokers of a file that has one a line."""
+def scripted(folder: Path, name: str, keys: Container[int] = ANSWERED) -> Iterator[Exchange]:
+    """The exchanges with brokers of a file that has one a line, of the APIs `keys`."""
     for row in rows(folder / "kafka-3.7-wire" / f"{name}.jsonl.gz"):
-        if row["api_key"] in ANSWERED and row["response"] and row["to"].startswith("broker"):
+        if row["api_key"] in keys and row["response"] and row["to"].startswith("broker"):
             yield exchange_of(row["label"], row["to"], row, row["request"], row["response"])
 
 
-def recorded(folder: Path, name: str) -> Iterator[Exchange]:
-    """The exchanges of clients with brokers in a recording."""
+def recorded(folder: Path, name: str, keys: Container[int] = ANSWERED) -> Iterator[Exchange]:
+    """The exchanges of clients with brokers in a recording, of the APIs `keys`."""
     waiting: dict[tuple[int, int], dict[str, Any]] = {}
     for row in rows(folder / "kafka-3.7-wire" / f"{name}.jsonl.gz"):
-        if row.get("api_key") not in ANSWERED or row.get("event") or not row["link"].startswith("broker"):
+        if row.get("api_key") not in keys or row.get("event") or not row["link"].startswith("broker"):
             continue
         place = row["conn"], row["correlation_id"]
         if row["dir"] == ">":

@@ -1,0 +1,268 @@
+"""`metaquorum log-dirs move`: replicas that move between the log directories of one broker (KIP-113).
+
+Owns what is checked before the broker is asked, and how a move is watched. Knows nothing of other brokers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from posixpath import normpath
+
+import click
+
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
+from metaquorum.cli.errors import EXIT_FAILED, Failure
+from metaquorum.cli.text.output import echo_json, json_option
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.runtime.kafka.admin.log_dirs import (
+    BrokerDirectories,
+    Directory,
+    alter_replica_log_dirs,
+    describe_log_dirs,
+)
+from metaquorum.runtime.kafka.client.cluster import KafkaClient
+
+POLL_S = 0.5
+PROGRESS_S = 5.0
+
+
+class State(StrEnum):
+    WOULD_MOVE = "wouldMove"
+    MOVING = "moving"
+    MOVED = "moved"
+    STAYS = "stays"
+    ENDED = "ended"
+    REFUSED = "refused"
+
+
+_GOOD = frozenset({State.WOULD_MOVE, State.MOVING, State.MOVED, State.STAYS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moving:
+    """One replica. `before`: where it was when the command began; `future`: where a copy of it was being
+    made then. `lag`: how many offsets the copy is behind."""
+
+    topic: str
+    partition: int
+    before: str
+    size: int
+    future: str | None
+    state: State
+    lag: int | None = None
+    error: ErrorCode = ErrorCode.NONE
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@click.command()
+@cluster_options
+@click.argument("topic")
+@click.argument(
+    "partitions", metavar="PARTITION...", nargs=-1, required=True, type=click.IntRange(0, 2**31 - 1)
+)
+@click.option(
+    "--broker", "broker_id", type=click.IntRange(min=0), required=True, help="Broker that holds the replicas."
+)
+@click.option("--to", "path", metavar="DIR", required=True, help="The broker's log directory to move to.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0.1),
+    help="Wait for the replicas to arrive, at most this many seconds. Default: do not wait.",
+)
+@click.option("--dry-run", is_flag=True, help="Check, and show what would move. Change nothing.")
+@json_option
+def move(
+    options: ClusterOptions,
+    topic: str,
+    partitions: tuple[int, ...],
+    broker_id: int,
+    path: str,
+    wait_s: float | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Move a broker's replicas of TOPIC to its log directory DIR, while clients go on.
+
+    A copy follows each replica and takes its place when it has caught up. Naming the directory where a
+    replica is cancels its move. Exit code 1 if a replica was refused, or has not arrived within --wait.
+    """
+    wanted = tuple(dict.fromkeys(partitions))
+    with options.open() as cluster:
+        refuse_unless_live([broker_id], cluster.call(KafkaClient.brokers))
+        answer = _described(cluster, broker_id, topic, wanted)
+        if answer.problem:
+            raise Failure(f"broker {broker_id} did not answer: {answer.problem}")
+        target = _target(answer, path)
+        moving = [_planned(answer, topic, each, target.log_dir) for each in wanted]
+        if not dry_run:
+            moving = _ask(cluster, broker_id, target.log_dir, moving)
+            if wait_s is not None:
+                moving = _watch(cluster, broker_id, target.log_dir, moving, wait_s, quiet=as_json)
+    if as_json:
+        echo_json(_as_json(broker_id, target.log_dir, moving))
+    else:
+        _show(broker_id, target, moving)
+    late = wait_s is not None and any(each.state is State.MOVING for each in moving)
+    return EXIT_FAILED if late or any(each.state not in _GOOD for each in moving) else 0
+
+
+def refuse_unless_live(broker_ids: Iterable[int], live: Iterable[int]) -> None:
+    """Raises Failure."""
+    for broker_id in broker_ids:
+        if broker_id not in live:
+            raise Failure(f"broker {broker_id} is not among the live ones; see: metaquorum brokers list")
+
+
+def _target(answer: BrokerDirectories, path: str) -> Directory:
+    found = [each for each in answer.directories if normpath(each.log_dir) == normpath(path)]
+    if not found:
+        known = ", ".join(each.log_dir for each in answer.directories)
+        raise Failure(f"broker {answer.broker_id} has no log directory {path}; it has: {known}")
+    if found[0].error_code:
+        reason = found[0].error_message or ErrorCode.of(found[0].error_code).name
+        raise Failure(f"{path} of broker {answer.broker_id} is offline: {reason}")
+    return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: str
+    size: int
+    lag: int
+
+
+def _places(answer: BrokerDirectories, topic: str, partition: int, *, future: bool) -> dict[str, _Place]:
+    """By path: where the replica is, or the copy that is to become it."""
+    return {
+        directory.log_dir: _Place(directory.log_dir, part.partition_size, part.offset_lag)
+        for directory in answer.directories
+        for each in directory.topics
+        if each.name == topic
+        for part in each.partitions
+        if part.partition_index == partition and part.is_future_key == future
+    }
+
+
+def _planned(answer: BrokerDirectories, topic: str, partition: int, target: str) -> Moving:
+    """Raises Failure where there is nothing to move."""
+    here = _places(answer, topic, partition, future=False)
+    if not here:
+        raise Failure(
+            f"broker {answer.broker_id} holds no replica of {topic}-{partition} in a directory that is "
+            f"online; see: metaquorum topics describe {topic}"
+        )
+    at = here.get(target) or next(iter(here.values()))
+    return Moving(
+        topic=topic,
+        partition=partition,
+        before=at.path,
+        size=at.size,
+        future=next(iter(_places(answer, topic, partition, future=True)), None),
+        state=State.STAYS if at.path == target else State.WOULD_MOVE,
+    )
+
+
+def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Moving]) -> list[Moving]:
+    """Also where replicas stay: that ends what is under way."""
+    topic, indexes = moving[0].topic, tuple([each.partition for each in moving])
+    errors = cluster.call(lambda client: alter_replica_log_dirs(client, broker_id, target, topic, indexes))
+    asked = []
+    for each in moving:
+        error = errors.get(each.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        state = State.STAYS if each.state is State.STAYS else State.MOVING
+        asked.append(replace(each, error=error, state=State.REFUSED if error else state))
+    return asked
+
+
+def _watch(
+    cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], wait_s: float, *, quiet: bool
+) -> list[Moving]:
+    """Until none moves any more, or the time is over. A broker that restarts meanwhile goes on with it."""
+    until_s = time.monotonic() + wait_s
+    said_s = time.monotonic()
+    while True:
+        under_way = tuple([each.partition for each in moving if each.state is State.MOVING])
+        if not under_way:
+            return moving
+        answer = _described(cluster, broker_id, moving[0].topic, under_way)
+        moving = [_seen(answer, target, each) if each.state is State.MOVING else each for each in moving]
+        left_s = until_s - time.monotonic()
+        if left_s <= 0:
+            return moving
+        if not quiet and time.monotonic() - said_s >= PROGRESS_S:
+            said_s = time.monotonic()
+            for each in moving:
+                if each.state is State.MOVING:
+                    click.echo(f"{each.name} is moving{_behind(each)}", err=True)
+        if any(each.state is State.MOVING for each in moving):
+            time.sleep(min(POLL_S, left_s))
+
+
+def _described(
+    cluster: OpenCluster, broker_id: int, topic: str, partitions: tuple[int, ...]
+) -> BrokerDirectories:
+    (answer,) = cluster.call(lambda client: describe_log_dirs(client, [broker_id], {topic: partitions}))
+    return answer
+
+
+def _seen(answer: BrokerDirectories, target: str, each: Moving) -> Moving:
+    here = _places(answer, each.topic, each.partition, future=False)
+    copy = _places(answer, each.topic, each.partition, future=True).get(target)
+    if target in here:
+        return replace(each, state=State.MOVED, lag=0)
+    if copy is not None:
+        return replace(each, lag=copy.lag if copy.lag >= 0 else None)
+    # A broker that does not answer, or that has only just begun, may still have it.
+    return replace(each, state=State.ENDED, lag=None) if here else each
+
+
+def _behind(each: Moving) -> str:
+    return "" if each.lag is None else f" (its copy is {each.lag} offsets behind)"
+
+
+def _show(broker_id: int, target: Directory, moving: Sequence[Moving]) -> None:
+    for each in moving:
+        match each.state:
+            case State.WOULD_MOVE:
+                room = "" if target.usable_bytes < 0 else f", {target.usable_bytes} usable there"
+                text = f"would move from {each.before} to {target.log_dir} ({each.size} bytes{room})"
+            case State.MOVING:
+                text = f"is moving from {each.before} to {target.log_dir}{_behind(each)}"
+            case State.MOVED:
+                text = f"is in {target.log_dir}"
+            case State.STAYS:
+                text = f"stays in {each.before}"
+                if each.future is not None:
+                    text += f", not moving to {each.future}"
+            case State.ENDED:
+                text = f"no longer moves to {target.log_dir}; see the log of broker {broker_id}"
+            case State.REFUSED:
+                text = f"broker {broker_id} refused: {each.error.name}"
+        is_good = each.state in _GOOD
+        click.echo(f"{each.name} {text}" if is_good else f"metaquorum: {each.name}: {text}", err=not is_good)
+
+
+def _as_json(broker_id: int, target: str, moving: Sequence[Moving]) -> dict[str, object]:
+    return {
+        "brokerId": broker_id,
+        "to": target,
+        "replicas": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "from": each.before,
+                "sizeBytes": each.size,
+                "state": each.state.value,
+                "lag": each.lag,
+                "error": each.error.name,
+            }
+            for each in moving
+        ],
+    }

@@ -188,10 +188,12 @@ class Moves:
     # ---- what is to be moved, by the image ---------------------------------------------------
 
     def limit(self, image: MetadataImage) -> None:
-        """How fast all of them together may be copied."""
+        """How fast all of them together may be copied. A new limit holds at once."""
         own = ConfigResource(BROKER_RESOURCE, str(self._config.broker_id))
         found = {**(image.configs.get(CLUSTER_DEFAULT) or {}), **(image.configs.get(own) or {})}.get(LIMIT)
-        self._bytes_per_second = int(found) if found is not None and found.isdecimal() else MAX_LONG
+        limit = int(found) if found is not None and found.isdecimal() else MAX_LONG
+        if limit != self._bytes_per_second:
+            self._bytes_per_second, self._free_ms = limit, 0
 
     def target(self, key: PartitionKey, place: bytes | None) -> bytes | None:
         """The directory of the copy that is to become the replica. One is enough: the one that the log names

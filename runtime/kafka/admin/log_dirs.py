@@ -54,7 +54,7 @@ async def describe_log_dirs(
 async def alter_replica_log_dirs(
     client: KafkaClient, broker_id: int, path: str, topic: str, partitions: Sequence[int]
 ) -> dict[int, ErrorCode]:
-    """What the broker says of each partition whose replica is to lie in its directory `path`. Those that move
+    """What the broker says of each partition whose replica should be in its directory `path`. Those that move
     are not there yet."""
     Path = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     Topic = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic

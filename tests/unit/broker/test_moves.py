@@ -304,6 +304,18 @@ def test_a_limit_holds_the_copy_back() -> None:
     world.check()
 
 
+def test_a_limit_that_is_taken_away_holds_nothing_back() -> None:
+    world = moving(20)
+    own = ConfigResource(BROKER_RESOURCE, str(ME))
+    for limit, names in (("1", {"/data/a": ["t-0"], "/data/b": ["t-0-future"]}), (None, MOVED)):
+        world.cluster.configure(own, "replica.alter.log.dirs.io.max.bytes.per.second", limit)
+        world.publish()
+        world.move()
+        world.settle()
+        assert world.names() == names
+    world.check()
+
+
 def test_a_log_that_is_copied_is_not_compacted() -> None:
     world = moving()
     world.cluster.configure(ConfigResource(2, "t"), "cleanup.policy", "compact")

@@ -26,6 +26,9 @@ BUCKETS = 120
 MAX_TROUBLED = 100_000
 """Partitions of a cluster whose time in trouble is kept; the rest is counted in `troubled_left_out`."""
 
+MAX_ASKED = 1_000
+"""Pairs of a cluster in `asked`; the rest is one more."""
+
 
 @dataclass(slots=True)
 class BrokerPeriod:
@@ -94,6 +97,10 @@ class ClusterFacts:
     directories_found: list[dict[str, Any]] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table `incidents`, by their offset."""
+    voters: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of the table `voter_sets`, by their offset."""
+    asked: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    """(who, what they asked for) -> how many times, and the last of them."""
     silences: list[TimeSpan] = field(default_factory=list)
     """When no one wrote, with the offset that ended it."""
     offs: list[TimeSpan] = field(default_factory=list)

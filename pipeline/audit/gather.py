@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from metaquorum.pipeline.audit.facts import (
     BUCKETS,
+    MAX_ASKED,
     MAX_TROUBLED,
     BrokerPeriod,
     ClusterFacts,
@@ -79,6 +80,8 @@ def _small_tables(source: TableSource, facts: Any) -> None:
             one.topics += 1
             one.partitions += row["partitions"] or 0
     _incidents(source, facts)
+    _voters(source, facts)
+    _asked(source, facts)
     _coverage(source, facts)
     _availability(source, facts)
     _violations(source, facts)
@@ -107,6 +110,26 @@ def _incidents(source: TableSource, facts: Any) -> None:
     rows = sorted(source.rows("incidents", columns), key=lambda row: (row["from_offset"], row["who"]))
     for row in rows:
         facts(row["cluster"]).incidents.append(row)
+
+
+def _voters(source: TableSource, facts: Any) -> None:
+    columns = ("cluster", "voters", "kraft_version", "changed", "epoch", "from_offset", "from_time")
+    for row in sorted(source.rows("voter_sets", columns), key=lambda row: row["from_offset"]):
+        facts(row["cluster"]).voters.append(row)
+
+
+def _asked(source: TableSource, facts: Any) -> None:
+    columns = ("cluster", "offset", "time", "request", "rule", "principal", "address", "entities")
+    for row in source.rows("audit_trail", columns):
+        one = facts(row["cluster"])
+        what = ": ".join(filter(None, (row["request"], row["rule"])))
+        key = (row["principal"] or "the controller itself", what)
+        if key not in one.asked and len(one.asked) >= MAX_ASKED:
+            key = ("others", "other requests")
+        known = one.asked.get(key)
+        times = 1 + (known["times"] if known is not None else 0)
+        last = row if known is None or known["offset"] < row["offset"] else known
+        one.asked[key] = {**last, "times": times}
 
 
 def _coverage(source: TableSource, facts: Any) -> None:

@@ -15,13 +15,13 @@ from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, Trouble, histog
 from metaquorum.pipeline.audit.findings import seconds_text
 from metaquorum.pipeline.report import charts
 from metaquorum.pipeline.report.charts import TimeScale, figure
+from metaquorum.pipeline.report.clusters import named
 from metaquorum.pipeline.report.html import (
     cluster_name,
     code,
     key,
     left_out,
     moment,
-    name,
     number,
     path,
     period,
@@ -64,6 +64,7 @@ def partitions(fleet: Fleet) -> str:
 
     listed = [(one.cluster, where, hurt) for one in fleet.clusters for where, hurt in one.trouble.items()]
     worst = sorted(listed, key=weight)[:MAX_PARTITIONS]
+    name = named(fleet)
     rows = [
         (
             code(f"{topic}/{index}"),
@@ -103,13 +104,36 @@ def failovers(fleet: Fleet) -> str:
     intro = f"{sum(causes.values()):,} leaders had to be replaced. Causes: {words}."
     if waiting:
         intro += f" {waiting} were not replaced by the end."
-    if numbers is not None:
+    if numbers is not None and len(fleet.clusters) == 1:
         p50, p95, longest = (seconds_text(value / 1000) for value in numbers)
         intro += f" Median {p50}, 95th percentile {p95}, longest {longest}."
     labels = ["at once", *(f"≤ {_bound(bound)}" for bound in FAILOVER_BOUNDS_MS[1:]), "longer"]
     chart = charts.columns("How long failovers took", list(zip(labels, histogram(joined), strict=True)))
     caption = "Number of leaders replaced, by time without a leader"
-    return section("failovers", "Failovers", f"<p>{escape(intro)}</p>", figure(caption, chart))
+    parts = [f"<p>{escape(intro)}</p>", figure(caption, chart)]
+    if len(fleet.clusters) > 1:
+        parts.append(_failovers_of_each(fleet))
+    return section("failovers", "Failovers", *parts)
+
+
+def _failovers_of_each(fleet: Fleet) -> str:
+    """By cluster: they have too little in common for a quantile of all."""
+    name = named(fleet)
+    listed = [(one, quantiles(one.durations())) for one in fleet.clusters if one.failover_causes]
+    listed.sort(key=lambda at: (-(at[1] or (0, 0, -1))[2], at[0].cluster))
+    rows = [
+        (
+            name(one.cluster),
+            number(one.failover_causes.total()),
+            number(one.failovers_open),
+            *(seconds(None if numbers is None else numbers[at] / 1000) for at in range(3)),
+            text(", ".join(cause.replace("_", " ") for cause, _ in one.failover_causes.most_common())),
+        )
+        for one, numbers in listed[:MAX_ROWS]
+    ]
+    heads = ("Cluster", "Replaced", "Not yet", "Median", "p95", "Longest", "Causes")
+    more = left_out(len(rows), len(listed), "clusters", "the table failovers has all of them.")
+    return table("Longest failover first", heads, rows, wide=6) + more
 
 
 def _bound(bound_ms: int) -> str:
@@ -136,6 +160,7 @@ def quorum(fleet: Fleet, scale: TimeScale) -> str:
     ]
     listed = [row for one in fleet.clusters for row in one.elections]
     listed.sort(key=lambda row: (-(row["from_time"] or 0), row["cluster"]))
+    name = named(fleet)
     rows = [
         (
             moment(row["from_time"]),
@@ -161,6 +186,7 @@ def violations(fleet: Fleet) -> str:
         for (severity, rule), row in one.violations.items()
     ]
     listed.sort(key=lambda at: (at[1], -at[3]["count"], at[0]))
+    name = named(fleet)
     rows = [
         (
             tag(severity),
@@ -183,6 +209,7 @@ def damage(fleet: Fleet) -> str:
     """What could not be read."""
     listed = [row for one in fleet.clusters for row in one.damage]
     listed.sort(key=lambda row: (row["cluster"], row["file"], row["position"] or 0))
+    name = named(fleet)
     rows = [
         (
             name(row["cluster"]),

@@ -19,12 +19,12 @@ from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.derived_tables import BROKER_OUT, DIRECTORY_LOST, LEADER_CHANGED, QUORUM_SILENT
 from metaquorum.pipeline.report import charts
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
+from metaquorum.pipeline.report.clusters import NameCells, named
 from metaquorum.pipeline.report.html import (
     cluster_name,
     code,
     key,
     left_out,
-    name,
     number,
     period,
     section,
@@ -55,6 +55,7 @@ def incidents(fleet: Fleet) -> str:
     if not listed:
         return section("incidents", "Incidents", '<p class="note">Nothing went wrong.</p>')
     listed.sort(key=lambda row: (-row["partitions"], -_lasted_ms(row), row["from_time"] or 0, row["cluster"]))
+    name = named(fleet)
     rows = [
         (
             text(row["what"]),
@@ -157,7 +158,7 @@ def memory(now: PageMemory) -> str:
     return f'<script type="application/json" id="seen">{data}</script>'
 
 
-def changes(before: PageMemory, now: PageMemory) -> str:
+def changes(before: PageMemory, now: PageMemory, name: NameCells) -> str:
     """Findings that are new, those that are over, and clusters that came or went."""
     old: dict[_Key, Any] = {at[:4]: at for at in before.findings}
     new: dict[_Key, Any] = {at[:4]: at for at in now.findings}

@@ -57,11 +57,12 @@ def code(value: object) -> Cell:
     return Cell(f"<code{_hovered(whole, shown)}>{escape(shown)}</code>", sort=whole)
 
 
-def name(value: object) -> Cell:
-    """An id that is kept on one line; the whole on hovering where it is long."""
+def name(value: object, anchor: str = "") -> Cell:
+    """An id that is kept on one line; the whole on hovering where it is long. `anchor`: where it leads to."""
     whole = str(value)
     shown = cut(whole, MAX_ID)
-    return Cell(f'<code class="id"{_hovered(whole, shown)}>{escape(shown)}</code>', sort=whole)
+    linked = f'<a href="#{anchor}">{escape(shown)}</a>' if anchor else escape(shown)
+    return Cell(f'<code class="id"{_hovered(whole, shown)}>{linked}</code>', sort=whole)
 
 
 def path(value: str, parts_shown: int = 3) -> Cell:

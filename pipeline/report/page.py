@@ -11,21 +11,20 @@ from html import escape
 
 import numpy as np
 
-from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet, quantiles
+from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
 from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
 from metaquorum.pipeline.report import charts, details, happened
 from metaquorum.pipeline.report.charts import StateRow, TimeScale, figure
+from metaquorum.pipeline.report.clusters import named, one_by_one, overview
 from metaquorum.pipeline.report.html import (
     Cell,
     cluster_name,
     code,
     key,
     left_out,
-    name,
     number,
     path,
     period,
-    seconds,
     section,
     short,
     table,
@@ -37,7 +36,6 @@ from metaquorum.pipeline.report.html import (
 from metaquorum.pipeline.report.style import CSS, SCRIPT
 
 MAX_FINDINGS = 40
-MAX_CLUSTERS = 60
 MAX_HEAT = 40
 MAX_TIMELINES = 6
 MAX_BROKERS = 24
@@ -54,6 +52,7 @@ _SECTIONS = (
     ("quorum", "Quorum"),
     ("violations", "Violations"),
     ("damage", "Damage"),
+    ("each", "Cluster by cluster"),
 )
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -67,10 +66,10 @@ def page(
     before, now = happened.remembered(previous or ""), happened.seen(fleet, found)
     sections = _SECTIONS if before is None else (("changes", "Since the last report"), *_SECTIONS)
     parts = (
-        "" if before is None else happened.changes(before, now),
+        "" if before is None else happened.changes(before, now, named(fleet)),
         _findings(found, fleet),
         happened.incidents(fleet),
-        _clusters(fleet, found),
+        overview(fleet, found),
         _brokers(fleet, scale),
         _churn(fleet, scale),
         _availability(fleet, scale),
@@ -79,6 +78,7 @@ def page(
         details.quorum(fleet, scale),
         details.violations(fleet),
         details.damage(fleet),
+        one_by_one(fleet, found),
     )
     links = "".join(f'<a href="#{anchor}">{words}</a>' for anchor, words in sections)
     period = f"{utc(fleet.start_ms, 'minutes')} to {utc(fleet.end_ms, 'minutes')} UTC" if fleet.end_ms else ""
@@ -152,11 +152,12 @@ def _worst_tile(clusters: list[ClusterFacts]) -> str:
     return tile(f"{100 * share:.3f} %", f"of partition time with a leader{which}")
 
 
-# -- findings and clusters -----------------------------------------------------------------------------
+# -- findings ----------------------------------------------------------------------------------------
 
 
 def _findings(found: list[AuditFinding], fleet: Fleet) -> str:
     shown = _spread_over_kinds(found, MAX_FINDINGS)
+    name = named(fleet)
     counted = Counter(one.kind for one in found)
     words = ", ".join(f"{count} {kind}" for kind, count in counted.most_common())
     rows = [
@@ -172,7 +173,7 @@ def _findings(found: list[AuditFinding], fleet: Fleet) -> str:
         )
         for one in shown
     ]
-    heads = ("Severity", "AuditFinding", "Cluster", "Subject", "When", "Count", "In all", "What")
+    heads = ("Severity", "Finding", "Cluster", "Subject", "When", "Count", "In all", "What")
     intro = f'<p class="soft">{escape(words)}.</p>' if found else ""
     more = left_out(
         len(shown), len(found), "findings", "metaquorum pipeline audit --json prints all of them."
@@ -193,45 +194,6 @@ def _spread_over_kinds(found: list[AuditFinding], limit: int) -> list[AuditFindi
             chosen.append(at)
     rest = [at for at in range(len(found)) if at not in set(chosen)][: max(0, limit - len(chosen))]
     return [found[at] for at in sorted([*chosen, *rest])][:limit]
-
-
-def _badness(one: ClusterFacts) -> tuple[float, str]:
-    sums = one.sums
-    return -(sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10), one.cluster
-
-
-def _clusters(fleet: Fleet, found: list[AuditFinding]) -> str:
-    ordered = sorted(fleet.clusters, key=_badness)
-    errors = Counter(one.cluster for one in found if one.severity == "error")
-    warnings = Counter(one.cluster for one in found if one.severity == "warning")
-    rows = []
-    for one in ordered[:MAX_CLUSTERS]:
-        numbers = quantiles(one.durations())
-        share = one.availability
-        rows.append(
-            (
-                name(one.cluster),
-                number(one.brokers),
-                number(one.partitions),
-                number(one.records, short(one.records)),
-                number(share, None if share is None else f"{100 * share:.3f} %"),
-                seconds(one.sums["leaderless_seconds"]),
-                seconds(one.sums["under_min_isr_seconds"]),
-                number(int(one.sums["unclean_elections"])),
-                number(int(one.sums["fences"])),
-                number(len(one.elections)),
-                *(seconds(None if numbers is None else numbers[at] / 1000) for at in (1, 2)),
-                number(errors[one.cluster]),
-                number(warnings[one.cluster]),
-            )
-        )
-    heads = (
-        *("Cluster", "Brokers", "Parts", "Records", "With leader", "Leaderless", "Under min"),
-        *("Unclean", "Fences", "Epochs", "p95", "Longest", "Errors", "Warn"),
-    )
-    more = left_out(len(rows), len(ordered), "clusters", "those with the least trouble are left out.")
-    caption = "The most troubled first; p95 and longest are of failovers"
-    return section("clusters", "Clusters", table(caption, heads, rows), more)
 
 
 # -- over time -----------------------------------------------------------------------------------------

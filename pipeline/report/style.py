@@ -22,8 +22,11 @@ h2{font-size:19px;margin:0 0 4px;font-weight:620}h3{font-size:15px;margin:18px 0
 p{margin:0 0 10px;max-width:78ch}.soft,caption,.note{color:var(--soft)}.note{font-size:13px}
 nav{margin:14px 0 0;border-bottom:1px solid var(--line);display:flex;flex-wrap:wrap;gap:2px 18px;
 padding-bottom:8px}
-nav a{color:var(--accent);text-decoration:none;font-size:14px}
-nav a:hover,nav a:focus{text-decoration:underline}
+nav a,td a{color:var(--accent);text-decoration:none}nav a{font-size:14px}
+nav a:hover,nav a:focus,td a:hover,td a:focus{text-decoration:underline}
+article{border-top:1px solid var(--line);margin-top:18px;padding-top:2px}article .tiles{margin:8px 0 14px}
+article .tile{padding:7px 10px}article .tile b{font-size:17px}article:target h3{color:var(--accent)}
+article p{max-width:none}article .scroll{margin-top:12px}
 section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:18px 20px;
 margin:18px 0}
 .tiles{display:grid;grid-template-columns:repeat(5,1fr);gap:12px;margin:18px 0 0}
@@ -38,7 +41,7 @@ th,td{padding:5px 10px 5px 0;text-align:left;vertical-align:top;border-bottom:1p
 thead th{border-bottom:1px solid var(--line);font-weight:600;color:var(--soft);white-space:nowrap}
 td.n,th.n{text-align:right;white-space:nowrap}td.wide{min-width:210px}
 td code{overflow-wrap:anywhere}td.c{min-width:120px}
-h1,figcaption,.tile span,footer code{overflow-wrap:anywhere}td .id,.tag{white-space:nowrap}
+h1,h3,figcaption,.tile span,footer code,p{overflow-wrap:anywhere}td .id,.tag{white-space:nowrap}
 code{font:12.5px/1.4 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:2px solid var(--accent)}
 th[aria-sort=ascending] button::after{content:" \\2191"}
@@ -78,7 +81,7 @@ padding:10px 0;margin:10px 0}h2,h3,figcaption,caption{break-after:avoid}figure,t
 thead{display:table-header-group;break-inside:avoid}.key{break-after:avoid}
 table{font-size:8pt}code{font-size:7.5pt}th,td{padding:3px 6px 3px 0}
 .tiles{grid-template-columns:repeat(5,1fr);gap:6px}.tile{padding:6px 8px}.tile b{font-size:14pt}
-.scroll{overflow:visible}
+.scroll{overflow:visible}td a{color:inherit}
 svg rect,svg path,.key i{-webkit-print-color-adjust:exact;print-color-adjust:exact}td.wide{min-width:0}
 code.id{font-size:6.4pt}}
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from metaquorum.pipeline import read_tables
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
@@ -19,6 +20,8 @@ from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.job import ingest
 from tests.e2e.pipeline.conftest import Ingested
 from tests.e2e.pipeline.page import PAGE, blocks, printed, rewritten, views
+from tests.unit.pipeline.asked import write_node
+from tests.unit.pipeline.local_tables import write_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -151,8 +154,13 @@ def test_damage_is_told_where_it_was_made(spark: SparkSession, fleet: Fleet) -> 
 
 
 @pytest.mark.shared_data
-def test_every_query_of_the_page_prints_what_stands_there(spark: SparkSession, recorded: Ingested) -> None:
+def test_every_query_of_the_page_prints_what_stands_there(
+    spark: SparkSession, recorded: Ingested, tmp_path: Path
+) -> None:
     views(spark, recorded.out)
+    assert spark.table("audit_trail").isEmpty()
+    write_tables([write_node(tmp_path / "node")], tmp_path / "tables")
+    read_tables(spark, str(tmp_path / "tables"))["audit_trail"].createOrReplaceTempView("audit_trail")
     page = PAGE.read_text()
     if os.environ.get("METAQUORUM_REWRITE_DOCS"):
         PAGE.write_text(rewritten(spark, page))

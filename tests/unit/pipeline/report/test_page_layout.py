@@ -48,6 +48,13 @@ def cluster(cluster_id: str, start_ms: int, end_ms: int) -> ClusterFacts:
     }
     place = {"file": f"/{LONG}/{LONG}/00000000000000000000.log", "position": 1, "offset": 2, "time": half}
     one.damage.append({"cluster": cluster_id, **place, "kind": "corrupt", "reason": f"{LONG} is no batch"})
+    one.voters.append({"voters": [1, 2], "kraft_version": 1, "changed": None})
+    change = {"changed": f"added 3 (directory {LONG}) at {LONG}:9093", "epoch": 1}
+    one.voters.append(
+        {"voters": [1, 2, 3], "kraft_version": 1, **change, "from_offset": 3, "from_time": half}
+    )
+    asked = {"times": 2, "offset": 9, "time": half, "address": LONG, "entities": [f"topic/{LONG}"] * 9}
+    one.asked[f"User:{LONG}", "DeleteTopics"] = asked
     return one
 
 

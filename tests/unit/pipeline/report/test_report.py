@@ -17,18 +17,20 @@ pytest.importorskip("pyarrow")
 
 from metaquorum.cli.main import main
 from metaquorum.pipeline.audit.facts import BrokerPeriod, ClusterFacts, Fleet
-from metaquorum.pipeline.audit.findings import AuditLimits, findings
+from metaquorum.pipeline.audit.findings import AuditLimits, findings, seconds_text
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.fleet.files import CLUSTERS, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
-from metaquorum.pipeline.report.page import MAX_BROKERS, MAX_CLUSTERS, page
+from metaquorum.pipeline.report.clusters import MAX_CLUSTERS, MAX_DETAILED
+from metaquorum.pipeline.report.page import MAX_BROKERS, page
+from tests.unit.pipeline.asked import CLUSTER, write_node
 from tests.unit.pipeline.local_tables import write_tables
 from tests.unit.pipeline.report.browser import Browser
 
 SECTIONS = {
     *("findings", "incidents", "clusters", "brokers", "churn", "availability", "partitions"),
-    *("failovers", "quorum", "violations", "damage"),
+    *("failovers", "quorum", "violations", "damage", "each"),
 }
 _VOID = {"meta", "link", "br"}
 
@@ -151,6 +153,74 @@ def test_a_report_over_an_earlier_one_says_what_changed(tables: Path, html: Path
     assert page(fleet, found, title="t", tables="t", previous="no report") == page(
         fleet, found, title="t", tables="t"
     )
+
+
+def part_of(text: str, cluster: str) -> str:
+    """What the page says of one cluster."""
+    (part,) = re.findall(rf"<article id=[^>]+><h3>{re.escape(cluster)}</h3>.*?</article>", text)
+    return str(part)
+
+
+def plain(part: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", part).split())
+
+
+def test_names_of_clusters_lead_to_their_parts(tables: Path) -> None:
+    fleet = gather(TableSource(tables))
+    for text, detailed in ((rendered(fleet), 3), (rendered(many_clusters(200)), MAX_DETAILED)):
+        found = outline(text)
+        linked = {one[1:] for one in found.addresses if one.startswith("#cluster-")}
+        assert {one[1:] for one in found.addresses if one.startswith("#")} <= set(found.ids)
+        assert linked == {one for one in found.ids if one.startswith("cluster-")}
+        assert len(linked) == detailed
+    text = rendered(fleet)
+    for one in fleet.clusters:
+        (anchor,) = re.findall(r'<article id="([^"]+)">', part_of(text, one.cluster))
+        names = re.findall(rf'<code class="id">((?:<a[^>]*>)?{one.cluster}.*?)</code>', text)
+        assert len(names) > 3 and set(names) == {f'<a href="#{anchor}">{one.cluster}</a>'}
+
+
+def test_every_cluster_has_its_own_figures_and_none_is_of_all(tables: Path) -> None:
+    fleet = gather(TableSource(tables))
+    found = findings(fleet, AuditLimits())
+    text = rendered(fleet)
+    for one in fleet.clusters:
+        said = plain(part_of(text, one.cluster))
+        errors = sum(at.severity == "error" for at in found if at.cluster == one.cluster)
+        assert one.availability is not None
+        for figure in (
+            f"{one.brokers} brokers",
+            f"{100 * one.availability:.3f} % of time with a leader",
+            f"{int(one.sums['unclean_elections'])} unclean elections",
+            f"{seconds_text(one.durations().max() / 1000)} longest failover",
+            f"{errors} errors",
+        ):
+            assert figure in said, (one.cluster, figure)
+    assert "95th percentile" not in text
+    assert "95th percentile" in rendered(Fleet(fleet.clusters[:1], fleet.start_ms, fleet.end_ms))
+
+
+def test_a_cluster_says_who_its_voters_are_and_who_changed_what(tmp_path: Path) -> None:
+    write_tables([write_node(tmp_path / "node")], tmp_path / "tables")
+    said = plain(part_of(rendered(gather(TableSource(tmp_path / "tables"))), CLUSTER))
+    assert "Voters: 3000, 3001, 3002, kraft.version 1." in said
+    assert re.search(r"02:03:20 1 \d+ added 3002 .* 00:00:00 1 2 kraft.version 0 -&gt; 1", said)
+    who = said[said.index("Who changed what") :]
+    for row in (
+        "User:alice IncrementalAlterConfigs 2 2024-10-04 01:01:00 10.0.9.7 "
+        "topic/orders, config/topic/orders/segment.ms",
+        "the controller itself session-expired 1 2024-10-04 02:00:00 – topic/orders, broker/1",
+    ):
+        assert row in who, who
+    assert who.index("DeleteTopics") < who.index("session-expired") < who.index("CreateTopics")
+
+
+def test_of_many_who_asked_the_rest_is_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaquorum.pipeline.audit.gather.MAX_ASKED", 2)
+    write_tables([write_node(tmp_path / "node")], tmp_path / "tables")
+    (one,) = gather(TableSource(tmp_path / "tables")).clusters
+    assert len(one.asked) == 3 and sum(row["times"] for row in one.asked.values()) == 7
+    assert one.asked["others", "other requests"]["entities"] == ["topic/payments"]
 
 
 def test_nothing_is_fetched_and_what_tables_say_is_escaped(html: Path, tables: Path) -> None:

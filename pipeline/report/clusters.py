@@ -1,0 +1,211 @@
+"""The sections of the report about whole clusters: one row each, and a part of its own for the most troubled.
+
+Owns which clusters have a part, its figures and its tables, and cells that lead to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from html import escape
+from typing import Any
+from zlib import crc32
+
+from metaquorum.pipeline.audit.facts import ClusterFacts, Fleet, quantiles
+from metaquorum.pipeline.audit.findings import AuditFinding, seconds_text
+from metaquorum.pipeline.report.html import (
+    Cell,
+    code,
+    left_out,
+    moment,
+    name,
+    number,
+    path,
+    period,
+    seconds,
+    section,
+    short,
+    table,
+    tag,
+    text,
+    tile,
+    utc,
+    words,
+)
+
+MAX_CLUSTERS = 60
+MAX_DETAILED = 20
+MAX_FINDINGS = 8
+"""Findings of one cluster; as many changes of its voters."""
+MAX_ASKED = 12
+_ABOUT = 3
+"""Things that are named of a batch."""
+NameCells = Callable[[str], Cell]
+
+
+def _by_trouble(fleet: Fleet) -> list[ClusterFacts]:
+    def badness(one: ClusterFacts) -> tuple[float, str]:
+        sums = one.sums
+        return -(sums["leaderless_seconds"] + sums["under_min_isr_seconds"] / 10), one.cluster
+
+    return sorted(fleet.clusters, key=badness)
+
+
+def _anchor(cluster: str) -> str:
+    """The same in every report."""
+    return f"cluster-{crc32(cluster.encode()):08x}"
+
+
+def named(fleet: Fleet) -> NameCells:
+    """Cells with clusters' names, which lead to what the page says of each."""
+    detailed = {one.cluster for one in _by_trouble(fleet)[:MAX_DETAILED]}
+    return lambda cluster: name(cluster, _anchor(cluster) if cluster in detailed else "")
+
+
+def overview(fleet: Fleet, found: list[AuditFinding]) -> str:
+    """One row per cluster."""
+    ordered = _by_trouble(fleet)
+    errors, warnings = _counted(found, "error"), _counted(found, "warning")
+    named_cell = named(fleet)
+    rows = []
+    for one in ordered[:MAX_CLUSTERS]:
+        numbers = quantiles(one.durations())
+        share = one.availability
+        rows.append(
+            (
+                named_cell(one.cluster),
+                number(one.brokers),
+                number(one.partitions),
+                number(one.records, short(one.records)),
+                number(share, None if share is None else f"{100 * share:.3f} %"),
+                seconds(one.sums["leaderless_seconds"]),
+                seconds(one.sums["under_min_isr_seconds"]),
+                number(int(one.sums["unclean_elections"])),
+                number(int(one.sums["fences"])),
+                number(len(one.elections)),
+                *(seconds(None if numbers is None else numbers[at] / 1000) for at in (1, 2)),
+                number(errors[one.cluster]),
+                number(warnings[one.cluster]),
+            )
+        )
+    heads = (
+        *("Cluster", "Brokers", "Parts", "Records", "With leader", "Leaderless", "Under min"),
+        *("Unclean", "Fences", "Epochs", "p95", "Longest", "Errors", "Warn"),
+    )
+    more = left_out(len(rows), len(ordered), "clusters", "those with the least trouble are left out.")
+    caption = "The most troubled first; p95 and longest are of failovers"
+    return section("clusters", "Clusters", table(caption, heads, rows), more)
+
+
+def _counted(found: list[AuditFinding], severity: str) -> Counter[str]:
+    return Counter(one.cluster for one in found if one.severity == severity)
+
+
+def one_by_one(fleet: Fleet, found: list[AuditFinding]) -> str:
+    """Figures, findings, voters and who changed what, cluster by cluster. Of a single cluster the page says
+    the figures and findings above."""
+    ordered = _by_trouble(fleet)
+    shown = ordered[:MAX_DETAILED]
+    alone = len(ordered) == 1
+    parts = []
+    for one in shown:
+        own = [] if alone else [at for at in found if at.cluster == one.cluster]
+        parts.append(
+            f'<article id="{_anchor(one.cluster)}"><h3>{escape(one.cluster)}</h3>'
+            f'<p class="soft">{words(_facts(one))}</p>{"" if alone else _figures(one, own)}'
+            f"{'' if alone else _findings(own)}{_voters(one)}{_asked(one)}</article>"
+        )
+    more = left_out(len(shown), len(ordered), "clusters", "those with the least trouble are left out.")
+    return section("each", "Cluster by cluster", *parts, more)
+
+
+def _facts(one: ClusterFacts) -> str:
+    said = []
+    if one.end_ms:
+        lasted = seconds_text((one.end_ms - one.start_ms) / 1000)
+        said.append(f"{utc(one.start_ms, 'minutes')} to {utc(one.end_ms, 'minutes')} ({lasted}).")
+    said.append(f"Logs of {_many(one.nodes, 'node')}, {_many(one.topics, 'topic')}.")
+    if one.voters:
+        last = one.voters[-1]
+        listed = ", ".join(map(str, last["voters"]))
+        version = "" if last["kraft_version"] is None else f", kraft.version {last['kraft_version']}"
+        said.append(f"Voters: {listed}{version}.")
+    return " ".join(said)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _figures(one: ClusterFacts, own: list[AuditFinding]) -> str:
+    share, numbers, unclean = one.availability, quantiles(one.durations()), one.sums["unclean_elections"]
+    errors, warnings = (_counted(own, severity)[one.cluster] for severity in ("error", "warning"))
+    listed = (
+        tile(str(one.brokers), "brokers"),
+        tile(short(one.partitions), "partitions"),
+        tile(short(one.records), "records"),
+        tile("–" if share is None else f"{100 * share:.3f} %", "of time with a leader"),
+        tile(seconds_text(one.sums["leaderless_seconds"]), "leaderless"),
+        tile(seconds_text(one.sums["under_min_isr_seconds"]), "under min ISR"),
+        tile(str(int(unclean)), "unclean elections", "bad" if unclean else ""),
+        tile("–" if numbers is None else seconds_text(numbers[2] / 1000), "longest failover"),
+        tile(str(errors), "errors", "bad" if errors else ""),
+        tile(str(warnings), "warnings", "warn" if warnings else ""),
+    )
+    return f'<div class="tiles">{"".join(listed)}</div>'
+
+
+def _findings(own: list[AuditFinding]) -> str:
+    rows = [
+        (
+            tag(one.severity),
+            Cell(f'<span class="id">{escape(one.kind)}</span>'),
+            path(one.subject, 1) if one.kind == "damage" else code(one.subject),
+            period(one.time_ms, one.end_ms),
+            text(one.text),
+        )
+        for one in own[:MAX_FINDINGS]
+    ]
+    heads = ("Severity", "Finding", "Subject", "When", "What")
+    more = left_out(len(rows), len(own), "findings", "metaquorum pipeline audit prints all of them.")
+    return table("Findings, the most severe first", heads, rows, wide=4) + more
+
+
+def _voters(one: ClusterFacts) -> str:
+    changed = [row for row in one.voters if row["changed"] is not None]
+    if not changed:
+        return ""
+    rows = [
+        (moment(row["from_time"]), number(row["epoch"]), number(row["from_offset"]), text(row["changed"]))
+        for row in reversed(changed[-MAX_FINDINGS:])
+    ]
+    heads = ("Time", "Epoch", "Offset", "What")
+    more = left_out(len(rows), len(changed), "changes", "the table voter_sets has all of them.")
+    return table("Changes of the voters, the latest first", heads, rows, wide=3) + more
+
+
+def _asked(one: ClusterFacts) -> str:
+    """Who asked for what; nothing for logs that do not say it."""
+    if not one.asked:
+        return ""
+    latest = sorted(one.asked.items(), key=lambda at: (-at[1]["offset"], at[0]))
+    rows = [
+        (
+            text(who),
+            text(what),
+            number(row["times"]),
+            moment(row["time"]),
+            text(row["address"]),
+            _about(row),
+        )
+        for (who, what), row in latest[:MAX_ASKED]
+    ]
+    heads = ("Who", "Asked for", "Batches", "Last", "From", "Last about")
+    more = left_out(len(rows), len(latest), "rows", "the table audit_trail has every batch.")
+    return table("Who changed what, the latest first", heads, rows, wide=5) + more
+
+
+def _about(row: dict[str, Any]) -> Cell:
+    entities = row["entities"]
+    more = f" and {len(entities) - _ABOUT} more" if len(entities) > _ABOUT else ""
+    return text(f"{', '.join(entities[:_ABOUT])}{more}" if entities else None)

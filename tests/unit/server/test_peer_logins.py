@@ -23,12 +23,16 @@ from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.kafka.auth.exchange import Exchange
 from metaquorum.runtime.kafka.auth.login import SaslRules
+from metaquorum.runtime.kafka.client.connection import REQUESTS_MAX, connect
+from metaquorum.runtime.kafka.client.login import log_in
 from metaquorum.wire.messages import FetchResponse, ListGroupsRequest, ListGroupsResponse
 from tests.unit.kafka.auth.test_login import PASSWORD
-from tests.unit.kafka.auth.test_proving import exchange
+from tests.unit.kafka.auth.test_proving import USERS, exchange
 from tests.unit.kafka.kafka_node import FakeNode, running
+from tests.unit.kafka.test_connection import until
 from tests.unit.server.nodes import Site, new_site
 from tests.unit.server.test_data_peers import following
+from tests.unit.server.test_servers import certificate_files, material
 
 SCRAM = "SCRAM-SHA-256"
 KEY = "listener.name.in.scram-sha-256.sasl.jaas.config"
@@ -81,6 +85,19 @@ async def test_a_follower_logs_in_once_for_each_connection(mechanism: str) -> No
         assert (node.logins, len(node.open)) == (1, 1)
 
 
+async def test_a_follower_logs_in_over_tls(tmp_path: Path) -> None:
+    certificate_files(tmp_path, "node", None)
+    tls = material(tmp_path, "node", "node")
+    node = SaslNode()
+    loop = asyncio.get_running_loop()
+    context = tls.server_context("required")
+    async with await loop.create_server(node.connection, "127.0.0.1", 0, ssl=context) as server:
+        async with following(tls, login()) as follower:
+            follower.send(server.sockets[0].getsockname()[1])
+            assert isinstance(await follower.report(), PeerFetched)
+            assert node.logins == 1
+
+
 async def test_a_follower_logs_in_again_on_its_connection_before_the_session_ends() -> None:
     node = SaslNode(max_reauth_ms=1_500)
     async with running(node), following(login=login()) as follower:
@@ -131,6 +148,59 @@ async def test_a_refused_login_is_one_line_and_is_tried_again_ever_more_rarely(
             await follower.report()
         assert node.logins == 3
         assert len([line for line in caplog.messages if line.startswith("broker 7")]) == 1
+
+
+async def test_requests_that_wait_for_their_turn_wait_for_a_login_too() -> None:
+    node = SaslNode(max_reauth_ms=60_000)
+    async with running(node):
+        connection = await connect(
+            "127.0.0.1", node.port, client_id="me", answer_max_bytes=100_000, timeout_s=60
+        )
+        await log_in(connection, login(), timeout_s=60)
+        await asyncio.sleep(1.1)  # a node takes no login sooner
+        held = asyncio.Event()
+
+        async def answer(_: Any) -> ListGroupsResponse:
+            await held.wait()
+            return ListGroupsResponse()
+
+        node.handlers["ListGroups"] = answer
+        asked = [
+            asyncio.create_task(connection.ask(ListGroupsRequest(), timeout_s=60))
+            for _ in range(2 * REQUESTS_MAX)
+        ]
+        await until(lambda: len(node.asked) == REQUESTS_MAX)
+        again = asyncio.create_task(log_in(connection, login(), timeout_s=60))
+        await asyncio.sleep(0)
+        held.set()
+        await asyncio.gather(again, *asked)
+        assert (node.logins, len(node.asked)) == (2, 2 * REQUESTS_MAX)
+        connection.close()
+
+
+async def test_a_broker_that_was_reached_again_starts_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peers, "FIRST_WAIT_S", 0.0)
+    node = SaslNode()
+
+    async def sent(password: str) -> type:
+        with monkeypatch.context() as there:
+            there.setitem(USERS, "alice", password)
+            follower.send(node.port)
+            return type(await follower.report())
+
+    async with running(node), following(login=login("PLAIN")) as follower:
+        assert await sent("changed") is PeerFetchFailed
+        assert await sent(PASSWORD) is PeerFetched
+        for each in list(node.open):
+            each.end()
+        await until(lambda: not node.open)
+        monkeypatch.setattr(peers, "FIRST_WAIT_S", 600.0)
+        for _ in range(3):
+            assert await sent("changed") is PeerFetchFailed
+        assert len([line for line in caplog.messages if line.startswith("broker 7")]) == 2
+        assert node.logins == 3
 
 
 async def test_a_mechanism_that_is_not_offered_is_named(caplog: pytest.LogCaptureFixture) -> None:

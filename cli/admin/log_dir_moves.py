@@ -158,7 +158,7 @@ def _planned(answer: BrokerDirectories, topic: str, partition: int, target: str)
             f"broker {answer.broker_id} holds no replica of {topic}-{partition} in a directory that is "
             f"online; see: metaquorum topics describe {topic}"
         )
-    at = here.get(target) or next(iter(here.values()))
+    at = next(iter(here.values()))
     return Moving(
         topic=topic,
         partition=partition,

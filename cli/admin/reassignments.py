@@ -224,7 +224,7 @@ def _entry(entry: Any, where: str) -> tuple[tuple[str, int], tuple[int, ...]]:
     if not all(map(_is_index, replicas)):
         raise Failure(problem)
     if any(one != "any" for one in entry.get("log_dirs", [])):
-        raise Failure(f'{where}: log_dirs can only be "any": brokers choose the directories')
+        raise Failure(f'{where}: log_dirs can only be "any"; to choose one: metaquorum log-dirs move')
     return (topic, at), tuple(replicas)
 
 

@@ -89,13 +89,14 @@ class Broker(FakeNode):
 @pytest.fixture(name="broker")
 def fixture_broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     monkeypatch.setattr(log_dir_moves, "POLL_S", 0.01)
-    broker = Broker()
-    with served(broker):
+    broker, other = Broker(), Broker()
+    with served(broker, other):
         yield broker
+    assert other.wanted == [] and other.described == 0, "only the broker with the replicas is asked"
 
 
 def move(broker: Broker, *words: str, to: str = B) -> Result:
-    server = f"127.0.0.1:{broker.port}"
+    server = f"127.0.0.1:{broker.peers[1].port}"
     return CliRunner().invoke(main, ["log-dirs", "move", "-b", server, "--broker", "0", "--to", to, *words])
 
 
@@ -123,11 +124,15 @@ def test_it_waits_until_the_last_one_has_arrived(broker: Broker, monkeypatch: py
     assert broker.described == 4 and len(broker.wanted) == 1
 
 
-def test_a_wait_has_an_end_and_the_move_goes_on(broker: Broker) -> None:
-    broker.replicas[1].lag = 9
+@pytest.mark.parametrize(
+    ("lag", "behind"),
+    [(9, " (its copy is 9 offsets behind)"), (0, " (its copy is 0 offsets behind)"), (-1, "")],
+)
+def test_a_wait_has_an_end_and_the_move_goes_on(broker: Broker, lag: int, behind: str) -> None:
+    broker.replicas[1].lag = lag
     ended = move(broker, "t", "1", "--wait", "0.2")
     assert ended.exit_code == 1
-    assert ended.stdout == "t-1 is moving from /d/a to /d/b (its copy is 9 offsets behind)\n"
+    assert ended.stdout == f"t-1 is moving from /d/a to /d/b{behind}\n"
     assert broker.replicas[1].future == B
 
 

@@ -101,25 +101,29 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], *,
     listed = list(rows)
     if not listed:
         return f'<p class="note">{escape(caption)}: none.</p>'
-    numeric = [listed[0][column].number for column in range(len(heads))]
+    columns = [(head, cell.number) for head, cell in zip(heads, listed[0], strict=True)]
     top = "".join(
-        f'<th scope="col"{" class=n" if is_number else ""}>{escape(head)}</th>'
-        for head, is_number in zip(heads, numeric, strict=True)
+        f'<th scope="col"{" class=n" if is_number else ""}>{escape(head)}</th>' for head, is_number in columns
     )
+    # On a narrow screen a row of more than a name and numbers is a card, in which numbers need their heads.
+    cards = sum(not is_number for _, is_number in columns) > 1
+    labels = [f' data-h="{escape(head)}"' if cards and is_number else "" for head, is_number in columns]
     body = "".join(
-        f"<tr>{''.join(_cell(cell, at == wide) for at, cell in enumerate(row))}</tr>" for row in listed
+        f"<tr>{''.join(_cell(cell, at == wide, labels[at]) for at, cell in enumerate(row))}</tr>"
+        for row in listed
     )
+    kind = ' class="cards"' if cards else ""
     return (
-        f'<div class="scroll"><table data-sort><caption>{escape(caption)}</caption>'
+        f'<div class="scroll"><table{kind} data-sort><caption>{escape(caption)}</caption>'
         f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _cell(cell: Cell, wide: bool) -> str:
+def _cell(cell: Cell, wide: bool, label: str) -> str:
     coded = " class=c" if cell.html.startswith("<code") else ""
     kind = " class=n" if cell.number else (" class=wide" if wide else coded)
     sort = "" if cell.sort is None else f' data-v="{escape(str(cell.sort))}"'
-    return f"<td{kind}{sort}>{cell.html}</td>"
+    return f"<td{kind}{sort}{label}>{cell.html}</td>"
 
 
 def tile(value: str, label: str, tone: str = "") -> str:

@@ -68,7 +68,11 @@ background:repeating-linear-gradient(135deg,var(--soft) 0 1.5px,var(--card) 1.5p
 footer{padding-bottom:40px;font-size:13px;color:var(--soft)}
 @media (max-width:640px){header,main,footer{padding-left:12px;padding-right:12px}section{padding:14px 12px}
 h1{font-size:22px}.tile b{font-size:20px}td.c{min-width:200px}td.wide{min-width:260px}
-figure.wide{overflow-x:auto}figure.wide svg{min-width:720px}}
+figure.wide{overflow-x:auto}figure.wide svg{min-width:720px}
+.cards,.cards tbody,.cards caption{display:block}.cards thead{display:none}
+.cards tr{display:flex;flex-wrap:wrap;gap:2px 12px;padding:7px 0;border-bottom:1px solid var(--faint)}
+.cards td{display:block;padding:0;border:0}.cards td.c,.cards td.wide{flex-basis:100%;min-width:0}
+.cards td[data-h]::before{content:attr(data-h) " ";color:var(--soft)}}
 @media print{:root{color-scheme:light;--paper:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;
 --faint:#e4e4e4;
 --accent:#1f4e79;--ok:#9cc5a1;--bad:#b03020;--warn:#c27c00;--info:#3d5f94;--grid:#ddd;--s1:#1f4e79;
@@ -78,7 +82,7 @@ figure.wide{overflow-x:auto}figure.wide svg{min-width:720px}}
 header,main,footer{max-width:none;padding:0}section{border:0;border-top:1px solid var(--line);
 border-radius:0;
 padding:10px 0;margin:10px 0}h2,h3,figcaption,caption{break-after:avoid}figure,tr,.tile{break-inside:avoid}
-thead{display:table-header-group;break-inside:avoid}.key{break-after:avoid}
+thead{display:table-header-group;break-inside:avoid}th button{display:contents}.key{break-after:avoid}
 table{font-size:8pt}code{font-size:7.5pt}th,td{padding:3px 6px 3px 0}
 .tiles{grid-template-columns:repeat(5,1fr);gap:6px}.tile{padding:6px 8px}.tile b{font-size:14pt}
 .scroll{overflow:visible}td a{color:inherit}

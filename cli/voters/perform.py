@@ -7,6 +7,7 @@ judged by what the leader describes, so that a command that was interrupted goes
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -116,10 +117,8 @@ class VoterChanger:
 
     def perform(self, plan: VoterPlan) -> None:
         """Every step. Raises ApiError when one is refused, Failure when time is up."""
-        new = None if plan.newcomer is None else self._new_voter(plan.newcomer, plan)
-        if new is not None:
-            # Before a voter is removed for it: the quorum would have one voter fewer if it does not answer.
-            self._try_adding(replace(new, validate_only=True))
+        # Before a voter is removed for it: the quorum would have one voter fewer if it does not answer.
+        new = None if plan.newcomer is None else self._answering_voter(plan.newcomer, plan.endpoints)
         for step in plan.steps:
             self._take(step, new)
 
@@ -202,8 +201,31 @@ class VoterChanger:
 
     # ---- who comes
 
-    def _new_voter(self, member: Member, plan: VoterPlan) -> AddRaftVoterRequest:
-        endpoints = plan.endpoints
+    def _answering_voter(self, member: Member, endpoints: tuple[VoterEndpoint, ...]) -> AddRaftVoterRequest:
+        """The new voter, once the leader has asked it who it is. A node that started just now may still be
+        registered where it listened before: it is asked again where it says by then. Raises ApiError."""
+        patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
+        while True:
+            new = self._new_voter(member, endpoints)
+            asked = replace(new, validate_only=True)
+            try:
+                self._cluster.call(functools.partial(add_raft_voter, request=asked))
+                return new
+            except ApiError as error:
+                if error.code not in _LATER or time.monotonic() >= patience:
+                    raise
+            time.sleep(POLL_S)
+            endpoints = self._registered(member) or endpoints
+
+    def _registered(self, member: Member) -> tuple[VoterEndpoint, ...]:
+        """Where an observer says that it listens; empty where the leader does not know."""
+        try:
+            observers = self._quorum().observers
+        except ApiError:
+            return ()
+        return next((one.endpoints for one in observers if member.is_replica(one)), ())
+
+    def _new_voter(self, member: Member, endpoints: tuple[VoterEndpoint, ...]) -> AddRaftVoterRequest:
         if self._new_endpoint is not None:
             endpoints = (self._new_endpoint,)
         if not endpoints:
@@ -234,18 +256,6 @@ class VoterChanger:
         known = status.endpoints
         name = known[0].name if known else "CONTROLLER"
         return VoterEndpoint(name, *address)
-
-    def _try_adding(self, new: AddRaftVoterRequest) -> None:
-        """Has the leader ask the node who it is, again while there may be no leader. Raises ApiError."""
-        patience = min(time.monotonic() + self._ordered.patience_s, self._deadline)
-        while True:
-            try:
-                self._cluster.call(lambda client: add_raft_voter(client, new))
-                return
-            except ApiError as error:
-                if error.code not in _LATER or time.monotonic() >= patience:
-                    raise
-            time.sleep(POLL_S)
 
     def _quorum(self) -> DescribeQuorumResponse:
         try:

@@ -366,6 +366,29 @@ def test_the_leader_s_word_about_the_new_node_comes_before_any_removal(leader: L
     assert leader.asked == ["validate 3"]
 
 
+def test_a_node_that_is_still_registered_where_it_was_is_asked_where_it_is(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine was replaced under the same id, and has just started: it fetches before it registers."""
+    monkeypatch.setattr(perform, "PATIENCE_S", 60.0)
+    moved = replica(3, 33)
+    before = replace(moved, endpoints=(VoterEndpoint("CONTROLLER", "h", 1),))
+    leader.quorum = quorum_of(replica(1), replica(2), replica(3, alive=False), observers=(before,))
+    text = "voter 3 does not answer at h:1: start it, or correct its address"
+    leader.refusals = [(ApiError(ErrorCode.REQUEST_TIMED_OUT, text), False)]
+
+    def registers() -> None:
+        if "validate 3" in leader.asked:
+            leader.quorum = replace(
+                leader.quorum,
+                observers=tuple([moved if one is before else one for one in leader.quorum.observers]),
+            )
+
+    leader.on_describe = registers
+    run("replace-voter", 3)
+    assert leader.asked == ["validate 3", "validate 3", "remove 3", "add 3"]
+
+
 def test_time_is_up_while_the_new_voter_catches_up(leader: Leader) -> None:
     leader.quorum = _observers(replica(4, lag=4000))
     result = run("add-voter", 4, "--wait", 0.5)

@@ -201,7 +201,7 @@ def test_from_static_to_dynamic_voters(tmp_path: Path) -> None:
         cluster.start()
         with under_load(cluster, "static to dynamic"):
             for command in commands_of("From static to dynamic voters"):
-                run_cli(*command, "--bootstrap-controllers", cluster.bootstrap)
+                run_cli(*command, "--bootstrap", cluster.bootstrap_servers)
             quorum = cluster.quorum()
             assert quorum.kraft_version == 1
             for node in cluster.controllers:

@@ -222,10 +222,10 @@ class BrokerProcess:
     async def run(self) -> Ending:
         """Serves until the node stops or the process cannot go on; then closes everything in order."""
         ending = Ending(reason="cancelled", failed=True)
-        endpoint = None
+        endpoint = opening = None
         try:
             await self._server.start()
-            await self._kafka.start(self._kafka_services(), lambda: self._data.image)
+            opening = asyncio.ensure_future(self._open_to_clients())
             endpoint = await self._open_metrics()
             handle_signals(self.driver)
             set_log_context(self._log_context)
@@ -239,6 +239,8 @@ class BrokerProcess:
             ending = await self.driver.wait()
         finally:
             self._health.update(False)
+            if opening is not None:
+                opening.cancel()
             self._data.refuse_clients()
             if ending.failed:
                 await self._say_farewell()
@@ -257,6 +259,12 @@ class BrokerProcess:
             if not ending.failed:
                 self._leave_proof(closed)
         return ending
+
+    async def _open_to_clients(self) -> None:
+        """Connections of Kafka's clients are taken once there is an image: from an empty one they would learn
+        that the cluster has no brokers and no topics, and some never ask anyone again."""
+        await self._published.first()
+        await self._kafka.start(self._kafka_services(), lambda: self._data.image)
 
     async def _say_farewell(self) -> None:
         """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its

@@ -13,13 +13,19 @@ class Published:
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self._waiting: dict[asyncio.Future[None], int] = {}
+        self._began = asyncio.Event()
 
     def publish(self, image: MetadataImage) -> None:
         self.image = image
+        self._began.set()
         reached = image.provenance.offset
         for future, offset in list(self._waiting.items()):
             if offset <= reached and not future.done():
                 future.set_result(None)
+
+    async def first(self) -> None:
+        """Returns once anything was published."""
+        await self._began.wait()
 
     async def reach(self, offset: int, timeout_s: float) -> bool:
         """Whether everything below `offset` is in the image, or gets there within the time."""

@@ -119,3 +119,5 @@ class LogView:
         if start_offset > self.start_offset:
             self.epochs = self.epochs.truncate_start(start_offset)
             self.start_offset = start_offset
+            # A durable snapshot has what came before, also what was not synced here yet.
+            self.synced_offset = max(self.synced_offset, start_offset)

@@ -67,6 +67,7 @@ class DirectoryLaws(Generations):
             log = replica.log
             if replica.future:
                 self.marks.add("unfinished move found")
+                self._futures.add((process.node_id, replica.key, directory.directory_id))
             else:
                 self.held.setdefault((process.node_id, replica.key), set()).add(directory.directory_id)
             name = f"{process.host.name} {replica.topic}-{replica.key[1]}"
@@ -165,11 +166,16 @@ class DirectoryLaws(Generations):
                 f" has it in {[short(each) for each in sorted(elsewhere)]}"
             )
 
+    def is_moving_to(self, process: DataBroker, key: PartitionKey, directory_id: bytes | None) -> bool:
+        """Whether a copy is under way there: the log names the new directory before the old one is left."""
+        return directory_id is not None and (process.node_id, key, directory_id) in self._futures
+
     def reported(self, process: DataBroker, event: DataEvent) -> None:
         """A directory's report on its way to the core."""
         match event:
             case ReplicaPromoted(directory_id=directory_id, key=key):
                 self.held.setdefault((process.node_id, key), set()).add(directory_id)
+                self._futures.discard((process.node_id, key, directory_id))
                 self.marks.add("replica moved to another directory")
             case ReplicaCreated(directory_id=directory_id, key=key) if (
                 process.node_id,

@@ -204,7 +204,7 @@ class DataLaws(DirectoryLaws):
         name = f"{process.host.name} {self.name_of(key)}"
         info = None if process.image is None else process.image.topics.partition(*key)
         placed = None if info is None else info.directory_of(process.node_id)
-        if placed != partition.directory_id:
+        if placed != partition.directory_id and not self.is_moving_to(process, key, placed):
             raise SafetyError(
                 f"{name} is {partition.role.name} in {short(partition.directory_id)}, and its image places"
                 f" it in {None if placed is None else short(placed)}"

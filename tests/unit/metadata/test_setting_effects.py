@@ -52,7 +52,7 @@ def test_several_notes_are_one_line() -> None:
 
 
 def test_what_is_carried_out_is_what_brokers_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the one key that controllers act on."""
+    """And what controllers act on, and what brokers' throttles read for themselves."""
     read: set[str] = set()
     plain = reading.topic_setting
 
@@ -62,7 +62,8 @@ def test_what_is_carried_out_is_what_brokers_read(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(reading, "topic_setting", noted)
     reading.topic_settings(MetadataImage(), "t")
-    assert read | {"unclean.leader.election.enable"} == CARRIED_OUT < set(TOPIC_KEYS)
+    throttled = {f"{side}.replication.throttled.replicas" for side in ("leader", "follower")}
+    assert read | throttled | {"unclean.leader.election.enable"} == CARRIED_OUT < set(TOPIC_KEYS)
 
 
 def test_a_description_says_so_whatever_the_source() -> None:

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from metaquorum.cli.main import main
 from metaquorum.metadata.requests.common import NewTopic
-from metaquorum.metadata.requests.reassignments import AlterReassignmentsRequest, WantedReplicas
-from metaquorum.runtime.client.reassignments import alter_reassignments
+from metaquorum.metadata.requests.reassignments import WantedReplicas
+from metaquorum.runtime.kafka.admin.moving import alter_reassignments
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("replication-quota")]
@@ -53,8 +53,7 @@ def create(cluster: Cluster, *topics: str, on: int) -> None:
 
 def move(cluster: Cluster, *topics: str, to: int) -> None:
     wanted = tuple(WantedReplicas(topic=name, partition=0, replicas=(to,)) for name in topics)
-    request = AlterReassignmentsRequest(wanted=wanted)
-    results = cluster.call(lambda client: alter_reassignments(client, request))
+    results = cluster.kafka(lambda client: alter_reassignments(client, wanted))
     assert [result.error for result in results] == [0] * len(topics), results
 
 

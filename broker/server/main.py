@@ -210,11 +210,9 @@ class BrokerProcess:
         return broker_services(
             self._config,
             self._cluster_id,
-            self.node,
             self._data,
             self._published,
             self._transactions,
-            clock=self._clock,
             forwarder=self._forwarder,
             kraft_version=lambda: self._raft.committed_kraft_version,
         )

@@ -37,20 +37,17 @@ _ZERO = bytes(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewpoint:
-    """From where a client sees the cluster. `image` None: this broker does not serve one now."""
+    """From where a client sees the cluster."""
 
-    image: MetadataImage | None
+    image: MetadataImage
     cluster_id: str
     node_id: int
     listener: str
 
 
 def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> MetadataResponse:
-    """What Metadata of this version answers. While this broker serves no image it names no brokers, on which
-    clients ask another one, or again."""
-    if view.image is None:
-        topics = tuple(_unavailable(each) for each in request.topics or ())
-        return MetadataResponse(cluster_id=view.cluster_id, topics=topics)
+    """What Metadata of this version answers; of a fenced broker what it knew last, as Kafka's. Some clients
+    drop all brokers that an answer does not name: they would never ask anyone again."""
     seen = ClusterSeen(view.image, view.listener)
     return MetadataResponse(
         brokers=tuple(
@@ -65,12 +62,6 @@ def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> 
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED
         ),
-    )
-
-
-def _unavailable(asked: MetadataRequest.MetadataRequestTopic) -> MetadataResponse.MetadataResponseTopic:
-    return MetadataResponse.MetadataResponseTopic(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE, name=asked.name or "", topic_id=asked.topic_id
     )
 
 
@@ -205,12 +196,6 @@ def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) ->
             code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         return DescribeClusterResponse(
             error_code=code, error_message="brokers answer for brokers alone: ask with endpoint type 1"
-        )
-    if view.image is None:
-        return DescribeClusterResponse(
-            error_code=ErrorCode.BROKER_NOT_AVAILABLE,
-            error_message=f"broker {view.node_id} is fenced: ask another broker, or again later",
-            cluster_id=view.cluster_id,
         )
     found = []
     for broker in view.image.brokers.values():

@@ -36,8 +36,6 @@ class MetadataCache:
 
     def answer(self, request: MetadataRequest, version: int, view: Viewpoint) -> KnownAnswer:
         """What Metadata of this version answers."""
-        if view.image is None:
-            return KnownAnswer(answer_metadata(request, version, view), ())
         topics, brokers = view.image.topics, view.image.brokers
         is_same = self._of is not None and self._of[0] is topics and self._of[1] is brokers
         if not is_same or len(self._answers) >= ANSWERS_MAX:

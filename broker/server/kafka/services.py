@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metaquorum.broker.node import BrokerNode
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.kafka.access.guard import Rights
 from metaquorum.broker.server.kafka.auto_topics import AutoTopics
@@ -23,9 +22,7 @@ from metaquorum.broker.server.kafka.offered import (
 )
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
 from metaquorum.broker.server.published import Published
-from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.kafka.prepared import Prepared
@@ -35,12 +32,10 @@ from metaquorum.runtime.kafka.services import Services
 def broker_services(
     config: NodeConfig,
     cluster_id: str,
-    node: BrokerNode,
     data: DataPlane,
     published: Published,
     transactions: TransactionServices,
     *,
-    clock: Clock,
     forwarder: Forwarder,
     kraft_version: Callable[[], int],
 ) -> Services:
@@ -53,12 +48,8 @@ def broker_services(
         return published.image
 
     def view(listener: str) -> Viewpoint:
-        found = node.read_image(now_ms=clock.monotonic_ms())
         return Viewpoint(
-            image=None if isinstance(found, ApiError) else found[0],
-            cluster_id=cluster_id,
-            node_id=config.node_id,
-            listener=listener,
+            image=published.image, cluster_id=cluster_id, node_id=config.node_id, listener=listener
         )
 
     return offered_services(

@@ -30,10 +30,9 @@ def answer_describe_topic_partitions(
     the next request begins."""
     cursor = request.cursor
     names = sorted({each.name for each in request.topics})
-    if view.image is None or (cursor is not None and cursor.partition_index < 0):
-        code = ErrorCode.LEADER_NOT_AVAILABLE if view.image is None else ErrorCode.INVALID_REQUEST
+    if cursor is not None and cursor.partition_index < 0:
         return DescribeTopicPartitionsResponse(
-            topics=tuple(Topic(error_code=code, name=name) for name in names)
+            topics=tuple(Topic(error_code=ErrorCode.INVALID_REQUEST, name=name) for name in names)
         )
     if not request.topics:
         names = sorted(each.name for each in view.image.topics.all())

@@ -112,9 +112,6 @@ class CoordinatorHandlers:
         topic = self._topics.by_type.get(key_type)
         if topic is None:
             return _nowhere(key, ErrorCode.INVALID_REQUEST, f"{key_type} is not a type of coordinator")
-        if view.image is None:
-            text = f"broker {view.node_id} is fenced: ask another broker, or try again later"
-            return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         leader = self._leader(view.image, topic, key)
         if leader is None:
             text = f"{topic.name} does not exist yet: try again"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from pathlib import Path
@@ -50,11 +49,6 @@ def run(folder: Path, seconds: float, seed: int) -> str:
     return ", ".join(f"{count} {each.value}" for each, count in by_outcome.items())
 
 
-@pytest.mark.skipif(
-    "METAQUORUM_HISTORIES" not in os.environ,
-    reason="set METAQUORUM_HISTORIES=1, or run `make histories`: after kill -9, librdkafka sometimes says for"
-    " 90 s that all brokers are down, and it is not known why",
-)
 def test_transactions_are_serializable_while_brokers_are_killed(tmp_path: Path) -> None:
     print(counts := run(tmp_path, 14, seed=1))
     committed = int(counts.split()[0])

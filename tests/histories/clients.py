@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -64,18 +64,28 @@ class ListReader:
         return values
 
     def _end(self, key: int, deadline: float) -> int:
-        """The last stable offset, when it is the high watermark."""
+        """The last stable offset, when it is the high watermark. Once librdkafka has learned that a partition
+        has no leader, watermarks alone never make it ask again: so it is told to."""
         place = TopicPartition(self._topic, key)
+        seen: object = None
         while time.monotonic() < deadline:
             try:
                 _, written = self._written.get_watermark_offsets(place, CALL_S)
                 _, decided = self._decided.get_watermark_offsets(place, CALL_S)
-            except KafkaException:
+            except KafkaException as error:
+                seen = error
+                self._ask_for_leaders()
                 continue
             if decided >= written:
                 return int(written)
+            seen = f"stable to {decided} of {written}"
             time.sleep(0.01)
-        raise TimeoutError(f"a transaction in list {key} does not end")
+        raise TimeoutError(f"a transaction in list {key} does not end: {seen}")
+
+    def _ask_for_leaders(self) -> None:
+        for consumer in (self._written, self._decided):
+            with suppress(KafkaException):
+                consumer.list_topics(self._topic, CALL_S)
 
     def close(self) -> None:
         self._decided.close()

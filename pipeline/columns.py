@@ -47,9 +47,11 @@ INTERVAL = (
 ACTOR = Column(
     "actor",
     STRING,
-    "principal that asked for it, or the rule by which the controller acted (docs/log-tools.md); null: the "
-    "log does not say",
+    "principal that asked for what made the row, or the rule by which the controller acted "
+    "(docs/log-tools.md); null: the log does not say",
 )
+CAUSED = (*INTERVAL, ACTOR)
+"""The interval of a state that a request, or a rule of the controller, may have made."""
 EVENT = (
     Column("offset", LONG, "offset of the record that says so"),
     Column("time", TIME, "timestamp of its batch"),

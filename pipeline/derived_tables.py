@@ -5,7 +5,7 @@ Owns their schemas.
 
 from __future__ import annotations
 
-from metaquorum.pipeline.columns import DOUBLE, INT, INTERVAL, INTS, LONG, STRING, STRINGS, TIME, Column
+from metaquorum.pipeline.columns import CAUSED, DOUBLE, INT, INTS, LONG, STRING, STRINGS, TIME, Column
 from metaquorum.pipeline.columns import make_table as _table
 
 BROKER_OUT, DIRECTORY_LOST = "broker-out", "directory-lost"
@@ -41,7 +41,7 @@ INCIDENTS = _table(
         LONG,
         "the longest that one of them had none before the incident was over; null: none lacked one",
     ),
-    *INTERVAL,
+    *CAUSED,
 )
 UPGRADES = _table(
     "upgrades",
@@ -54,7 +54,7 @@ UPGRADES = _table(
         "level_name", STRING, "metadata.version by name, as in 3.7-IV4; null: unknown, or a feature without"
     ),
     Column("level_before", INT, "level of the row before; null: there is none"),
-    *INTERVAL,
+    *CAUSED,
 )
 PLACEMENT = _table(
     "placement",
@@ -90,6 +90,6 @@ IDS = _table(
         "what differs from the row before: of hosts rack directories, joined by commas; null: no row before",
     ),
     Column("processes", INT, "processes (incarnations) that registered so, one after the other"),
-    *INTERVAL,
+    *CAUSED,
 )
 DERIVED = (INCIDENTS, UPGRADES, PLACEMENT, IDS)

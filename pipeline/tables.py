@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
 from metaquorum.pipeline.columns import (
-    ACTOR,
     BOOLEAN,
+    CAUSED,
     DATE,
     DOUBLE,
     EVENT,
@@ -152,10 +152,9 @@ BROKER_SESSIONS = _table(
     Column("rack", STRING, "its rack; null: none, or unknown as the process is"),
     Column("state", STRING, "fenced, active or controlled_shutdown"),
     Column("directories", STRINGS, "online log directories, sorted; null: unknown"),
-    ACTOR,
     Column("began_by", STRING, "type of the record that made the state; null: it comes from a snapshot"),
     Column("ended_by", STRING, "type of the record that ended it; null: ongoing"),
-    *INTERVAL,
+    *CAUSED,
 )
 PARTITION_STATES = _table(
     "partition_states",
@@ -181,7 +180,7 @@ PARTITION_STATES = _table(
         "directories reassignment recovery elr epoch, joined by commas; null: comes from a snapshot",
     ),
     Column("removed", BOOLEAN, "true: the state ended because the topic was deleted"),
-    *INTERVAL,
+    *CAUSED,
 )
 TOPICS = _table(
     "topics",
@@ -189,9 +188,8 @@ TOPICS = _table(
     ("topic_id",),
     Column("topic", STRING, "name"),
     Column("topic_id", STRING, "id; a topic that is created again has another"),
-    ACTOR,
     Column("partitions", INT, "partitions at the end of its life or of the log"),
-    *INTERVAL,
+    *CAUSED,
 )
 CONFIGS = _table(
     "configs",
@@ -201,8 +199,7 @@ CONFIGS = _table(
     Column("resource", STRING, "topic name or broker id; <default>: every broker"),
     Column("name", STRING, "the key"),
     Column("value", STRING, "the value"),
-    ACTOR,
-    *INTERVAL,
+    *CAUSED,
 )
 LOG_DIR_EVENTS = _table(
     "log_dir_events",
@@ -230,7 +227,7 @@ VIOLATIONS = _table(
     Column("severity", STRING, "error: a bug of the program that wrote the log; warning: a state to look at"),
     Column("where", STRING, "entity path, as in topic/orders/7"),
     Column("found", STRING, "what was found"),
-    *INTERVAL,
+    *CAUSED,
 )
 FAILOVERS = _table(
     "failovers",
@@ -245,7 +242,7 @@ FAILOVERS = _table(
     Column("cause", STRING, "fenced, controlled_shutdown, unregistered, directory_lost or unknown"),
     Column("unclean", BOOLEAN, "the new leader was not in sync"),
     Column("duration_ms", LONG, "time without a leader, 0 when one batch did both; null: no end seen"),
-    *INTERVAL,
+    *CAUSED,
 )
 AVAILABILITY = _table(
     "availability",

@@ -30,7 +30,7 @@ from metaquorum.pipeline.logs.damage import DamageRow
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.errors import FileMissingError, StorageError
 
-FORMAT = 7
+FORMAT = 8
 READ_FROM = 5
 """The oldest format whose tables can be read: they lack tables and columns that came later."""
 KEPT_VERSIONS = 2

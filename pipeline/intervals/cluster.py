@@ -295,7 +295,7 @@ class ClusterReplay:
 
     def _settle_partitions(self, moment: Moment) -> None:
         broken, is_known = self._violations.broken, self._coverage.is_known
-        changed, time_ms = self._partitions.changed, moment.time_ms
+        changed, time_ms, actor = self._partitions.changed, moment.time_ms, moment.actor
         name, last_id, min_isr = "", b"", 0
         touched = self._touched.partitions
         after = self._engine.builder.topics.partitions(touched)
@@ -305,7 +305,7 @@ class ClusterReplay:
             if key[0] != last_id:
                 last_id, name = key[0], self._topics.name(key[0])
                 min_isr = self._configs.min_isr(name)
-            before = changed(name, now, offset, time_ms)
+            before = changed(name, now, offset, time_ms, actor)
             if before is now:
                 continue
             if is_known:

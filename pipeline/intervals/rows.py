@@ -20,26 +20,34 @@ class OpenValue(NamedTuple):
     offset: int
     time_ms: int | None
     known: bool
+    actor: str | None
 
 
 class Intervals(Generic[K]):
-    """The values of one table by key. A row is the value, what the end adds, and the interval's columns."""
+    """The values of one table by key. A row is the value, what the end adds, the interval's columns, and who
+    made it so, unless nothing in the log could say that (`has_actors` is false)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_actors: bool = True) -> None:
+        self._has_actors = has_actors
         self.open: dict[K, OpenValue] = {}
         self._closed: list[Row] = []
 
     def start(self, key: K, value: Row, moment: Moment, *, known: bool = True) -> None:
         """`value` holds from now on; the key must have none."""
-        self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known)
+        self.open[key] = OpenValue(value, moment.offset, moment.time_ms, known, moment.actor)
 
     def end(self, key: K, moment: Moment, *ending: Any, known: bool = True) -> None:
         """The key's value, if it has one, holds no longer; `ending` are the columns that tell of its end.
         Without `known` no one saw the end: it is known to have held so long."""
         was = self.open.pop(key, None)
         if was is not None:
-            interval = (was.offset, was.time_ms, moment.offset, moment.time_ms, was.known, known)
-            self._closed.append((*was.value, *ending, *interval))
+            self._closed.append(self._row(was, ending, moment.offset, moment.time_ms, known))
+
+    def _row(
+        self, at: OpenValue, ending: Iterable[Any], to_offset: int | None, to_ms: int | None, known: bool
+    ) -> Row:
+        interval = (at.offset, at.time_ms, to_offset, to_ms, at.known, known)
+        return (*at.value, *ending, *interval, *((at.actor,) if self._has_actors else ()))
 
     def refine(self, key: K, value: Row) -> None:
         """More is known of the value that holds; it began when it did."""
@@ -58,8 +66,7 @@ class Intervals(Generic[K]):
     def open_rows(self, ending: Callable[[K], Row] | None = None) -> list[Row]:
         """Rows of what still holds; `ending` gives the columns before the interval's."""
         return [
-            (*at.value, *(ending(key) if ending else ()), at.offset, at.time_ms, None, None, at.known, True)
-            for key, at in self.open.items()
+            self._row(at, ending(key) if ending else (), None, None, True) for key, at in self.open.items()
         ]
 
     def save(self) -> Any:

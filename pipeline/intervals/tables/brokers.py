@@ -30,10 +30,10 @@ def state_of(registration: BrokerRegistration) -> str:
     return SHUTDOWN if registration.in_controlled_shutdown else ACTIVE
 
 
-def _value(broker_id: int, at: BrokerRegistration, actor: str | None, by: str | None) -> Row:
+def _value(broker_id: int, at: BrokerRegistration, by: str | None) -> Row:
     directories = tuple(uuid_to_text(directory) for directory in at.directories)
     process = uuid_to_text(at.incarnation_id)
-    return (broker_id, at.epoch, process, at.rack, state_of(at), directories, actor, by)
+    return (broker_id, at.epoch, process, at.rack, state_of(at), directories, by)
 
 
 class Heard(NamedTuple):
@@ -89,8 +89,8 @@ class BrokerSessions:
         for broker_id, registration in sorted(brokers.items()):
             heard = self._heard.get(broker_id)
             if heard is not None and heard.fits(registration):
-                actor, by = self._rows.open[broker_id].value[-2:]
-                self._rows.refine(broker_id, _value(broker_id, registration, actor, by))
+                by = self._rows.open[broker_id].value[-1]
+                self._rows.refine(broker_id, _value(broker_id, registration, by))
             elif self.registrations.get(broker_id) != registration:
                 self._rows.end(broker_id, moment, None, known=False)
                 self._put(broker_id, registration, moment, None)
@@ -106,7 +106,7 @@ class BrokerSessions:
     def _put(self, broker_id: int, now: BrokerRegistration, moment: Moment, by: str | None) -> None:
         self.registrations[broker_id] = now
         self.racks[broker_id] = now.rack
-        self._rows.start(broker_id, _value(broker_id, now, moment.actor, by), moment, known=by is not None)
+        self._rows.start(broker_id, _value(broker_id, now, by), moment, known=by is not None)
 
     def heard(self, broker_id: int, record: object, moment: Moment, by: str) -> str | None:
         """A record of a broker whose registration is in no log; the state that it says the broker is in."""
@@ -120,7 +120,7 @@ class BrokerSessions:
             return None
         self._heard[broker_id] = now
         directories = None if now.directories is None else tuple(uuid_to_text(at) for at in now.directories)
-        value = (broker_id, now.epoch, None, None, now.state, directories, moment.actor, by)
+        value = (broker_id, now.epoch, None, None, now.state, directories, by)
         self._rows.start(broker_id, value, moment)
         return now.state
 

@@ -31,6 +31,7 @@ class _Failover(msgspec.Struct, array_like=True):
     from_offset: int
     from_ms: int | None
     began_ms: int
+    actor: str | None
     new_leader: int | None = None
     unclean: bool = False
     duration_ms: int | None = None
@@ -73,7 +74,7 @@ class Failovers:
         cause = UNKNOWN if broker is None and not all_known else _cause(before, now, broker)
         if before.leader < 0 or cause is None:
             return
-        place = (moment.offset, moment.time_ms, moment.now_ms)
+        place = (moment.offset, moment.time_ms, moment.now_ms, moment.actor)
         failover = _Failover(topic, key[0], key[1], before.leader, rack, cause, *place)
         self._availability.failover_began(before.leader, moment.now_ms // DAY_MS)
         if cause == UNKNOWN:
@@ -194,5 +195,5 @@ def _row(at: _Failover, *, to_known: bool = True) -> Row:
     return (
         *(at.topic, uuid_to_text(at.topic_id), at.partition, at.old_leader, at.old_rack, at.new_leader),
         *(at.cause, at.unclean, at.duration_ms, at.from_offset, at.from_ms, at.to_offset, at.to_ms, True),
-        to_known,
+        *(to_known, at.actor),
     )

@@ -49,6 +49,7 @@ class _Incident(msgspec.Struct, array_like=True):
     from_ms: int | None
     known: bool
     directories: list[bytes] = []
+    actor: str | None = None
     partitions: int = 0
     leaders: int = 0
     leaderless: int = 0
@@ -132,7 +133,9 @@ class Incidents:
     def _begin(
         self, key: tuple[int, int], what: str, moment: Moment, directories: Sequence[bytes] = ()
     ) -> None:
-        incident = _Incident(what, key[0], None, moment.offset, moment.time_ms, True, list(directories))
+        incident = _Incident(
+            what, key[0], None, moment.offset, moment.time_ms, True, list(directories), moment.actor
+        )
         self._open[key] = incident
         if directories:
             self._directories.setdefault(key[0], []).append(key[1])
@@ -259,12 +262,12 @@ class Incidents:
         causes = election_causes(record, epoch, *before, silence_ms, metadata_version)
         gone = [cause.rule for cause in causes if cause.rule.startswith("leader-")]
         who = f"controller/{before[0]}"
-        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True)
+        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True, None)
         self._closed.append((LEADER_CHANGED, who, gone[-1], None, 0, 0, 0, None, *place))
 
     def silent(self, last: Moment, moment: Moment) -> None:
         """Nothing was written from the batch `last` to that at `moment`, although an idle quorum writes."""
-        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True)
+        place = (last.offset, last.time_ms, moment.offset, moment.time_ms, True, True, None)
         self._closed.append((QUORUM_SILENT, "quorum", None, None, 0, 0, 0, None, *place))
 
     # -- what is known ---------------------------------------------------------------------------------
@@ -303,7 +306,7 @@ class Incidents:
         to = (None, None) if end.offset < 0 else (end.offset, end.time_ms)
         return (
             *(at.what, f"broker/{at.broker_id}", at.cause, by, at.partitions, at.leaders, at.leaderless),
-            *(longest, at.from_offset, at.from_ms, *to, at.known, known),
+            *(longest, at.from_offset, at.from_ms, *to, at.known, known, at.actor),
         )
 
     def save(self) -> Any:

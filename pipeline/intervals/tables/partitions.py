@@ -27,6 +27,7 @@ class _Open(NamedTuple):
     time_ms: int | None
     flags: int
     changed: str | None
+    actor: str | None
 
 
 class PartitionStates:
@@ -45,7 +46,7 @@ class PartitionStates:
                 del before[info.topic_id][info.index]
                 self._put(info, was)
             else:
-                self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None))
+                self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None, None))
         self._lose(before, moment, name)
 
     def lose(self, moment: Moment, name: Callable[[bytes], str]) -> None:
@@ -79,14 +80,14 @@ class PartitionStates:
         return [at.info for topic in self._topics.values() for at in topic.values()]
 
     def changed(
-        self, topic: str, now: PartitionInfo, offset: int, time_ms: int | None
+        self, topic: str, now: PartitionInfo, offset: int, time_ms: int | None, actor: str | None
     ) -> PartitionInfo | None:
         """What a batch left of a partition; the state before, None for a new one, `now` itself if it is the
         same."""
         states = self._topics.get(now.topic_id)
         was = states.get(now.index) if states is not None else None
         if states is None or was is None:
-            self._put(now, _Open(now, offset, time_ms, _KNOWN, _CREATED))
+            self._put(now, _Open(now, offset, time_ms, _KNOWN, _CREATED, actor))
             return None
         before = was.info
         if now == before:
@@ -95,7 +96,7 @@ class PartitionStates:
         flags = _KNOWN
         if now.leader_epoch != before.leader_epoch and is_unclean(before, now):
             flags |= _UNCLEAN
-        states[now.index] = _Open(now, offset, time_ms, flags, _differences(before, now))
+        states[now.index] = _Open(now, offset, time_ms, flags, _differences(before, now), actor)
         return before
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
@@ -193,4 +194,5 @@ def _row(
         to_ms,
         bool(at.flags & _KNOWN),
         to_known,
+        at.actor,
     )

@@ -39,7 +39,7 @@ class Topics:
 
     def created(self, topic_id: bytes, name: str, moment: Moment, *, known: bool = True) -> None:
         self.names[topic_id] = name
-        self._rows.start(topic_id, (name, uuid_to_text(topic_id), moment.actor), moment, known=known)
+        self._rows.start(topic_id, (name, uuid_to_text(topic_id)), moment, known=known)
 
     def removed(self, topic_id: bytes, partitions: int, moment: Moment) -> None:
         self._rows.end(topic_id, moment, partitions)
@@ -114,7 +114,7 @@ class Configs:
             self._rows.end(key, moment)
             if value is not None:
                 kind = _KINDS.get(resource.resource_type, str(resource.resource_type))
-                row = (kind, resource.name or "<default>", name, value, moment.actor)
+                row = (kind, resource.name or "<default>", name, value)
                 self._rows.start(key, row, moment, known=known)
         if MIN_ISR not in names:
             return False

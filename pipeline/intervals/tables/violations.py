@@ -66,15 +66,12 @@ class Violations:
     def refused(self, error: ReplayError, moment: Moment) -> None:
         """The replay did not accept a record."""
         value = (REPLAY_RULE, ERROR, f"offset/{error.offset}", str(error))
-        self._events.append(
-            (*value, error.offset, moment.time_ms, error.offset + 1, moment.time_ms, True, True)
-        )
+        self._events.append((*value, *_at_once(moment.at(error.offset))))
 
     def step(self, before: MetadataImage, after: MetadataImage, moment: Moment) -> None:
         """Judges one batch that may have made something smaller that only grows."""
         for violation in check_step(before, after, limit=MAX_VIOLATIONS):
-            interval = (moment.offset, moment.time_ms, moment.offset + 1, moment.time_ms, True, True)
-            self._events.append((*_value(violation), *interval))
+            self._events.append((*_value(violation), *_at_once(moment)))
 
     def finish(self, image: MetadataImage, moment: Moment) -> None:
         """The log ends: what is wrong there and no batch told of is of the last one."""
@@ -95,6 +92,11 @@ class Violations:
         self._rows.load(saved)
         for rule, where in self._rows.open:
             self.broken.setdefault(where, set()).add(rule)
+
+
+def _at_once(moment: Moment) -> Row:
+    """The interval of what began and ended with one record."""
+    return (moment.offset, moment.time_ms, moment.offset + 1, moment.time_ms, True, True, moment.actor)
 
 
 def _value(violation: Violation) -> Row:

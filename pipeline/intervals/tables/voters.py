@@ -26,7 +26,7 @@ class VoterPeriods:
     """Rows of `voter_sets`."""
 
     def __init__(self) -> None:
-        self._rows: Intervals[str] = Intervals()
+        self._rows: Intervals[str] = Intervals(has_actors=False)
         self._view = QuorumView()
         self._knows_version: bool | None = None
         """Whether kraft.version is known: not behind records that no one has, until a record or a snapshot

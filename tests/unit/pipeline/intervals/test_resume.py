@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
 from metaquorum.storage.batches.batch import RecordBatch
@@ -83,21 +84,24 @@ def test_a_later_run_does_not_replay_what_is_final(shared_data: Path) -> None:
 
 
 def story() -> list[RecordBatch]:
-    """A failover that is open, a cause that comes later, and a transaction over the resume point."""
+    """A failover that is open, a cause that comes later, and a transaction over the resume point. Batches
+    say who caused them, some of them."""
+    asked = cause_record(BatchCause("CreateTopics", None, "User:alice"))
+    ruled = cause_record(BatchCause(rule="session-expired"))
     topic = b"T" * 16
     lines: list[Line] = [
         (0, [leads(3000)]),
         (0, [broker(1, 1, rack="a"), broker(2, 2)]),
         (0, [alive(1, 1), alive(2, 2)]),
-        (0, [r.TopicRecord("t", topic), *[partition(at, (1, 2), topic) for at in range(40)]]),
+        (0, [asked, r.TopicRecord("t", topic), *[partition(at, (1, 2), topic) for at in range(40)]]),
         (1000, [r.NoOpRecord()] * 1900),
-        (2000, [change(0, topic, leader=-1, isr=(1,)), change(1, topic, leader=2, isr=(2,))]),
+        (2000, [ruled, change(0, topic, leader=-1, isr=(1,)), change(1, topic, leader=2, isr=(2,))]),
         (2100, [r.NoOpRecord()] * 100),
         (2200, [fence(1, 1)]),
         (2300, [r.NoOpRecord()] * 1900),
         (2400, [r.BeginTransactionRecord("t"), change(2, topic, isr=(1,))]),
         (2500, [r.NoOpRecord()] * 100),
-        (2600, [change(3, topic, isr=(1,)), r.EndTransactionRecord()]),
+        (2600, [asked, change(3, topic, isr=(1,)), r.EndTransactionRecord()]),
         (90_000_000, [change(0, topic, leader=1)]),
         (90_001_000, [r.NoOpRecord()] * 2500),
     ]

@@ -68,12 +68,18 @@ def run_one(name: str, rest: list[str]) -> int:
     options = parser.parse_args(rest)
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     where, neighbours = machine(), Neighbours()
-    figures: list[Figure] = module.run(options)
+    if not options.json:
+        print(head(name, where), flush=True)
+    figures: list[Figure] = []
+    for figure in module.run(options):  # a long one yields each as it is measured
+        figures.append(figure)
+        if not options.json:
+            print(figure.as_line(), flush=True)
     where["others_cores"] = round(neighbours.cores(), 2)
     if options.json:
         print(json.dumps({"bench": name, "machine": where, "figures": [one.as_json() for one in figures]}))
     else:
-        print_table(name, where, figures)
+        print(tail(where), flush=True)
     return 1 if any(one.met is False for one in figures) else 0
 
 
@@ -92,7 +98,8 @@ def run_all(names: list[str], *, as_json: bool) -> int:
         figures = [figure_from(each) for each in report["figures"]]
         failed = failed or any(one.met is False for one in figures)
         if not as_json:
-            print_table(name, report["machine"], figures)
+            lines = [head(name, report["machine"]), *[one.as_line() for one in figures]]
+            print("\n".join([*lines, tail(report["machine"])]), flush=True)
     if as_json:
         print(json.dumps(reports))
     return 1 if failed else 0
@@ -102,16 +109,16 @@ def figure_from(values: dict[str, Any]) -> Figure:
     return Figure(**{key: value for key, value in values.items() if key != "met"})
 
 
-def print_table(name: str, where: dict[str, Any], figures: list[Figure]) -> None:
+def head(name: str, where: dict[str, Any]) -> str:
     load = " ".join(map(str, where["load_1m_5m_15m"]))
-    print(
+    return (
         f"{name}: {where['cores']} cores, {where['memory_gib']} GiB, Python {where['python']}, "
-        f"Linux {where['kernel']}, load before {load}, "
-        f"other work used {where['others_cores']} cores"
+        f"Linux {where['kernel']}, load before {load}"
     )
-    for figure in figures:
-        print(figure.as_line())
-    print(flush=True)
+
+
+def tail(where: dict[str, Any]) -> str:
+    return f"  other work used {where['others_cores']} cores\n"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from tests.bench.figures import Figure
@@ -46,15 +46,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--short", action="store_true", help="a tenth of the work")
 
 
-def run(options: argparse.Namespace) -> list[Figure]:
+def run(options: argparse.Namespace) -> Iterator[Figure]:
+    """Each figure as it is measured: an interrupted run has told something."""
     options.megabytes = 40 if options.short else 400
     options.seconds = 6.0 if options.short else 60.0
     options.singles = 200 if options.short else 2_000
     options.idle_seconds = 3.0 if options.short else 20.0
     chosen = options.only or NAMES
-    figures = [Figure(name="the disk: 256 KiB writes, each synced", value=disk_mb_s(), unit="MB/s")]
+    yield Figure(name="the disk: 256 KiB writes, each synced", value=disk_mb_s(), unit="MB/s")
     if FIRST_PRODUCE in chosen:
-        figures += start.first_produce(options)
+        yield from start.first_produce(options)
     for rows, flush in ((SYNCED, "true"), (NOT_SYNCED, "false")):
         wanted = [name for name in rows if name in chosen]
         if not wanted:
@@ -62,5 +63,4 @@ def run(options: argparse.Namespace) -> list[Figure]:
         with running_site({"log.flush.before.ack": flush, "log.cleaner.backoff.ms": "500"}) as site:
             for name in wanted:
                 print(f"{name} ...", file=sys.stderr, flush=True)
-                figures += rows[name](site, options)
-    return figures
+                yield from rows[name](site, options)

@@ -127,10 +127,8 @@ class KafkaServer:
         return self._process.image or MetadataImage()
 
     def _view(self, listener: str) -> Viewpoint:
-        process = self._process
-        found = process.node.read_image(now_ms=process.host.monotonic_ms())
-        image = found[0] if isinstance(found, tuple) else None
-        return Viewpoint(image=image, cluster_id=CLUSTER_ID, node_id=process.node_id, listener=listener)
+        node_id = self._process.node_id
+        return Viewpoint(image=self._image(), cluster_id=CLUSTER_ID, node_id=node_id, listener=listener)
 
     # ---- requests --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Owns the states (KIP-98) and the two ways in which an epoch is raised (KIP-360).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -93,6 +94,19 @@ class Transaction:
             last_id=self.producer_id,
             last_epoch=self.epoch if keep_last else NONE,
             timeout_ms=timeout_ms,
+            updated_ms=now_ms,
+        )
+
+    def extended(self, partitions: Iterable[TopicPartition], now_ms: int) -> Transaction:
+        """With these partitions, begun if none was under way; itself if they are in it already."""
+        ongoing = self.status is TransactionStatus.ONGOING
+        if ongoing and self.partitions.issuperset(partitions):
+            return self
+        return replace(
+            self,
+            status=TransactionStatus.ONGOING,
+            partitions=self.partitions.union(partitions),
+            start_ms=self.start_ms if ongoing else now_ms,
             updated_ms=now_ms,
         )
 

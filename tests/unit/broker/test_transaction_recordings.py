@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from metaquorum.broker.coordinator.transactions.requests import InitProducer
+from metaquorum.broker.coordinator.transactions.state import COMPLETION_WAIT_MS
 from metaquorum.broker.server.kafka.transactions.handlers import TransactionHandlers
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.services import Client
@@ -54,7 +55,11 @@ class World:
             body = replace(body, fresh_id=self.coordinator.next_id)
         if not self.is_busy:
             self._write_markers(name)
-        return self.coordinator.ask(body)
+        answer = self.coordinator.ask(body)
+        if answer is None:  # it waits for the markers, which do not come
+            self.coordinator.let(COMPLETION_WAIT_MS)
+            answer = self.coordinator.replies[-1].body
+        return answer
 
     def _write_markers(self, transactional_id: str) -> None:
         markers = self.coordinator.markers

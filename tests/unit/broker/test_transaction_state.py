@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
+from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now, Reply
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.broker.coordinator.transactions.requests import (
     AddPartitions,
@@ -23,7 +23,7 @@ from metaquorum.broker.coordinator.transactions.requests import (
     MarkersWritten,
     NeedsProducerId,
 )
-from metaquorum.broker.coordinator.transactions.state import TransactionState
+from metaquorum.broker.coordinator.transactions.state import COMPLETION_WAIT_MS, TransactionState
 from metaquorum.broker.coordinator.transactions.transaction import EPOCH_MAX, TransactionStatus
 from metaquorum.broker.replica.events import SendTxnMarkers
 from metaquorum.metadata.errors import ErrorCode
@@ -47,6 +47,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.log: list[StoredRecord] = []
         self.markers: list[SendTxnMarkers] = []
+        self.replies: list[Reply] = []
         self.now = Now(0, 1_000_000)
         self.state = TransactionState(3, TransactionConfig())
         self.next_id = 100
@@ -66,10 +67,11 @@ class Coordinator:
             self.markers += decision.effects  # type: ignore[arg-type]
         elif decision.if_unsettled is not None:
             decision.if_unsettled()
+        self.replies += decision.replies
         return [reply.body for reply in decision.replies]
 
-    def ask(self, body: Any, **how: bool) -> Any:
-        asked = Ask("k", CoordinatorRequest(topic=TOPIC, partition=3, body=body))
+    def ask(self, body: Any, *, key: str = "k", **how: bool) -> Any:
+        asked = Ask(key, CoordinatorRequest(topic=TOPIC, partition=3, body=body))
         replies = self.take(self.state.decide(asked, self.now), **how)
         return replies[0] if replies else None
 
@@ -90,7 +92,13 @@ class Coordinator:
             answer = self.ask(fresh)
         return answer
 
-    def add(self, producer: InitializedProducer, *partitions: tuple[str, int], verify: bool = False) -> Any:
+    def add(
+        self,
+        producer: InitializedProducer,
+        *partitions: tuple[str, int],
+        verify: bool = False,
+        key: str = "k",
+    ) -> Any:
         return self.ask(
             AddPartitions(
                 transactional_id="t",
@@ -98,7 +106,8 @@ class Coordinator:
                 producer_epoch=producer.producer_epoch,
                 partitions=partitions or (P0,),
                 verify_only=verify,
-            )
+            ),
+            key=key,
         )
 
     def end(self, producer: InitializedProducer, *, committed: bool = True, **how: bool) -> Any:
@@ -158,7 +167,6 @@ def test_a_transaction_from_begin_to_end() -> None:
     assert (sent.partition, sent.committed, sent.partitions) == (3, True, (P0, P1))
     assert it.end(producer) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert it.end(producer, committed=False) is ErrorCode.INVALID_TXN_STATE
-    assert it.add(producer, P0) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert it.init() is ErrorCode.CONCURRENT_TRANSACTIONS
     assert it.written(sent) is ErrorCode.NONE and it.status() == "CompleteCommit"
     assert it.end(producer) is ErrorCode.NONE, "a repeated request"
@@ -166,6 +174,57 @@ def test_a_transaction_from_begin_to_end() -> None:
     assert it.add(producer, P0, verify=True) == (ErrorCode.INVALID_TXN_STATE,)
     assert it.init() == InitializedProducer(101, 1)
     assert it.add(producer) is ErrorCode.PRODUCER_FENCED
+
+
+def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
+    """Its partitions are stored in one batch with the completion, in that order."""
+    it = Coordinator()
+    producer = it.init()
+    it.add(producer, P0)
+    it.end(producer)
+    (sent,) = it.markers
+    size = len(it.log)
+    assert it.add(producer, P0, key="first") is None and it.add(producer, P1, key="second") is None
+    stranger = InitializedProducer(producer.producer_id, producer.producer_epoch + 1)
+    assert it.add(stranger, P1) is ErrorCode.PRODUCER_FENCED, "who waits is who may"
+    assert it.add(producer, P0, verify=True) == (ErrorCode.CONCURRENT_TRANSACTIONS,)
+    assert len(it.log) == size and it.status() == "PrepareCommit"
+    it.replies.clear()
+    it.written(sent)
+    states = [TransactionStatus(record.value.transaction_status) for record in it.log[size:]]
+    assert states == [TransactionStatus.COMPLETE_COMMIT, TransactionStatus.ONGOING]
+    assert {each.key: each.body for each in it.replies} == dict.fromkeys(
+        ("k", "first", "second"), ErrorCode.NONE
+    )
+    assert it.add(producer, P0, P1, verify=True) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert it.end(producer, committed=False) is ErrorCode.NONE
+    assert (it.markers[-1].committed, it.markers[-1].partitions) == (False, (P0, P1))
+
+
+def test_it_does_not_wait_for_ever() -> None:
+    it = Coordinator()
+    producer = it.init()
+    it.add(producer)
+    it.end(producer)
+    assert it.add(producer, P1, key="early") is None
+    it.let(COMPLETION_WAIT_MS - 1)
+    assert it.status() == "PrepareCommit" and "early" not in {each.key for each in it.replies}
+    it.let(1)
+    assert it.replies[-1] == Reply("early", ErrorCode.CONCURRENT_TRANSACTIONS)
+    it.written(it.markers[-1])
+    assert it.status() == "CompleteCommit", "who was refused has begun nothing"
+
+
+def test_what_no_record_has_outlives_a_transaction_that_begins_at_once() -> None:
+    """A repeated InitProducerId gets the same answer also after transactions that followed each other."""
+    it = Coordinator()
+    it.init()
+    producer = it.init(producer=101, epoch=0)
+    it.add(producer)
+    it.end(producer)
+    it.add(producer, P1)
+    it.written(it.markers[-1])
+    assert it.state.transactions["t"].last_epoch == 0 and it.status() == "Ongoing"
 
 
 def test_who_is_unknown_begins_nothing() -> None:

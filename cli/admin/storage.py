@@ -90,6 +90,14 @@ def storage() -> None:
     metavar="NAME=LEVEL",
     help="Level of another feature; may be repeated.",
 )
+@click.option(
+    "--add-scram",
+    "-S",
+    "scram",
+    multiple=True,
+    metavar="'MECHANISM=[name=NAME,password=PASSWORD]'",
+    help="A login that the new cluster knows; may be repeated. More keys: iterations, salt, saltedpassword.",
+)
 @click.option("--ignore-formatted", "-g", is_flag=True, help="Skip directories that are already formatted.")
 @json_option
 def format_(  # noqa: PLR0913
@@ -104,6 +112,7 @@ def format_(  # noqa: PLR0913
     no_initial_controllers: bool,
     release_version: str | None,
     features: tuple[str, ...],
+    scram: tuple[str, ...],
     ignore_formatted: bool,
     as_json: bool,
 ) -> None:
@@ -138,6 +147,7 @@ def format_(  # noqa: PLR0913
             features={**levels, KRAFT_VERSION: 1} if voters else levels,
             ignore_formatted=ignore_formatted,
             voters=voters,
+            scram=scram,
             metadata_index=node.metadata_index,
         )
     )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, level_of_release
+from metaquorum.cli.formatting.scram import first_credentials
 from metaquorum.metadata.features import (
     KRAFT_VERSION,
     METADATA_VERSION,
@@ -25,7 +26,7 @@ from metaquorum.metadata.features import (
 from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord, Voter
-from metaquorum.metadata.records.types import FeatureLevelRecord
+from metaquorum.metadata.records.types import FeatureLevelRecord, UserScramCredentialRecord
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join, parent_of, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
@@ -54,7 +55,8 @@ _HARMLESS = frozenset(
 class FormatPlan:
     """What to write. `directory_ids` are texts, one for each directory; None: drawn at random. `voters` are
     the first voter set (none: static voters, or another node's set), written to the directory at
-    `metadata_index`, which gets the id that the set has for this node."""
+    `metadata_index`, which gets the id that the set has for this node. `scram` are the logins that the
+    cluster begins with, as the option has them, with passwords."""
 
     directories: tuple[str, ...]
     cluster_id: str
@@ -64,6 +66,7 @@ class FormatPlan:
     features: Mapping[str, int] = field(default_factory=dict)
     ignore_formatted: bool = False
     voters: tuple[Voter, ...] = ()
+    scram: tuple[str, ...] = field(default=(), repr=False)
     metadata_index: int = 0
 
 
@@ -82,6 +85,8 @@ def apply_plan(plan: FormatPlan) -> list[FormatResult]:
     """Formats every directory of the plan, or raises Failure and touches none."""
     _check(plan)
     features = {METADATA_VERSION: level_of_release(plan.release), **plan.features}
+    credentials = first_credentials(plan.scram, features[METADATA_VERSION])
+    bootstrap = bootstrap_checkpoint(features, _now_ms(), credentials)
     found = [_identity_to_keep(plan, directory) for directory in plan.directories]
     results = []
     for at, (directory, present, directory_id) in enumerate(
@@ -93,7 +98,7 @@ def apply_plan(plan: FormatPlan) -> list[FormatResult]:
             )
             continue
         voters = plan.voters if at == plan.metadata_index else ()
-        _write(plan, directory, directory_id, features, voters)
+        _write(plan, directory, directory_id, bootstrap, voters)
         ids = tuple(voter.voter_id for voter in voters)
         results.append(FormatResult(directory=directory, directory_id=directory_id, written=True, voters=ids))
     return results
@@ -184,26 +189,31 @@ def _write(
     plan: FormatPlan,
     directory: str,
     directory_id: bytes,
-    features: Mapping[str, int],
+    bootstrap: bytes,
     voters: tuple[Voter, ...],
 ) -> None:
     disk = PosixDisk()
     disk.make_directory(directory)
-    now_ms = time.time_ns() // 1_000_000
-    write_atomically(disk, join(directory, BOOTSTRAP_FILE), bootstrap_checkpoint(features, now_ms))
+    write_atomically(disk, join(directory, BOOTSTRAP_FILE), bootstrap)
     if voters:
         log_directory = join(directory, METADATA_DIRECTORY)
         disk.make_directory(log_directory)
         writer = SnapshotWriter(disk, log_directory, BOOTSTRAP_SNAPSHOT)
-        writer.append(first_checkpoint(voters, timestamp_ms=now_ms))
+        writer.append(first_checkpoint(voters, timestamp_ms=_now_ms()))
         writer.freeze()
     properties = MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
     store_meta_properties(disk, directory, properties)
     disk.sync_directory(parent_of(directory))
 
 
-def bootstrap_checkpoint(features: Mapping[str, int], timestamp_ms: int) -> bytes:
-    """The bytes of `bootstrap.checkpoint`: header, a FeatureLevelRecord each, footer.
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def bootstrap_checkpoint(
+    features: Mapping[str, int], timestamp_ms: int, credentials: Sequence[UserScramCredentialRecord] = ()
+) -> bytes:
+    """The bytes of `bootstrap.checkpoint`: header, a FeatureLevelRecord each, the credentials, footer.
 
     Leader epoch 0 and offsets from 0, as Kafka's BatchFileWriter has them. Level 0 means that a feature
     is not enabled and is not written; kraft.version has a record of its own, beside the voter set.
@@ -214,6 +224,7 @@ def bootstrap_checkpoint(features: Mapping[str, int], timestamp_ms: int) -> byte
         for name, level in ordered
         if level > 0 and name != KRAFT_VERSION
     ]
+    values += [encode(record, 0) for record in credentials]
     header_key, header_value = encode_control(SnapshotHeaderRecord(last_contained_log_timestamp=0))
     footer_key, footer_value = encode_control(SnapshotFooterRecord())
     return b"".join(

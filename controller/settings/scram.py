@@ -10,11 +10,7 @@ from metaquorum.controller.repeats import repeated
 from metaquorum.controller.result import ControllerResult
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.records.types import (
-    Record,
-    RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
-)
+from metaquorum.metadata.records.types import Record, RemoveUserScramCredentialRecord
 from metaquorum.metadata.requests.settings import (
     AlterScramRequest,
     ScramDeletion,
@@ -22,7 +18,7 @@ from metaquorum.metadata.requests.settings import (
     SettingResult,
     SettingsResponse,
 )
-from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, stored_keys
+from metaquorum.metadata.settings.scram import MAX_ITERATIONS, MIN_ITERATIONS, Mechanism, credential_record
 
 Refusal = tuple[ErrorCode, str]
 
@@ -75,12 +71,5 @@ def _refusal(image: MetadataImage, change: ScramDeletion | ScramUpsertion) -> Re
 def _record(change: ScramDeletion | ScramUpsertion) -> Record:
     if isinstance(change, ScramDeletion):
         return RemoveUserScramCredentialRecord(name=change.user, mechanism=change.mechanism)
-    stored_key, server_key = stored_keys(Mechanism(change.mechanism), change.salted_password)
-    return UserScramCredentialRecord(
-        name=change.user,
-        mechanism=change.mechanism,
-        salt=change.salt,
-        stored_key=stored_key,
-        server_key=server_key,
-        iterations=change.iterations,
-    )
+    mechanism = Mechanism(change.mechanism)
+    return credential_record(change.user, mechanism, change.salted_password, change.salt, change.iterations)

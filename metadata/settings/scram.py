@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from metaquorum.metadata.records.types import UserScramCredentialRecord
+
 if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
 
@@ -48,6 +50,21 @@ def stored_keys(mechanism: Mechanism, salted: bytes) -> tuple[bytes, bytes]:
     client_key = hmac.digest(salted, b"Client Key", mechanism.digest)
     stored_key = hashlib.new(mechanism.digest, client_key).digest()
     return stored_key, hmac.digest(salted, b"Server Key", mechanism.digest)
+
+
+def credential_record(
+    user: str, mechanism: Mechanism, salted: bytes, salt: bytes, iterations: int
+) -> UserScramCredentialRecord:
+    """What the log keeps of a salted password."""
+    stored_key, server_key = stored_keys(mechanism, salted)
+    return UserScramCredentialRecord(
+        name=user,
+        mechanism=mechanism,
+        salt=salt,
+        stored_key=stored_key,
+        server_key=server_key,
+        iterations=iterations,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import random
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -128,8 +128,8 @@ class Node(Process):
 
 class Cluster:
     """See the module. `properties`: more configuration by role. `log_dirs`: so many directories for
-    partitions each broker has beside that of its metadata log; 0: everything lies in one. Leaving it kills
-    every process."""
+    partitions each broker has beside that of its metadata log; 0: everything lies in one. `formatting`: more
+    words for the formatting of controllers. Leaving it kills every process."""
 
     def __init__(
         self,
@@ -139,8 +139,10 @@ class Cluster:
         brokers: int = 0,
         properties: Mapping[str, Mapping[str, str]] | None = None,
         log_dirs: int = 0,
+        formatting: Sequence[str] = (),
     ) -> None:
         self.directory = directory
+        self._words = formatting
         self._log_dirs = log_dirs
         self.cluster_id = random_id()
         self._properties = properties or {}
@@ -196,7 +198,7 @@ class Cluster:
         assert result.exit_code == 0, result.output + repr(result.exception)
 
     def _formatting(self, node: Node, cluster_id: str | None) -> list[str]:
-        more = ["--new-cluster"] if node.role == "controller" else []
+        more = ["--new-cluster", *self._words] if node.role == "controller" else []
         identity = ["--cluster-id", cluster_id or self.cluster_id]
         return ["storage", "format", "--config", str(node.config), *identity, *more]
 

@@ -1,4 +1,5 @@
-"""Brokers that log in at each other: sessions that end all the time, and a broker with a wrong password."""
+"""A new cluster whose only login was formatted: brokers use it at each other from their first start, with
+sessions that end all the time, and clients, too; a broker with a wrong password stays out."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
@@ -21,6 +22,7 @@ MECHANISM = "SCRAM-SHA-256"
 PASSWORD = "broker-secret-5520"
 JAAS_KEY = "listener.name.brokers.scram-sha-256.sasl.jaas.config"
 SESSION_MS = 2_000
+LOGIN = ("--add-scram", f"{MECHANISM}=[name=broker,iterations=8192,password={PASSWORD}]")
 
 
 def jaas(password: str) -> dict[str, str | None]:
@@ -30,7 +32,7 @@ def jaas(password: str) -> dict[str, str | None]:
 
 @pytest.fixture(name="cluster")
 def fixture_cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST) as cluster:
+    with Cluster(tmp_path, controllers=1, brokers=3, properties=FAST, formatting=LOGIN) as cluster:
         for node, port in zip(cluster.brokers, free_ports(3), strict=True):
             node.set_properties(
                 {
@@ -53,15 +55,23 @@ def lines(node: Node, part: str) -> list[str]:
     return [line for line in node.lines() if part in line]
 
 
-def test_brokers_log_in_to_follow_and_a_wrong_password_keeps_one_out(cluster: Cluster) -> None:
-    given = ("users", "scram", "set", "broker", "--mechanism", MECHANISM, "--password-stdin")
-    done = CliRunner().invoke(
-        main,
-        [*given, "--bootstrap", cluster.bootstrap_servers],
-        input=PASSWORD + "\n",
-        catch_exceptions=False,
+def list_users(cluster: Cluster, password: str) -> Result:
+    """Asked at the brokers' listener, with the login that they use."""
+    login = f'username="broker" password="{password}"'
+    (cluster.directory / "client.properties").write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={MECHANISM}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required {login};\n"
     )
-    assert done.exit_code == 0, done.output
+    listeners = dict(line.split("=", 1) for line in cluster.brokers[0].config.read_text().splitlines())
+    address = listeners["listeners"].rpartition("BROKERS://")[2]
+    file = str(cluster.directory / "client.properties")
+    words = ["users", "scram", "list", "--bootstrap", address, "--command-config", file]
+    return CliRunner().invoke(main, words, catch_exceptions=False)
+
+
+def test_brokers_log_in_to_follow_and_a_wrong_password_keeps_one_out(cluster: Cluster) -> None:
+    assert list_users(cluster, PASSWORD).output.endswith(f"'broker' are {MECHANISM}=iterations=8192\n")
+    assert list_users(cluster, "wrong").exit_code == 1
     calls = DataCalls(cluster)
     new = NewTopic(name="orders", assignments=((0, 1, 2),))
     (result,) = cluster.call(lambda client: client.create_topics([new])).results

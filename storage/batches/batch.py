@@ -244,33 +244,15 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
 
 def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     """(end of the record, start and end of its value); raises IndexError or BatchError."""
-    byte = data[position]
-    if byte < 0x80:
-        length = byte >> 1 if not byte & 1 else -1
-        position += 1
-    else:
-        length, position = decode_varint(data, position)
+    length, position = decode_varint(data, position)
     record_end = position + length
-    position += 1  # attributes, always 0
-    if data[position] < 0x80:
-        position += 1  # timestamp delta: the caller takes the header's
-    else:
-        _, position = decode_varint(data, position)
-    byte = data[position]
-    if byte < 0x80:
-        found = byte >> 1
-        position += 1
-    else:
-        found, position = decode_varint(data, position)
-    if found != delta or data[position] != 1:
+    # Attributes, always 0, and the timestamp delta: the caller takes the header's.
+    _, position = decode_varint(data, position + 1)
+    found, position = decode_varint(data, position)
+    key_length, position = decode_varint(data, position)
+    if found != delta or key_length >= 0:
         raise BatchError(f"record {delta} has offset delta {found} or a key; read it with records()")
-    position += 1
-    byte = data[position]
-    if byte < 0x80:
-        value_length = byte >> 1 if not byte & 1 else -1
-        position += 1
-    else:
-        value_length, position = decode_varint(data, position)
+    value_length, position = decode_varint(data, position)
     end = position + value_length
     if value_length < 0 or end + 1 != record_end or data[end]:
         raise BatchError(
@@ -307,6 +289,8 @@ def _parse_record(header: BatchHeader, body: bytes) -> RawRecord:
     key, position = _nullable_bytes(body, position)
     value, position = _nullable_bytes(body, position)
     count, position = decode_varint(body, position)
+    if count < 0:
+        raise BatchError(f"a record of the batch at offset {header.base_offset} has {count} headers")
     headers: list[tuple[bytes, bytes | None]] = []
     for _ in range(count):
         name, position = _nullable_bytes(body, position)

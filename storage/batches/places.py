@@ -102,7 +102,7 @@ def _few(payload: bytes, count: int) -> RecordPlaces:
     for _ in range(count):
         length, body = _varint(payload, at)
         end = body + length
-        if length < 1 or end > len(payload):
+        if end > len(payload):
             raise BatchError(f"a record at byte {at} has length {length}; {len(payload) - body} are left")
         time, place = _varint(payload, body + 1)
         offset, place = _varint(payload, place)

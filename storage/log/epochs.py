@@ -86,7 +86,7 @@ class EpochTable:
     def truncate_start(self, offset: int) -> EpochTable:
         """With the log now starting at `offset`: the epoch that covers it is kept and starts there."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
-        if index == 0 or self.entries[0][1] == offset:
+        if index == 0:
             return self
         return EpochTable(((self.entries[index - 1][0], offset), *self.entries[index:]))
 

@@ -35,8 +35,13 @@ _STORAGE_TESTS = (
     "tests/conformance/test_disk.py",
     "tests/properties/test_storage_crash.py",
     "tests/properties/test_batch_runs.py",
+    "tests/properties/test_cleaner.py",
     "tests/properties/test_directory_store_crash.py",
-    "tests/unit/broker/test_directory_store.py",
+    *(
+        f"tests/unit/broker/test_directory_{name}.py"
+        for name in ("cleaner", "compacted", "damaged", "log_starts", "store")
+    ),
+    "tests/unit/broker/test_replica_transactions.py",
     "tests/unit/broker/test_replica_validation.py",
     "tests/unit/broker/test_replica_produce.py",
     "tests/unit/controller/test_record_writers.py",
@@ -97,6 +102,9 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/runtime/test_replica_store.py",
                 "tests/properties/test_raft_schedules.py",
                 "tests/properties/test_blocking_driver.py",
+                "tests/properties/test_library_voters.py",
+                "tests/properties/test_voter_histories.py",
+                "tests/unit/runtime/test_raft_codec.py",
                 "tests/unit/controller/test_node_log.py",
                 "tests/unit/controller/test_node_leadership.py",
                 SEEDS,
@@ -136,6 +144,9 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_plans.py",
                 "tests/properties/test_scans.py",
                 "tests/properties/test_partition_changes.py",
+                "tests/properties/test_causes_of_changes.py",
+                "tests/properties/test_voter_plans.py",
+                "tests/unit/kafka/test_mutation_quota.py",
                 SEEDS,
             ),
         ),
@@ -151,6 +162,12 @@ LAYERS: dict[str, Layer] = {
                 "tests/properties/test_placement_laws.py",
                 "tests/properties/test_replica_partitions.py",
                 "tests/properties/test_directory_store_crash.py",
+                "tests/properties/test_group_laws.py",
+                "tests/properties/test_consumer_group_laws.py",
+                "tests/unit/kafka/test_log_dir_answers.py",
+                "tests/unit/kafka/test_transaction_answers.py",
+                "tests/unit/kafka/test_marker_sender.py",
+                "tests/unit/server/test_data_directory.py",
             ),
         ),
         Layer(
@@ -162,11 +179,14 @@ LAYERS: dict[str, Layer] = {
                 "tests/stories",
                 "tests/properties/test_time_travel.py",
                 "tests/properties/test_transactions_told.py",
+                "tests/properties/test_trimmed_logs.py",
+                "tests/properties/test_predicate_sandbox.py",
+                "tests/unit/server/test_callers_in_the_log.py",
                 *(
                     f"tests/unit/cli/test_log_{name}.py"
                     for name in (
-                        *("answers", "dump", "nodes", "places", "repair_commands", "summary", "time"),
-                        *("tools", "trimmed"),
+                        *("answers", "dump", "nodes", "places", "repair_commands", "secrets", "summary"),
+                        *("time", "tools", "trimmed"),
                     )
                 ),
             ),

@@ -1,0 +1,192 @@
+"""A partition's log at every bound: what a read may hold, what retention removes, when a segment is full."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import pytest
+
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.errors import OffsetOutOfRange
+from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, PartitionLog
+from metaquorum.testing.faulty_disk import FaultyDisk
+
+PLACE = "/data"
+
+
+def new_disk() -> FaultyDisk:
+    disk = FaultyDisk(random.Random(5))
+    disk.make_directory(PLACE)
+    return disk
+
+
+def load(disk: FaultyDisk, **settings: int) -> PartitionLog:
+    config = LogConfig(**{"segment_bytes": 400, "index_interval_bytes": 100, **settings})
+    return PartitionLog.load(disk, PLACE, config, FilePool(disk, 4), disk.file_system(PLACE))
+
+
+def batch(base: int, count: int = 1, time: int = 100, size: int = 20) -> bytes:
+    return encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=time, values=[b"v" * size] * count)
+
+
+def test_a_read_holds_what_fits_and_at_least_one_batch() -> None:
+    disk = new_disk()
+    log = load(disk)
+    counts = (1, 3, 2, 1, 1, 4, 1, 2, 2, 1)
+    ends = list(accumulate(counts))
+    made = [batch(end - count, count) for end, count in zip(ends, counts, strict=True)]
+    for data in made:
+        log.append(Batches.parse(data))
+    assert len(log.segments()) > 2
+    sums = list(accumulate(map(len, made)))
+    for _ in range(2):
+        for start in range(ends[-1]):
+            first = next(at for at, end in enumerate(ends) if end > start)
+            before = sums[first] - len(made[first])
+            limits = {sums[at] - before + more for at in range(first, len(made)) for more in (-1, 0, 1)}
+            for limit in (0, 1, *sorted(limits)):
+                last = max([at for at in range(first, len(made)) if sums[at] - before <= limit] or [first])
+                expected = b"".join(made[first : last + 1])
+                assert log.read_range(start, ends[-1], limit) == expected, (start, limit)
+        assert log.read_range(ends[-1], ends[-1] + 9, 100) == b""
+        for wrong in (-1, ends[-1] + 1):
+            with pytest.raises(OffsetOutOfRange):
+                log.read_range(wrong, 100, 100)
+        log.close()
+        with pytest.raises(OffsetOutOfRange):
+            log.read_range(0, 1, 100)
+        log = load(disk)
+
+
+SIZE = len(batch(0))
+
+
+def four_segments(times: tuple[int, ...] = (10, 20, 30, 40, 50, 60, 70, 80)) -> PartitionLog:
+    """Of two batches each; the last one is appended to."""
+    log = load(new_disk(), segment_bytes=2 * SIZE)
+    for at, time in enumerate(times):
+        log.append(Batches.parse(batch(at, time=time)))
+    assert [one.base_offset for one in log.segments()] == [0, 2, 4, 6]
+    return log
+
+
+@pytest.mark.parametrize(
+    ("keep_bytes", "below", "start"),
+    [
+        (-1, 8, 0),
+        (8 * SIZE, 8, 0),
+        (6 * SIZE + 1, 8, 0),
+        (6 * SIZE, 8, 2),
+        (4 * SIZE + 1, 8, 2),
+        (4 * SIZE, 8, 4),
+        (4 * SIZE, 4, 4),
+        (4 * SIZE, 3, 2),
+        (4 * SIZE, 1, 0),
+        (1, 8, 6),
+        (0, 8, 8),
+        (0, 7, 6),
+        (0, 0, 0),
+    ],
+)
+def test_retention_by_size(keep_bytes: int, below: int, start: int) -> None:
+    log = four_segments()
+    gone = log.enforce_retention(
+        retention_bytes=keep_bytes, retention_ms=-1, below_offset=below, wall_ms=10**9
+    )
+    assert (gone, log.start_offset, log.end_offset) == (start > 0, start, 8)
+    again = log.enforce_retention(
+        retention_bytes=keep_bytes, retention_ms=-1, below_offset=below, wall_ms=10**9
+    )
+    assert (again, log.start_offset, log.end_offset) == (False, start, 8)
+
+
+@pytest.mark.parametrize(
+    ("times", "wall", "start"),
+    [
+        ((10, 20, 30, 40, 50, 60, 70, 80), 120, 0),
+        ((10, 20, 30, 40, 50, 60, 70, 80), 121, 2),
+        ((20, 10, 30, 40, 50, 60, 70, 80), 120, 0),
+        ((20, 10, 30, 40, 50, 60, 70, 80), 121, 2),
+        ((10, 20, 30, 40, 50, 60, 70, 80), 180, 6),
+        ((10, 20, 30, 40, 50, 60, 70, 80), 181, 8),
+        ((10, 500, 30, 40, 50, 60, 70, 80), 400, 0),
+        ((-1, -1, 30, 40, 50, 60, 70, 80), 400, 0),
+        ((-1, 0, 30, 40, 50, 60, 70, 80), 101, 2),
+        ((0, 0, -1, 1, 50, 60, 70, 80), 102, 4),
+    ],
+)
+def test_retention_by_time(times: tuple[int, ...], wall: int, start: int) -> None:
+    log = four_segments(times)
+    gone = log.enforce_retention(retention_bytes=-1, retention_ms=100, below_offset=8, wall_ms=wall)
+    assert (gone, log.start_offset, log.end_offset) == (start > 0, start, 8)
+    assert not four_segments(times).enforce_retention(
+        retention_bytes=-1, retention_ms=-1, below_offset=8, wall_ms=wall
+    )
+
+
+@pytest.mark.parametrize(("wall", "gone"), [(20, False), (21, True)])
+def test_a_retention_of_0_ms_is_one(wall: int, gone: bool) -> None:
+    log = four_segments()
+    assert gone == log.enforce_retention(retention_bytes=-1, retention_ms=0, below_offset=8, wall_ms=wall)
+    assert log.start_offset == (2 if gone else 0)
+
+
+def test_either_bound_is_enough_and_what_is_over_the_size_counts_no_more() -> None:
+    log = four_segments()
+    assert log.enforce_retention(retention_bytes=6 * SIZE, retention_ms=100, below_offset=8, wall_ms=141)
+    assert log.start_offset == 4
+    log = four_segments()
+    assert log.enforce_retention(retention_bytes=4 * SIZE, retention_ms=100, below_offset=8, wall_ms=121)
+    assert log.start_offset == 4
+
+
+@pytest.mark.parametrize("first", [0, 7])
+@pytest.mark.parametrize(
+    ("span", "rolls"), [(MAX_OFFSETS_A_SEGMENT, False), (MAX_OFFSETS_A_SEGMENT + 1, True)]
+)
+def test_a_segment_spans_as_many_offsets_as_its_index_can_count(first: int, span: int, rolls: bool) -> None:
+    assert MAX_OFFSETS_A_SEGMENT == 2**31 - 1
+    log = load(new_disk())
+    if first:
+        log.start_over(first)
+    log.append(Batches.parse(batch(first)))
+    log.append(Batches.parse(batch(first + span - 1)))
+    assert [one.base_offset for one in log.segments()] == [first, *([first + 1] if rolls else [])]
+    # However far the first batch of a segment is from where it begins.
+    log = load(new_disk())
+    log.append(Batches.parse(batch(2**31 + 5)))
+    assert [one.base_offset for one in log.segments()] == [0]
+
+
+@pytest.mark.parametrize(("over", "rolls"), [(-1, True), (0, False), (1, False)])
+def test_a_segment_holds_as_many_bytes_as_it_may(over: int, rolls: bool) -> None:
+    log = load(new_disk(), segment_bytes=2 * SIZE + over)
+    log.append(Batches.parse(batch(0)))
+    log.append(Batches.parse(batch(1)))
+    assert len(log.segments()) == 1 + rolls
+
+
+@pytest.mark.parametrize(("later", "rolls"), [(999, False), (1000, False), (1001, True)])
+def test_a_segment_grows_as_old_as_it_may(later: int, rolls: bool) -> None:
+    log = load(new_disk(), segment_ms=1000)
+    log.append(Batches.parse(batch(0, time=50)))
+    log.append(Batches.parse(batch(1, time=50 + later)))
+    assert len(log.segments()) == 1 + rolls
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_index_files_are_made_where_not_too_much_must_be_read(more: int) -> None:
+    disk = four_segments()._disk
+    segment = TimedSegment(disk, PLACE, 0, FilePool(disk, 4), index_interval_bytes=100)
+    segment.without_index_files()
+    assert segment.untimed_bytes == segment.size == 2 * SIZE
+    assert len(segment.index_files(segment.size + more)) == (2 if more == 0 else 0)
+    assert segment.untimed_bytes == (0 if more == 0 else segment.size)
+    assert segment.first_batch_ms() == 10
+    empty = TimedSegment(disk, PLACE, 99, FilePool(disk, 4), index_interval_bytes=100, new=True)
+    assert empty.first_batch_ms() == -1

@@ -26,14 +26,15 @@ __all__ = ["__version__", "open_log", "raft"]
 
 def open_log(path: str | os.PathLike[str]) -> MetadataLog:
     """Opens a metadata log for reading: a node's directory, a `__cluster_metadata-0` directory, one `.log`
-    segment or one `.checkpoint`. Takes no lock and writes nothing.
+    segment or one `.checkpoint`, also below an archive (`nodes.mqa/controller-3000`). Takes no lock and
+    writes nothing.
 
     Raises FileMissingError, NotALogError (`metaquorum.storage.errors`).
     """
     from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
-    from metaquorum.storage.disk.posix import PosixDisk
+    from metaquorum.storage.archive.disk import disk_for
 
-    return open_on_disk(PosixDisk(), os.fspath(path))
+    return open_on_disk(disk_for(os.fspath(path)), os.fspath(path))
 
 
 def __getattr__(name: str) -> Any:

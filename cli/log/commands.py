@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from metaquorum.cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
+from metaquorum.cli.log.archive import archive
 from metaquorum.cli.log.bisect import bisect_command
 from metaquorum.cli.log.check import check
 from metaquorum.cli.log.input import source as log_source
@@ -54,7 +55,7 @@ from metaquorum.storage.log.reader import Damage
 @click.group()
 def log() -> None:
     """Read any KRaft metadata log, metaquorum's or Apache Kafka's, whether its node runs or not. Only
-    `repair` and `salvage` write, and only to new directories."""
+    `repair`, `salvage` and `archive` write, and only what is new."""
     # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
     gc.set_threshold(50_000, 20, 50)
 
@@ -65,6 +66,7 @@ log.add_command(history)
 log.add_command(shell)
 log.add_command(repair)
 log.add_command(salvage)
+log.add_command(archive)
 log.add_command(timeline)
 log.add_command(summary)
 log.add_command(why)
@@ -114,6 +116,8 @@ def dump(
     producer snapshot, a text file of a log directory (meta.properties, quorum-state, offset checkpoints)."""
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
+    if follow and log_source.is_packed(paths[0]):
+        raise click.UsageError("--follow: an archive does not grow; leave it out")
     files = {path: partition_files(path, topic) for path in paths}
     if any(files.values()) and (types or entities or causes or follow):
         raise click.UsageError("--type, --entity, --causes and --follow are for metadata logs")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
@@ -39,6 +40,15 @@ class Damage:
     position: int
     offset: int
     reason: str
+
+
+@runtime_checkable
+class PlacedFile(Protocol):
+    """A segment whose batches can be found without reading those before them."""
+
+    def place_before(self, offset: int) -> tuple[int, int, int] | None:
+        """(position, offset, leader epoch before it) of a batch at or before the one that holds `offset`, to
+        which the headers lead without a break; None: no such place is known."""
 
 
 class LogReader:
@@ -193,6 +203,9 @@ class LogReader:
         What is before it is not looked at: a tool that begins in the middle of a large segment reads only
         what it shows.
         """
+        known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
+        if known is not None and self._expected == self._base:
+            self._position, self._expected, self._epoch = known
         while self._position < size:
             hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))
             start = self._position

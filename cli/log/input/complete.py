@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.entities.targets import fields_of_target
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete
 from metaquorum.metadata.inspect.walk.states import state_at
-from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.archive.disk import disk_for
 
 MAX_REPLAYED_BYTES = 64 << 20
 """Of a larger log the newest snapshot alone is looked at: Tab should answer at once."""
@@ -66,7 +66,7 @@ def _image(context: click.Context) -> MetadataImage | None:
 
 
 def _log(path: str) -> MetadataLog:
-    disk = PosixDisk()
+    disk = disk_for(path)
     with suppress(Exception):
         return open_log(disk, path)
     return most_complete(find_logs(disk, path))

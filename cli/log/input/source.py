@@ -20,8 +20,8 @@ from metaquorum.metadata.inspect.log.log import Item, MetadataLog, ReadBatch, da
 from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, require_one_quorum, short_names
+from metaquorum.storage.archive.disk import archive_in, disk_for
 from metaquorum.storage.disk.interface import Disk, join
-from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import NotALogError
 from metaquorum.storage.log.reader import LogReader
 
@@ -32,6 +32,7 @@ __all__ = [
     "ReadProgress",
     "damage_line",
     "decode_item",
+    "is_packed",
     "items",
     "log_path",
     "logs_at",
@@ -77,7 +78,7 @@ def logs_at(path: str) -> list[MetadataLog]:
     """The log that a path means, or those of the nodes below it. Raises as `open_path` does."""
     if is_archive(path):
         return _found(open_archive(path), path)
-    disk = PosixDisk()
+    disk = disk_for(path)
     if not disk.exists(path):
         raise InspectError(f"{path} does not exist; check the path")
     try:
@@ -86,13 +87,18 @@ def logs_at(path: str) -> list[MetadataLog]:
         if not disk.is_directory(path):
             raise
         found = find_logs(disk, path)
-        archives = [one for name in disk.list_directory(path) if is_archive(one := join(path, name))]
+        archives = [one for name in disk.list_directory(path) if is_packed(one := join(path, name))]
         found = found or [log for one in archives for log in logs_at(one)]
         if not found:
             raise
         return found
     refuse_other_logs(log)
     return [log]
+
+
+def is_packed(path: str) -> bool:
+    """Whether a path is that of an archive, ours or any other."""
+    return is_archive(path) or archive_in(path) is not None
 
 
 def _found(disk: Disk, path: str) -> list[MetadataLog]:
@@ -151,7 +157,7 @@ def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
 
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:
     """A tolerant reader that can follow the log; the caller closes it."""
-    return LogReader(PosixDisk(), path, tolerant=True, start_offset=start_offset)
+    return LogReader(disk_for(path), path, tolerant=True, start_offset=start_offset)
 
 
 def namer_for(path: str) -> EntityNamer:

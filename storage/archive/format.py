@@ -1,0 +1,181 @@
+"""The bytes of an archive: head, blocks, index, tail.
+
+    head   8 bytes "MQARCHIV", u32 version
+    blocks zstd, each BLOCK_BYTES of the content (the last one less); the content is what the files hold,
+           what several of them hold once
+    index  zstd of JSON: `ArchiveIndex`
+    tail   u64 place of the index, u32 its bytes, u32 its bytes unpacked, u32 its CRC-32C,
+           u32 CRC-32C of the 20 bytes before, 8 bytes "MQARCEND"
+
+Numbers are big-endian. Knows bytes only; `opened` reads files with it, `packer` makes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+import cramjam
+import msgspec
+import numpy as np
+from crc32c import crc32c
+
+from metaquorum.storage.errors import CorruptFileError
+
+VERSION = 1
+"""Of the format that is written. Older ones are read."""
+SUFFIX = ".mqa"
+HEAD_MAGIC, TAIL_MAGIC = b"MQARCHIV", b"MQARCEND"
+HEAD = struct.Struct(">8sI")
+TAIL = struct.Struct(">QIIII8s")
+BLOCK_BYTES = 4 << 20
+MAX_INDEX_BYTES = 1 << 30
+LEVEL = 12
+"""Of zstd: higher ones need several times the time and save a few percent."""
+
+_CRC_AT = 20
+_COPY = "copy it again, or restore it"
+
+
+class Block(NamedTuple):
+    """A stretch of the content: its bytes in the archive, its bytes unpacked, CRC-32C of the former."""
+
+    stored_bytes: int
+    content_bytes: int
+    crc: int
+
+
+class Extent(NamedTuple):
+    """`length` bytes of the content from `start` on."""
+
+    start: int
+    length: int
+
+
+class IndexedStretch(NamedTuple):
+    """Batches of a segment from byte `position` on, up to the next stretch: the first one's offset, the
+    leader epoch before it, the lowest and the highest timestamp in it (Unix ms; -1: no batch has one). The
+    headers before `position` lead there without a break."""
+
+    position: int
+    offset: int
+    epoch: int
+    first_ms: int
+    last_ms: int
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file by its path in the archive. `end_offset` is behind a segment's last batch."""
+
+    name: str
+    size: int
+    sha256: str
+    extents: list[Extent]
+    stretches: list[IndexedStretch] = []
+    end_offset: int | None = None
+
+
+class ArchiveIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """What is where."""
+
+    blocks: list[Block]
+    files: list[ArchivedFile]
+
+
+class ArchiveTail(NamedTuple):
+    """Where the index is."""
+
+    position: int
+    stored_bytes: int
+    content_bytes: int
+    crc: int
+
+
+def encode_head() -> bytes:
+    return HEAD.pack(HEAD_MAGIC, VERSION)
+
+
+def check_head(file: str, head: bytes) -> None:
+    """Raises CorruptFileError for what is no archive, and for a version that is not known here."""
+    if len(head) < HEAD.size or not head.startswith(HEAD_MAGIC):
+        raise CorruptFileError(file, "is not an archive of `metaquorum log archive`", "check the path")
+    _, version = HEAD.unpack(head)
+    if not 1 <= version <= VERSION:
+        raise CorruptFileError(
+            file, f"is an archive of format {version}, and this release reads up to {VERSION}", "upgrade"
+        )
+
+
+def encode_block(content: bytes) -> tuple[Block, bytes]:
+    """A block and its bytes."""
+    stored = bytes(cramjam.zstd.compress(content, level=LEVEL))
+    return Block(len(stored), len(content), crc32c(stored)), stored
+
+
+def decode_block(file: str, position: int, block: Block, stored: bytes) -> bytes:
+    """The content of a block. Raises CorruptFileError with its place in the archive."""
+    content = _unpacked(stored, block.content_bytes) if crc32c(stored) == block.crc else None
+    if content is None:
+        raise CorruptFileError(file, f"the block at byte {position} is damaged", _COPY)
+    return content
+
+
+def encode_end(index: ArchiveIndex, position: int) -> bytes:
+    """Index and tail, which begin at byte `position` of the archive."""
+    content = msgspec.json.encode(index)
+    stored = bytes(cramjam.zstd.compress(content, level=LEVEL))
+    numbers = TAIL.pack(position, len(stored), len(content), crc32c(stored), 0, b"")[:_CRC_AT]
+    return stored + numbers + struct.pack(">I8s", crc32c(numbers), TAIL_MAGIC)
+
+
+def decode_tail(file: str, size: int, tail: bytes) -> ArchiveTail:
+    """Where the index is, by the last bytes of an archive of `size` bytes. Raises CorruptFileError."""
+    if len(tail) < TAIL.size or not tail.endswith(TAIL_MAGIC):
+        raise CorruptFileError(file, f"the archive is cut off: it has no end after {size} bytes", _COPY)
+    position, stored_bytes, content_bytes, crc, own_crc, _ = TAIL.unpack(tail)
+    whole = position + stored_bytes + TAIL.size == size and content_bytes <= MAX_INDEX_BYTES
+    if crc32c(tail[:_CRC_AT]) != own_crc or not whole:
+        raise CorruptFileError(file, "the end of the archive is damaged", _COPY)
+    return ArchiveTail(position, stored_bytes, content_bytes, crc)
+
+
+def decode_index(file: str, tail: ArchiveTail, stored: bytes) -> ArchiveIndex:
+    """The index, what it says checked against itself and the size. Raises CorruptFileError."""
+    content = _unpacked(stored, tail.content_bytes) if crc32c(stored) == tail.crc else None
+    if content is None:
+        raise CorruptFileError(file, "the index of the archive is damaged", _COPY)
+    try:
+        index = msgspec.json.decode(content, type=ArchiveIndex)
+    except msgspec.DecodeError as error:
+        raise CorruptFileError(file, f"the index of the archive cannot be read ({error})", _COPY) from error
+    problem = _problem(index, tail.position)
+    if problem is not None:
+        raise CorruptFileError(file, f"the index of the archive contradicts itself: {problem}", _COPY)
+    return index
+
+
+def _problem(index: ArchiveIndex, end: int) -> str | None:
+    if HEAD.size + sum(block.stored_bytes for block in index.blocks) != end:
+        return "its blocks do not fill the archive"
+    if any(not 0 < block.content_bytes <= BLOCK_BYTES for block in index.blocks):
+        return "a block has a size that none can have"
+    content_bytes = sum(block.content_bytes for block in index.blocks)
+    for file in index.files:
+        parts = file.name.split("/")
+        if any(part in ("", ".", "..") for part in parts) or "\0" in file.name:
+            return f"{file.name!r} leads elsewhere"
+        inside = all(0 <= at.start <= at.start + at.length <= content_bytes for at in file.extents)
+        if not inside or sum(at.length for at in file.extents) != file.size:
+            return f"{file.name} has other places than bytes"
+    names = [file.name for file in index.files]
+    return None if len(set(names)) == len(names) else "two files have one name"
+
+
+def _unpacked(stored: bytes, content_bytes: int) -> bytes | None:
+    """What zstd packed, if it has this many bytes."""
+    out: Any = np.empty(content_bytes, dtype=np.uint8)
+    try:
+        found = cramjam.zstd.decompress_into(stored, out)
+    except cramjam.DecompressionError:
+        return None
+    return out.tobytes() if found == content_bytes else None

@@ -1,0 +1,138 @@
+"""Making an archive: files are added one after another, what the content has already is not stored again.
+
+Owns the content, its blocks and the index. Writes through a function that appends, so that the same code
+counts what an archive would take. Two archives of the same files have the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+
+from metaquorum.storage.archive.format import (
+    BLOCK_BYTES,
+    ArchivedFile,
+    ArchiveIndex,
+    Block,
+    Extent,
+    IndexedStretch,
+    encode_block,
+    encode_end,
+    encode_head,
+)
+from metaquorum.storage.archive.pieces import FilePiece, SeenPieces, pieces
+from metaquorum.storage.batches.format import BatchHeader
+from metaquorum.storage.disk.interface import DiskFile
+
+STRETCH_BYTES = 128 << 10
+"""A reader that begins in the middle of a segment unpacks about so much that it does not show."""
+
+
+class Packer:
+    """One archive that is being made."""
+
+    def __init__(self, append: Callable[[bytes], None]) -> None:
+        """`append` takes the bytes of the archive in order."""
+        self._append = append
+        self._blocks: list[Block] = []
+        self._files: list[ArchivedFile] = []
+        self._buffer = bytearray()
+        self.content_bytes = 0
+        self.stored_bytes = 0
+        self._write(encode_head())
+
+    def _write(self, data: bytes) -> None:
+        self._append(data)
+        self.stored_bytes += len(data)
+
+    def add(self, name: str, file: DiskFile, seen: SeenPieces, base_offset: int | None = None) -> None:
+        """A file as long as it is now. `seen` has what files of the same kind held; `base_offset` is that of
+        a segment, by its name."""
+        size = file.size()
+        digest = sha256()
+        extents: list[Extent] = []
+        stretches = _Stretches(base_offset)
+        for piece in pieces(file, size):
+            digest.update(piece.data)
+            key, place = seen.find(piece)
+            if place is None:
+                place = self._store(piece.data)
+                seen.note(piece, key, place)
+            _extend(extents, place, len(piece.data))
+            stretches.take(piece)
+        self._files.append(
+            ArchivedFile(
+                name=name,
+                size=sum(at.length for at in extents),
+                sha256=digest.hexdigest(),
+                extents=extents,
+                stretches=stretches.found,
+                end_offset=stretches.end_offset,
+            )
+        )
+
+    def _store(self, data: bytes) -> int:
+        place = self.content_bytes
+        self._buffer += data
+        self.content_bytes += len(data)
+        while len(self._buffer) >= BLOCK_BYTES:
+            self._end_block(BLOCK_BYTES)
+        return place
+
+    def _end_block(self, size: int) -> None:
+        block, stored = encode_block(bytes(self._buffer[:size]))
+        del self._buffer[:size]
+        self._blocks.append(block)
+        self._write(stored)
+
+    def finish(self) -> ArchiveIndex:
+        """Writes the rest; what the archive holds."""
+        if self._buffer:
+            self._end_block(len(self._buffer))
+        index = ArchiveIndex(blocks=self._blocks, files=self._files)
+        self._write(encode_end(index, self.stored_bytes))
+        return index
+
+
+def _extend(extents: list[Extent], place: int, length: int) -> None:
+    if extents and extents[-1].start + extents[-1].length == place:
+        extents[-1] = Extent(extents[-1].start, extents[-1].length + length)
+    else:
+        extents.append(Extent(place, length))
+
+
+class _Stretches:
+    """The stretches of a segment, as far as its headers lead without a break."""
+
+    def __init__(self, base_offset: int | None) -> None:
+        self.found: list[IndexedStretch] = []
+        self.end_offset: int | None = None
+        self._expected = base_offset
+        self._epoch = 0
+
+    def take(self, piece: FilePiece) -> None:
+        header = piece.header
+        if header is None or self._expected is None or self._breaks(header):
+            self._expected = None
+            return
+        if not self.found or piece.position - self.found[-1].position >= STRETCH_BYTES:
+            self.found.append(IndexedStretch(piece.position, self._expected, self._epoch, -1, -1))
+        self.found[-1] = _with_times(self.found[-1], header)
+        self._expected = self.end_offset = header.next_offset
+        self._epoch = header.leader_epoch
+
+    def _breaks(self, header: BatchHeader) -> bool:
+        return (
+            header.base_offset != self._expected
+            or header.next_offset <= header.base_offset
+            or header.leader_epoch < self._epoch
+        )
+
+
+def _with_times(one: IndexedStretch, header: BatchHeader) -> IndexedStretch:
+    low, high = header.base_timestamp_ms, header.max_timestamp_ms
+    if high < 0:
+        return one
+    low = min(low, high) if low >= 0 else high
+    first_ms = low if one.first_ms < 0 else min(one.first_ms, low)
+    return one._replace(first_ms=first_ms, last_ms=max(one.last_ms, high))

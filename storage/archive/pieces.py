@@ -1,0 +1,119 @@
+"""A file of a log cut at its batches, and where the same batches were seen before.
+
+Whatever the bytes are, the pieces of a file together are the file: what is no whole batch with a right CRC is
+a piece of its own. Knows batches by their headers only.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import NamedTuple
+
+from metaquorum.storage.batches.batch import batch_problem, parse_header
+from metaquorum.storage.batches.format import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, MAGIC, BatchHeader
+from metaquorum.storage.disk.interface import DiskFile
+from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid_batch
+
+WINDOW_BYTES = 1 << 20
+RAW_BYTES = 64 << 10
+"""The most that is one piece of what is no batch."""
+MAX_RUNS = 1_000
+"""Stretches of rising offsets that are looked through; a log has one, and one more per divergence."""
+
+_DIGEST_BYTES = 16
+
+
+class FilePiece(NamedTuple):
+    """Bytes from `position` of a file on; with the header of the batch that they are, None: of none."""
+
+    position: int
+    data: bytes
+    header: BatchHeader | None
+
+
+def pieces(file: DiskFile, size: int) -> Iterator[FilePiece]:
+    """The first `size` bytes of a file, which may grow meanwhile, in order."""
+    position = 0
+    window, start = b"", 0
+    while position < size:
+        if position + HEADER_BYTES > start + len(window):
+            window, start = file.read_at(position, min(WINDOW_BYTES, size - position)), position
+        at = position - start
+        length = _batch_bytes(window, at)
+        if 0 < length <= size - position and at + length > len(window):
+            window, start, at = file.read_at(position, max(length, WINDOW_BYTES)), position, 0
+        if length and length <= size - position:
+            data = window[at : at + length]
+            if batch_problem(data, 0, check_count=False) is None:
+                yield FilePiece(position, data, parse_header(data))
+                position += length
+                continue
+        found = find_valid_batch(file, position + 1, 0)
+        end = size if found is None else min(size, found[0])
+        for at in range(position, end, RAW_BYTES):
+            yield FilePiece(at, file.read_at(at, min(RAW_BYTES, end - at)), None)
+        position = end
+
+
+def _batch_bytes(window: bytes, at: int) -> int:
+    """The bytes of a batch, by its length; 0 where none begins."""
+    if len(window) - at < HEADER_BYTES or window[at + 16] != MAGIC:
+        return 0
+    length = int.from_bytes(window[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
+    return length if HEADER_BYTES <= length <= MAX_READABLE_BATCH_BYTES else 0
+
+
+class _Run:
+    """Batches whose base offsets rise: 32 bytes for each."""
+
+    def __init__(self) -> None:
+        self.bases = array("q")
+        self.places = array("q")
+        self.digests = bytearray()
+
+    def find(self, base_offset: int, digest: bytes) -> int | None:
+        at = bisect_left(self.bases, base_offset)
+        if at == len(self.bases) or self.bases[at] != base_offset:
+            return None
+        if self.digests[at * _DIGEST_BYTES : (at + 1) * _DIGEST_BYTES] != digest:
+            return None
+        return self.places[at]
+
+
+class SeenPieces:
+    """Where the pieces of a log's files are in the content of an archive."""
+
+    def __init__(self) -> None:
+        self._runs: list[_Run] = []
+        self._raw: dict[bytes, int] = {}
+
+    def find(self, piece: FilePiece) -> tuple[bytes, int | None]:
+        """The digest of a piece, and its place if it was noted."""
+        digest = blake2b(piece.data, digest_size=_DIGEST_BYTES).digest()
+        if piece.header is None:
+            return digest, self._raw.get(digest)
+        base_offset = piece.header.base_offset
+        for run in self._runs:
+            if run.bases[-1] >= base_offset:
+                place = run.find(base_offset, digest)
+                if place is not None:
+                    return digest, place
+        return digest, None
+
+    def note(self, piece: FilePiece, digest: bytes, place: int) -> None:
+        """A piece that is in the content from `place` on."""
+        if piece.header is None:
+            self._raw[digest] = place
+            return
+        base_offset = piece.header.base_offset
+        if not self._runs or self._runs[-1].bases[-1] >= base_offset:
+            if len(self._runs) >= MAX_RUNS:
+                return
+            self._runs.append(_Run())
+        run = self._runs[-1]
+        run.bases.append(base_offset)
+        run.places.append(place)
+        run.digests += digest

@@ -1,0 +1,165 @@
+"""Archives on a disk: written and read back before they have their name, and taken apart again.
+
+A crash leaves no half archive and no half directory under the name that was asked for, but at most a staged
+one beside it (`staged_path`), which `leftovers` finds. Sources are only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from metaquorum.storage.archive.format import ArchiveIndex
+from metaquorum.storage.archive.opened import LogArchive
+from metaquorum.storage.archive.packer import Packer
+from metaquorum.storage.archive.pieces import SeenPieces
+from metaquorum.storage.disk.interface import (
+    STAGED_SUFFIX,
+    Disk,
+    join,
+    name_of,
+    parent_of,
+    place_staged,
+    remove_if_present,
+    staged_path,
+)
+from metaquorum.storage.errors import DiskError, FileMissingError, StorageError
+from metaquorum.storage.files.snapshots import parse_snapshot_name
+from metaquorum.storage.log.segment import parse_segment_name
+
+
+class ArchiveSource(NamedTuple):
+    """A file that is archived, and its path in the archive."""
+
+    disk: Disk
+    path: str
+    name: str
+
+
+class Packed(NamedTuple):
+    """What became of files. `gone`: those that were removed meanwhile, as a running node does."""
+
+    holds: ArchiveIndex
+    stored_bytes: int
+    gone: list[str]
+
+
+def pack(append: Callable[[bytes], None], sources: Iterable[ArchiveSource]) -> Packed:
+    """An archive of files; `append` takes its bytes in order. Raises StorageError.
+
+    Segments come first, node by node; then snapshots, those of one name together.
+    """
+    packer = Packer(append)
+    gone: list[str] = []
+    kind, seen = "", SeenPieces()
+    for source in sorted(sources, key=_order):
+        if _kind(source) != kind:
+            kind, seen = _kind(source), SeenPieces()
+        try:
+            file = source.disk.open_read(source.path)
+        except FileMissingError:
+            gone.append(source.path)
+            continue
+        try:
+            packer.add(source.name, file, seen, parse_segment_name(name_of(source.name)))
+        finally:
+            file.close()
+    return Packed(packer.finish(), packer.stored_bytes, gone)
+
+
+def _kind(source: ArchiveSource) -> str:
+    """Files of one kind may hold the same batches."""
+    name = name_of(source.name)
+    if parse_segment_name(name) is not None:
+        return "log"
+    return name if parse_snapshot_name(name) is not None else "other"
+
+
+def _order(source: ArchiveSource) -> tuple[int, str, str]:
+    kind = _kind(source)
+    place = {"log": 0, "other": 2}.get(kind, 1)
+    return place, kind if place == 1 else "", source.name
+
+
+def write_archive(disk: Disk, target: str, sources: Iterable[ArchiveSource], who: str) -> Packed:
+    """Makes the archive `target`, which must not exist; `who` distinguishes writers at the same time. Raises
+    StorageError, after which nothing is left."""
+    _refuse_existing(disk, target)
+    staged = staged_path(target, who)
+    with _removed_on_failure(lambda: [staged], disk):
+        file = disk.open_append(staged)
+        try:
+            file.truncate(0)
+            packed = pack(file.append, sources)
+            file.sync()
+        finally:
+            file.close()
+        written = LogArchive(disk.open_read(staged))
+        try:
+            written.verify()
+        finally:
+            written.close()
+        _refuse_existing(disk, target)
+        place_staged(disk, target, who)
+    disk.sync_directory(parent_of(target))
+    return packed
+
+
+def extract_archive(archive: LogArchive, disk: Disk, target: str, who: str) -> None:
+    """Makes the directory `target`, absent or empty, with every file of an archive as it was. Raises
+    StorageError, after which nothing is left."""
+    if disk.exists(target):
+        if not disk.is_directory(target) or disk.list_directory(target):
+            raise DiskError(parent_of(target), f"extraction to {target}", "it exists; give a new directory")
+        disk.remove_directory(target)
+    staged = staged_path(target, who)
+    made: list[str] = []
+    with _removed_on_failure(lambda: made, disk):
+        for folder in sorted(archive.folders):
+            made.insert(0, join(staged, folder) if folder else staged)
+            disk.make_directory(made[0])
+        for one in archive.index.files:
+            made.insert(0, join(staged, one.name))
+            file = disk.open_append(made[0])
+            try:
+                for part in archive.contents(one):
+                    file.append(part)
+                file.sync()
+            finally:
+                file.close()
+        for folder in sorted(archive.folders, reverse=True):
+            disk.sync_directory(join(staged, folder) if folder else staged)
+        disk.rename(staged, target)
+    disk.sync_directory(parent_of(target))
+
+
+def leftovers(disk: Disk, target: str) -> list[tuple[str, str]]:
+    """(path, writer) of archives for `target` that are staged, by this name."""
+    folder, name = parent_of(target), name_of(target)
+    found = [one for one in disk.list_directory(folder) if one.startswith(name + ".")]
+    return [
+        (join(folder, one), one[len(name) + 1 : -len(STAGED_SUFFIX)])
+        for one in found
+        if one.endswith(STAGED_SUFFIX) and not disk.is_directory(join(folder, one))
+    ]
+
+
+def _refuse_existing(disk: Disk, target: str) -> None:
+    if disk.exists(target):
+        raise DiskError(parent_of(target), f"write of {target}", "it exists; give the name of a new file")
+
+
+@contextmanager
+def _removed_on_failure(made: Callable[[], list[str]], disk: Disk) -> Iterator[None]:
+    """Removes what was made, the newest first, where it fails or is interrupted."""
+    try:
+        yield
+    except BaseException:
+        for path in made():
+            with suppress(StorageError):
+                if disk.exists(path) and disk.is_directory(path):
+                    disk.remove_directory(path)
+                else:
+                    remove_if_present(disk, path)
+        raise

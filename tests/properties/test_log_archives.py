@@ -1,0 +1,228 @@
+"""Whatever the logs of a quorum's nodes look like: an archive gives back every byte, keeps what they share
+once, and shows the tools what the directories show."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaquorum.storage.archive import packer
+from metaquorum.storage.archive.disk import disk_for
+from metaquorum.storage.archive.opened import LogArchive
+from metaquorum.storage.archive.write import ArchiveSource, extract_archive, pack, write_archive
+from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.disk.interface import Disk, join, read_file
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import DiskError, StorageError
+from metaquorum.storage.log.reader import LogReader
+from metaquorum.testing.faults import PowerLossError
+from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.unit.metadata.made_logs import write
+
+LOG = "__cluster_metadata-0"
+FOLDER = "/archives"
+TARGET = f"{FOLDER}/q.mqa"
+
+
+def batches(rng: random.Random, count: int, *, start: int = 0, epoch: int = 1) -> list[bytes]:
+    made, offset = [], start
+    for number in range(count):
+        epoch += rng.random() < 0.1
+        values = [rng.randbytes(rng.randint(0, 60)) for _ in range(rng.randint(1, 3))]
+        stamp = -1 if rng.random() < 0.05 else 1_000_000 + 10 * number - rng.randint(0, 30)
+        made.append(encode_batch(base_offset=offset, leader_epoch=epoch, timestamp_ms=stamp, values=values))
+        offset += len(values)
+    return made
+
+
+def base_of(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big")
+
+
+def segments(rng: random.Random, log: list[bytes]) -> dict[str, bytes]:
+    """A node's own cut of a log into segments; sometimes without its beginning, sometimes hurt."""
+    files: dict[str, bytes] = {}
+    at = rng.randint(0, len(log) // 3) if rng.random() < 0.3 else 0
+    while at < len(log):
+        end = at + rng.randint(1, len(log))
+        files[f"{base_of(log[at]):020}.log"] = b"".join(log[at:end])
+        at = end
+    last = max(files)
+    match rng.randint(0, 5):
+        case 0:
+            files[last] = files[last][: -rng.randint(1, 40)]  # half a batch
+        case 1:
+            files[last] += bytes(rng.randint(1, 300))  # space that was reserved
+        case 2:
+            hurt = bytearray(files[last])
+            hurt[rng.randrange(len(hurt))] ^= 1 << rng.randint(0, 7)
+            files[last] = bytes(hurt)
+        case 3:
+            files[last] += rng.randbytes(rng.randint(1, 200))
+    return files
+
+
+def quorum(rng: random.Random, nodes: int) -> dict[str, bytes]:
+    """Files of several nodes by their paths."""
+    whole = batches(rng, rng.randint(1, 60))
+    snapshot = b"".join(batches(rng, 5))
+    files: dict[str, bytes] = {}
+    for node in range(nodes):
+        kept = rng.randint(1, len(whole))
+        own = batches(rng, rng.randint(0, 5), start=base_of(whole[kept - 1]) + 3, epoch=50 + node)
+        held = whole[:kept] + own if rng.random() < 0.3 else whole[: rng.randint(kept, len(whole))]
+        home = f"controller-{node}"
+        files |= {f"{home}/{LOG}/{name}": content for name, content in segments(rng, held).items()}
+        files[f"{home}/meta.properties"] = b"node.id=%d\n" % node
+        files[f"{home}/{LOG}/{7:020}-{3:010}.checkpoint"] = snapshot + bytes(rng.randint(0, 1))
+        files[f"{home}/{LOG}/empty"] = b""
+    return files
+
+
+def laid_out(disk: Disk, root: str, files: dict[str, bytes]) -> list[ArchiveSource]:
+    for name, content in files.items():
+        disk.make_directory(join(root, name).rpartition("/")[0])
+        write(disk, join(root, name), content)
+    return [ArchiveSource(disk, join(root, name), name) for name in files]
+
+
+def in_memory(seed: int = 1) -> FaultyDisk:
+    disk = FaultyDisk(random.Random(seed))
+    disk.make_directory(FOLDER)
+    disk.sync_directory("/")
+    return disk
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_an_archive_gives_every_byte_back(seed: int, nodes: int) -> None:
+    rng = random.Random(seed)
+    disk = in_memory()
+    files = quorum(rng, nodes)
+    write_archive(disk, TARGET, laid_out(disk, "/nodes", files), "1")
+    archive = LogArchive(disk.open_read(TARGET))
+    archive.verify()
+    assert set(archive.files) == set(files)
+    for name, content in files.items():
+        file = archive.open(name)
+        assert file.size() == len(content)
+        assert file.read_at(0, len(content) + 1) == content
+        start = rng.randint(0, len(content))
+        length = rng.randint(0, 400)
+        assert file.read_at(start, length) == content[start : start + length]
+    extract_archive(archive, disk, f"{FOLDER}/out", "1")
+    assert {name: read_file(disk, f"{FOLDER}/out/{name}") for name in files} == files
+    assert disk.list_directory(FOLDER) == ["out", "q.mqa"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) -> None:
+    rng = random.Random(seed)
+    log = batches(rng, 40)
+    cuts = [[0, *sorted(rng.sample(range(1, 40), 3)), 40] for _ in range(3)]
+    files = {
+        f"n{node}/{LOG}/{base_of(log[low]):020}.log": b"".join(log[low:high])
+        for node, cut in enumerate(cuts)
+        for low, high in pairwise(cut)
+    }
+    other = encode_batch(base_offset=base_of(log[20]), leader_epoch=60, timestamp_ms=5, values=[b"other"])
+    files[f"n3/{LOG}/{0:020}.log"] = b"".join([*log[:20], other])
+    disk = in_memory()
+    packed = pack(lambda data: None, laid_out(disk, "/nodes", files))
+    assert sum(one.content_bytes for one in packed.holds.blocks) == sum(map(len, log)) + len(other)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_readers_find_in_an_archive_what_they_find_in_the_directory(seed: int) -> None:
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as made:
+        patched.setattr(packer, "STRETCH_BYTES", rng.choice((1, 150, 1000)))
+        root = Path(made)
+        files = quorum(rng, 2)
+        write_archive(PosixDisk(), f"{root}/q.mqa", laid_out(PosixDisk(), f"{root}/d", files), "1")
+        for node in ("controller-0", "controller-1"):
+            there, here = f"{root}/d/{node}/{LOG}", f"{root}/q.mqa/{node}/{LOG}"
+            assert disk_for(here).list_directory(here) == PosixDisk().list_directory(there)
+            for start in (None, *rng.sample(range(120), 6)):
+                wanted = found_by(PosixDisk(), there, start)
+                assert found_by(disk_for(here), here, start) == wanted
+
+
+def found_by(disk: Disk, path: str, start: int | None) -> list[tuple[object, ...]]:
+    reader = LogReader(disk, path, tolerant=True, start_offset=start)
+    try:
+        return [
+            (one.position, one.data) if hasattr(one, "data") else (one.position, one.offset, one.reason)
+            for one in reader
+        ]
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_power_loss_leaves_no_half_archive_and_no_half_directory(seed: int) -> None:
+    """At every operation of the disk: what has the name is whole, and what was reported is there."""
+    files = quorum(random.Random(seed), 2)
+    for making in (True, False):
+        crash_after, done = 0, False
+        while not done:
+            disk = in_memory(crash_after)
+            laid_out(disk, "/nodes", files)
+            disk = disk.copy()  # all of it durable
+            sources = [ArchiveSource(disk, f"/nodes/{name}", name) for name in files]
+            if not making:
+                write_archive(disk, TARGET, sources, "1")
+            disk.crash_after = disk.operations + crash_after
+            crash_after += 1
+            try:
+                if making:
+                    write_archive(disk, TARGET, sources, "1")
+                else:
+                    extract_archive(LogArchive(disk.open_read(TARGET)), disk, f"{FOLDER}/out", "1")
+                done = True
+            except PowerLossError:
+                pass
+            left = disk.crash()
+            if making:
+                assert left.exists(TARGET) or not done
+                if left.exists(TARGET):
+                    LogArchive(left.open_read(TARGET)).verify()
+            else:
+                assert left.exists(f"{FOLDER}/out") or not done
+                if left.exists(f"{FOLDER}/out"):
+                    assert {name: read_file(left, f"{FOLDER}/out/{name}") for name in files} == files
+            assert all(read_file(left, one.path) == files[one.name] for one in sources)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "open", "rename", "sync_directory", "read", "mkdir"])
+def test_a_disk_that_fails_leaves_nothing_behind(operation: str) -> None:
+    files = quorum(random.Random(3), 2)
+    disk = in_memory()
+    sources = laid_out(disk, "/nodes", files)
+    for after in range(3):
+        disk.inject(FOLDER, operation=operation, after=after, count=1)
+        done = False
+        try:
+            write_archive(disk, TARGET, sources, "1")
+            done = True
+            extract_archive(LogArchive(disk.open_read(TARGET)), disk, f"{FOLDER}/out", "1")
+        except StorageError as error:
+            assert isinstance(error, DiskError)
+        disk.heal()
+        assert not [name for name in disk.list_directory(FOLDER) if name.endswith(".new")]
+        if disk.exists(TARGET):
+            LogArchive(disk.open_read(TARGET)).verify()
+            disk.remove(TARGET)
+        else:
+            assert not done
+        if disk.exists(f"{FOLDER}/out"):
+            disk = disk.copy()
+            break

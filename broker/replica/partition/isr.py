@@ -249,8 +249,8 @@ class IsrState:
             if broker_id == self._self:
                 epoch = self._brokers.epoch(broker_id)
             else:
-                progress = self.followers.get(broker_id)
-                epoch = None if progress is None or progress.epoch == -1 else progress.epoch
+                epoch = self.followers[broker_id].epoch
+                epoch = None if epoch == -1 else epoch
             members.append(IsrMember(broker_id=broker_id, broker_epoch=epoch))
         return tuple(members)
 

@@ -1,0 +1,182 @@
+"""The clock of a log against its definition, batch by batch: jumps, leaps, places, and reading once."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaquorum.metadata.inspect.log.clock import (
+    JUMP_MS,
+    LEAP_MS,
+    Jump,
+    LogClock,
+    RunningClock,
+    Stamps,
+    _longest,
+)
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
+
+STAMPS = st.lists(
+    st.one_of(
+        st.integers(0, 5),
+        st.sampled_from([0, 1, JUMP_MS - 1, JUMP_MS, JUMP_MS + 1, LEAP_MS - 1, LEAP_MS, 2 * LEAP_MS, -1]),
+    ),
+    max_size=12,
+)
+BASE, SPAN = 100, 3
+"""Batches of three records, from offset 100 on."""
+
+
+def clock(stamps: list[int]) -> LogClock:
+    bases = BASE + SPAN * np.arange(len(stamps), dtype=np.int64)
+    return LogClock(bases, bases + SPAN, np.array(stamps, dtype=np.int64))
+
+
+def base(at: int) -> int:
+    return BASE + SPAN * at
+
+
+def told(stamps: list[int]) -> tuple[list[int], list[int]]:
+    """Of each batch: what time it was, and how far off its stamp is."""
+    counting = [at for at, stamp in enumerate(stamps) if stamp >= 0]
+    chosen = [counting[place] for place in _longest([stamps[at] for at in counting])]
+    if not chosen or all(one <= two for one, two in itertools.pairwise(stamps)):
+        return list(stamps), [0] * len(stamps)
+    times, off = [], []
+    for at, stamp in enumerate(stamps):
+        before = stamps[max((each for each in chosen if each <= at), default=chosen[0])]
+        behind = stamps[min((each for each in chosen if each > at), default=chosen[-1])]
+        times.append(before)
+        is_odd = at not in chosen and stamp >= 0
+        off.append(0 if not is_odd else min(stamp - before, 0) or max(stamp - behind, 0))
+    return times, off
+
+
+@given(STAMPS)
+def test_times_and_the_ends_of_a_log(stamps: list[int]) -> None:
+    found, (times, _) = clock(stamps), told(stamps)
+    assert found.is_steady == (stamps == sorted(stamps))
+    for at, stamp in enumerate(stamps):
+        for offset in range(base(at), base(at) + SPAN):
+            assert found.time_ms(offset, stamp) == times[at]
+    assert found.time_ms(BASE - 1, 77) == 77
+    ends = (times[0], times[-1], base(len(stamps))) if stamps else (None, None, 0)
+    assert (found.first_ms, found.last_ms, found.end_offset) == ends
+
+
+@given(STAMPS)
+def test_jumps_are_odd_batches_in_a_row_in_one_direction(stamps: list[int]) -> None:
+    times, off = told(stamps)
+    rows: list[list[int]] = []
+    for at, by in enumerate(off):
+        if abs(by) >= JUMP_MS:
+            if rows and rows[-1][-1] == at - 1 and (off[at - 1] > 0) == (by > 0):
+                rows[-1].append(at)
+            else:
+                rows.append([at])
+    expected = []
+    for row in rows:
+        worst = max(row, key=lambda at: (abs(off[at]), -at))
+        span = base(row[0]), base(row[-1]) + SPAN - 1, len(row)
+        expected.append(Jump(*span, stamps[worst], times[worst], off[worst]))
+    assert list(clock(stamps).jumps()) == expected
+
+
+@given(STAMPS, st.sampled_from([1, 2, JUMP_MS, LEAP_MS]))
+def test_leaps_are_where_time_goes_far_ahead(stamps: list[int], by: int) -> None:
+    times, _ = told(stamps)
+    expected = [
+        (base(at), times[at - 1], times[at])
+        for at in range(1, len(stamps))
+        if times[at] - times[at - 1] >= by
+    ]
+    assert list(clock(stamps).leaps(by)) == expected
+
+
+@given(STAMPS.filter(bool), st.sampled_from([-2, 0, 1, 2, 3, 999, 1_000, 1_001, 60_000]), st.booleans())
+def test_a_time_stands_for_a_place_and_what_contradicts_it_is_told(
+    stamps: list[int], asked: int, first: bool
+) -> None:
+    times, off = told(stamps)
+    if times != sorted(times):
+        return  # only where no batch has a time
+    at = sum(time < asked if first else time <= asked for time in times)
+    point, shown = clock(stamps).place(asked, first=first)
+    assert point.offset == base(at)
+    odd = [
+        each
+        for each, stamp in enumerate(stamps)
+        if abs(off[each]) >= JUMP_MS and (each < at) == (stamp >= asked if first else stamp > asked)
+    ]
+    if not odd:
+        assert shown is None
+        return
+    assert shown is not None
+    assert (shown.asked, shown.offset, shown.first, shown.last) == (
+        asked,
+        base(at),
+        base(odd[0]),
+        base(odd[-1]) + SPAN - 1,
+    )
+    assert (shown.batches, shown.stamp_ms, shown.atomic) == (len(odd), stamps[odd[0]], "clock")
+    assert ("batches from offset" in shown.text) == (len(odd) > 1)
+    assert shown.tree() | {"text": ""} == {
+        "askedTime": asked,
+        "offset": shown.offset,
+        "atomic": "clock",
+        "firstOffset": shown.first,
+        "lastOffset": shown.last,
+        "batches": shown.batches,
+        "stampedTime": shown.stamp_ms,
+        "text": "",
+    }
+
+
+@given(STAMPS, st.integers(1, 5), st.booleans())
+def test_who_reads_once_looks_ahead_only_where_stamps_jump(
+    stamps: list[int], piece: int, sourced: bool
+) -> None:
+    """One by one or in pieces."""
+    times, _ = told(stamps)
+    steps = [stamps[at] - stamps[at - 1] for at in range(1, len(stamps))]
+    jumps = [at for at, step in enumerate(steps, 1) if step <= -JUMP_MS or step >= LEAP_MS]
+    jump = jumps[0] if jumps and sourced else len(stamps)
+    expected = [*stamps[:jump], *times[jump:]]
+    calls = []
+
+    def source() -> LogClock:
+        calls.append(1)
+        return clock(stamps)
+
+    running = RunningClock(source if sourced else None)
+    assert [running.time_ms(base(at), stamp) for at, stamp in enumerate(stamps)] == expected
+    assert len(calls) == (jump < len(stamps))
+    assert running.is_steady == (jump == len(stamps) or stamps == sorted(stamps))
+    pieces = RunningClock(source if sourced else None)
+    found = []
+    for start in range(0, len(stamps), piece):
+        part = np.array(stamps[start : start + piece], dtype=np.int64)
+        offsets = BASE + SPAN * np.arange(start, start + len(part), dtype=np.int64)
+        time_of = pieces.ahead(offsets, part)
+        found += [time_of(int(at), int(stamp)) for at, stamp in zip(offsets, part, strict=True)]
+    assert found == expected
+    assert len(calls) == 2 * (jump < len(stamps))
+
+
+@pytest.mark.parametrize("counts", [(1,), (2, 1, 3), ()])
+def test_stamps_are_those_of_the_headers(counts: tuple[int, ...]) -> None:
+    stamps, at, expected = Stamps(), 5, []
+    for count in counts:
+        data = encode_batch(base_offset=at, leader_epoch=0, timestamp_ms=at * 10, values=[b"v"] * count)
+        (batch,) = iter_batches(data)
+        stamps.take(batch)
+        expected.append([at, at + count, at * 10])
+        at += count
+    for _ in range(2):
+        columns = stamps.columns()
+        assert [list(each) for each in zip(*columns, strict=True)] == expected
+        assert [column.dtype for column in columns] == [np.int64] * 3

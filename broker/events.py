@@ -134,6 +134,16 @@ class PublishImage:
     previous: MetadataImage
     offset: int
 
+    def while_another_leaves(self, node_id: int) -> bool:
+        """Whether partitions changed while another broker than `node_id` leaves: it stops when all have seen
+        that."""
+        if self.image.topics is self.previous.topics:
+            return False
+        return any(
+            broker.in_controlled_shutdown and broker.broker_id != node_id
+            for broker in self.image.brokers.values()
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChanged:

@@ -30,7 +30,8 @@ from metaquorum.broker.events import (
 from metaquorum.broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.session import BrokerSession
-from metaquorum.metadata.errors import ApiError, ErrorCode, InvariantViolation, ReplayError
+from metaquorum.broker.status import broker_status, not_serving
+from metaquorum.metadata.errors import ApiError, InvariantViolation, ReplayError
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.replica import MetadataReplica
@@ -47,8 +48,9 @@ _DATA_EVENTS = frozenset(get_args(DataEvent))
 
 
 class BrokerNode:
-    """See the module. `image` is what the shell loaded from the newest snapshot on disk (or an empty one);
-    its provenance says where the log goes on. `voters` are the ids of the controllers to ask first.
+    """See the module. `metadata` is what the shell loaded from the newest snapshot on disk (or an empty one);
+    its provenance says where the log goes on. Or it is the replica of the controller in this process, which
+    drives it and `raft`, and calls `follow`. `voters` are the ids of the controllers to ask first.
     `previous_broker_epoch`: that of the process before this one, if it stopped in order. `replicas`: the
     broker's partition data; None: it holds none. The broker registers those of `config.directories` that
     `replicas` found good."""
@@ -57,7 +59,7 @@ class BrokerNode:
         self,
         config: BrokerConfig,
         raft: RaftCore,
-        image: MetadataImage,
+        metadata: MetadataImage | MetadataReplica,
         *,
         voters: tuple[int, ...],
         incarnation_id: bytes,
@@ -69,7 +71,10 @@ class BrokerNode:
         self._config = config
         self._raft = raft
         self._replicas = replicas
-        self._metadata = MetadataReplica(raft, image, config.metadata_replica, now_ms=now_ms)
+        if drives := isinstance(metadata, MetadataImage):
+            metadata = MetadataReplica(raft, metadata, config.metadata_replica, now_ms=now_ms)
+        self._metadata, self._drives = metadata, drives
+        self._followed: tuple[object, ...] = (None, None, None, None)
         self._published = MetadataImage()
         self._voters = raft.voters
         self._incarnation_id = incarnation_id
@@ -78,7 +83,7 @@ class BrokerNode:
             incarnation_id=incarnation_id,
             voters=voters,
             rng=rng,
-            applied_offset=image.provenance.offset,
+            applied_offset=metadata.state.image.provenance.offset,
             previous_broker_epoch=previous_broker_epoch,
             offline_directories=() if replicas is None else replicas.offline_directories,
         )
@@ -95,7 +100,7 @@ class BrokerNode:
         self._lifecycle(self._session.start(now_ms))
         if self._replicas is not None:
             self._data(now_ms, self._replicas.start(now_ms=now_ms, wall_ms=wall_ms))
-        if not self._stopped:
+        if not self._stopped and self._drives:
             self._raft_effects(now_ms, self._metadata.release(self._raft.start(now_ms)))
         return self._settle(now_ms)
 
@@ -123,11 +128,39 @@ class BrokerNode:
             return []
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
-        if not self._stopped:
+        if not self._stopped and self._drives:
             self._raft_effects(now_ms, self._metadata.release(self._raft.tick(now_ms)))
         if not self._stopped and self._replicas is not None:
             self._data(now_ms, self._replicas.tick(now_ms=now_ms, wall_ms=wall_ms))
         return self._settle(now_ms)
+
+    def follow(
+        self, known_end: int | None, *, fetches_snapshot: bool, now_ms: int, wall_ms: int
+    ) -> list[Effect]:
+        """The controller that drives the shared replica took an input. `known_end`: the high watermark that
+        the leader of now has said; None: none so far. `fetches_snapshot`: a part of one came."""
+        before = self._followed
+        self._followed = now = (self._image, self._raft.voters, self._raft.leader_id, known_end)
+        same = now[0] is before[0] and now[1] is before[1] and now[2:] == before[2:]
+        if self._stopped or (same and not fetches_snapshot):
+            return []
+        self._note_time(now_ms, wall_ms)
+        if fetches_snapshot:
+            self._session.startup.progressed(now_ms)
+        self._lifecycle(self._session.tick(now_ms))
+        if not self._stopped and now[2] != before[2]:
+            self._lifecycle(self._session.leader_known(now_ms, self._raft.leader_id))
+        if not self._stopped and known_end is not None:
+            self._lifecycle(self._session.high_watermark_known(now_ms, known_end))
+        return self._settle(now_ms)
+
+    def give_up(self, reason: str, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        """The process ends, whatever the cluster says of it: the last effects, with a `Stop`."""
+        if self._stopped:
+            return []
+        self._note_time(now_ms, wall_ms)
+        self._lifecycle(self._session.fail(now_ms, reason))
+        return self._out.take()
 
     def note_gap(self, until_ms: int) -> None:
         """The process stood still. A broker's deadlines only fence itself: they hold all the more."""
@@ -147,6 +180,11 @@ class BrokerNode:
     def replicas(self) -> ReplicaManager | None:
         """For figures and for what is read outside the inbox; never an input."""
         return self._replicas
+
+    @property
+    def stopped(self) -> bool:
+        """A `Stop` came out: nothing more comes."""
+        return self._stopped
 
     @property
     def _image(self) -> MetadataImage:
@@ -181,38 +219,16 @@ class BrokerNode:
         """
         if self._session.serves(now_ms):
             return self._image, self._image.provenance.offset
-        state = self._session.state
-        doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
-        return ApiError(
-            ErrorCode.BROKER_NOT_AVAILABLE,
-            f"broker {self._config.node_id} {doing} ({state.name}: {state.meaning}) and does not serve "
-            "clients: use another broker, or try again later",
-        )
+        return not_serving(self._session.state, self._config.node_id)
 
     def serves(self, now_ms: int) -> bool:
         """Whether clients are served now: unfenced, and the lease holds."""
         return self._session.serves(now_ms)
 
     def status(self, *, now_ms: int) -> BrokerStatus:
-        session = self._session
-        lease_ms = session.lease.end_ms
-        return BrokerStatus(
-            node_id=self._config.node_id,
-            incarnation_id=self._incarnation_id,
-            state=session.state,
-            process_state=session.state.process_state,
-            fenced=not session.serves(now_ms),
-            broker_epoch=session.broker_epoch,
-            lease_left_ms=None if lease_ms is None else max(0, lease_ms - now_ms),
-            applied_offset=self._image.provenance.offset,
-            high_watermark=self._raft.high_watermark,
-            log_end_offset=self._raft.log_end_offset,
-            catch_up_offset=session.startup.catch_up_offset,
-            leader_id=self._raft.leader_id,
-            quorum_epoch=self._raft.epoch,
-            failures=session.exchange.failures,
-            last_problem="" if session.serves(now_ms) else session.exchange.last_problem,
-        )
+        """What this broker tells of itself."""
+        applied, own = self._image.provenance.offset, (self._config.node_id, self._incarnation_id)
+        return broker_status(self._session, self._raft, own, applied_offset=applied, now_ms=now_ms)
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -248,15 +264,6 @@ class BrokerNode:
             if current and response.high_watermark >= 0:
                 self._lifecycle(self._session.high_watermark_known(now_ms, response.high_watermark))
 
-    def _is_waited_for(self, moved: PublishImage) -> bool:
-        """Whether partitions changed while another broker leaves: it stops when all have seen that."""
-        if moved.image.topics is moved.previous.topics:
-            return False
-        return any(
-            broker.in_controlled_shutdown and broker.broker_id != self._config.node_id
-            for broker in moved.image.brokers.values()
-        )
-
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
         """What the image says of this broker: at a level below 3.7-IV2 it could not carry its directories,
         without which none can fail alone (KIP-858, S1.22); and someone may have spoken in its name."""
@@ -291,7 +298,7 @@ class BrokerNode:
                 wall_ms=self._wall_ms,
             )
             self._data(now_ms, effects)
-        if not self._stopped and self._is_waited_for(moved):
+        if not self._stopped and moved.while_another_leaves(self._config.node_id):
             self._lifecycle(self._session.waited_for(now_ms))
         if not self._stopped:
             self._read_registration(moved.image, now_ms)
@@ -382,12 +389,12 @@ class BrokerNode:
         if not self._stopped:
             parts: tuple[Effect | None, ...] = (
                 self._publish() if self._session.has_applied_registration() else None,
-                self._metadata.next_read(),
-                self._metadata.snapshot_due(now_ms),
+                self._metadata.next_read() if self._drives else None,
+                self._metadata.snapshot_due(now_ms) if self._drives else None,
             )
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage):
                 self._follow(parts[0], now_ms)
         # Not asked for at each produce and fetch, which cannot change it.
-        self._metadata_due_ms = self._metadata.next_deadline_ms()
+        self._metadata_due_ms = self._metadata.next_deadline_ms() if self._drives else None
         return self._out.take()

@@ -6,6 +6,7 @@ nothing by itself: `create` calls the same formatter as `metaquorum storage form
     DIRECTORY/cluster.json                 the manifest: cluster id and nodes
     DIRECTORY/controller-3000/node.properties, process.json, process.log, data/
     DIRECTORY/broker-0/...                 the same, and data-1/, data-2/ for partitions
+    DIRECTORY/combined-0/...               controller and broker in one process; data/ has everything
 
 A broker's `data/` holds the metadata log only, so that any directory of partitions may die.
 """
@@ -52,7 +53,8 @@ _given: set[int] = set()
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of the cluster. `role` is controller or broker."""
+    """One process of the cluster. `role` is controller, broker or combined; `port` is a controller's, or that
+    of a broker's gRPC."""
 
     role: str
     node_id: int
@@ -62,12 +64,28 @@ class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
     """0: it shows no figures."""
     kafka_port: int = 0
     """Where a broker speaks Kafka's protocol; 0: nowhere."""
+    broker_port: int = 0
+    """Where the broker of a combined node speaks gRPC."""
     log_directory_ids: tuple[str, ...] = ()
     """A broker's directories of partitions, data-1 and so on; none: everything is in data."""
 
     @property
     def name(self) -> str:
         return f"{self.role}-{self.node_id}"
+
+    @property
+    def controls(self) -> bool:
+        return self.role != "broker"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a broker."""
+        return self.role != "controller"
+
+    @property
+    def health_ports(self) -> tuple[int, ...]:
+        """Where its roles say whether they serve."""
+        return (self.port, self.broker_port) if self.broker_port else (self.port,)
 
     @property
     def metrics_url(self) -> str | None:
@@ -96,16 +114,21 @@ class Layout:
 
     @property
     def controllers(self) -> list[LocalNode]:
-        return [node for node in self.manifest.nodes if node.role == "controller"]
+        return [node for node in self.manifest.nodes if node.controls]
 
     @property
     def brokers(self) -> list[LocalNode]:
-        return [node for node in self.manifest.nodes if node.role == "broker"]
+        return [node for node in self.manifest.nodes if node.serves]
 
     @property
     def nodes(self) -> list[LocalNode]:
         """Every node, controllers first: the order in which they start."""
-        return [*self.controllers, *self.brokers]
+        return [*self.controllers, *(node for node in self.brokers if not node.controls)]
+
+    @property
+    def combined(self) -> int:
+        """How many of them have both roles."""
+        return sum(node.controls for node in self.brokers)
 
     @property
     def bootstrap(self) -> str:
@@ -209,15 +232,16 @@ def create(
     cluster_id: str | None = None,
     controllers: int = 3,
     brokers: int = 3,
+    combined: int = 0,
     ports: Sequence[int] | None = None,
     extra: Mapping[str, Mapping[str, str]] | None = None,
     dynamic_voters: bool = False,
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `ports`: one for each node, controllers first; the others that nodes need are drawn then. `extra`: more
-    configuration lines by role. `dynamic_voters`: the controllers are the first voter set in the log, which
-    can change; otherwise they are configured.
+    `combined`: so many nodes with both roles, and no others. `ports`: one for each node, controllers first;
+    the others that nodes need are drawn then. `extra`: more configuration lines by role. `dynamic_voters`:
+    the controllers are the first voter set in the log, which can change; otherwise they are configured.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")
@@ -227,7 +251,7 @@ def create(
         uuid_from_text(chosen)
     except ValueError as error:
         raise Failure(str(error)) from error
-    nodes = _new_nodes(controllers, brokers, ports, rng)
+    nodes = _new_nodes(_roles(controllers, brokers, combined), ports, rng)
     layout = Layout(
         directory=directory.resolve(),
         manifest=ClusterManifest(
@@ -246,7 +270,8 @@ def grow(layout: Layout, controllers: int) -> Layout:
     known = layout.controllers
     rng = random.SystemRandom()
     usual = [node.port for node in known] == [CONTROLLER_PORT + at for at in range(len(known))]
-    more = _new_nodes(controllers, 0, None if usual else free_ports(controllers), rng)[len(known) :]
+    roles = _roles(controllers, 0)[len(known) :]
+    more = _new_nodes(roles, None if usual else free_ports(len(roles)), rng)
     grown = Layout(
         directory=layout.directory,
         manifest=msgspec.structs.replace(layout.manifest, nodes=(*known, *more, *layout.brokers)),
@@ -276,7 +301,7 @@ def _format(
             node_id=node.node_id,
             directory_ids=(node.directory_id, *node.log_directory_ids),
             release=DYNAMIC_RELEASE if dynamic else DEFAULT_RELEASE,
-            voters=_first_voters(layout) if votes and node.role == "controller" else (),
+            voters=_first_voters(layout) if votes and node.controls else (),
         )
     )
 
@@ -298,37 +323,40 @@ def _write_manifest(layout: Layout) -> None:
     temporary.replace(path)
 
 
-def _new_nodes(
-    controllers: int, brokers: int, ports: Sequence[int] | None, rng: random.Random
-) -> tuple[LocalNode, ...]:
-    if ports is None:
-        ports = [CONTROLLER_PORT + at for at in range(controllers)] + [
-            BROKER_PORT + at for at in range(brokers)
-        ]
-        others = [port + METRICS_ABOVE for port in ports]
-        others += [port + KAFKA_ABOVE for port in ports[controllers:]]
-    else:
-        others = [port for port in free_ports(3 * len(ports)) if port not in ports]
+def _roles(controllers: int, brokers: int, combined: int = 0) -> list[tuple[str, int]]:
+    """(role, node id) of every node of a new cluster."""
+    if combined:
+        return [("combined", at) for at in range(combined)]
     roles = [("controller", FIRST_CONTROLLER_ID + at) for at in range(controllers)]
-    roles += [("broker", at) for at in range(brokers)]
-    metrics_ports, rest = others[: len(roles)], others[len(roles) :]
-    kafka_ports = [0] * controllers + rest[:brokers]
-    return tuple(
-        LocalNode(
-            role=role,
-            node_id=node_id,
-            port=port,
-            directory_id=uuid_to_text(random_uuid(rng)),
-            metrics_port=metrics_port,
-            kafka_port=kafka_port,
-            log_directory_ids=tuple(
-                uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
-            ),
+    return roles + [("broker", at) for at in range(brokers)]
+
+
+def _new_nodes(
+    roles: Sequence[tuple[str, int]], ports: Sequence[int] | None, rng: random.Random
+) -> tuple[LocalNode, ...]:
+    drawn = iter([] if ports is None else [each for each in free_ports(4 * len(roles)) if each not in ports])
+    nodes = []
+    for at, (role, node_id) in enumerate(roles):
+        serving = BROKER_PORT + node_id
+        port = serving if role == "broker" else CONTROLLER_PORT + node_id % FIRST_CONTROLLER_ID
+        metrics, kafka = port + METRICS_ABOVE, serving + KAFKA_ABOVE
+        if ports is not None:
+            port, serving, metrics, kafka = ports[at], next(drawn), next(drawn), next(drawn)
+        nodes.append(
+            LocalNode(
+                role=role,
+                node_id=node_id,
+                port=port,
+                directory_id=uuid_to_text(random_uuid(rng)),
+                metrics_port=metrics,
+                kafka_port=0 if role == "controller" else kafka,
+                broker_port=serving if role == "combined" else 0,
+                log_directory_ids=tuple(
+                    uuid_to_text(random_uuid(rng)) for _ in range(BROKER_LOG_DIRS if role == "broker" else 0)
+                ),
+            )
         )
-        for (role, node_id), port, metrics_port, kafka_port in zip(
-            roles, ports, metrics_ports, kafka_ports, strict=True
-        )
-    )
+    return tuple(nodes)
 
 
 def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, joins: bool = False) -> str:
@@ -338,11 +366,13 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
     else:
         voters = ",".join(f"{one.node_id}@{HOST}:{one.port}:{one.directory_id}" for one in layout.controllers)
         quorum = {"controller.quorum.voters": voters}
-    listeners = [f"{LISTENER if node.role == 'controller' else GRPC_LISTENER}://{HOST}:{node.port}"]
+    listeners = [f"{LISTENER if node.controls else GRPC_LISTENER}://{HOST}:{node.port}"]
+    if node.broker_port:
+        listeners.append(f"{GRPC_LISTENER}://{HOST}:{node.broker_port}")
     if node.kafka_port:
         listeners.insert(0, f"{KAFKA_LISTENER}://{HOST}:{node.kafka_port}")
     values = {
-        "process.roles": node.role,
+        "process.roles": "broker,controller" if node.role == "combined" else node.role,
         "node.id": str(node.node_id),
         **quorum,
         "controller.listener.names": LISTENER,
@@ -350,7 +380,7 @@ def config_text(layout: Layout, node: LocalNode, extra: Mapping[str, str], *, jo
         "listeners": ",".join(listeners),
         "log.dirs": ",".join(map(str, layout.log_dirs(node))),
     }
-    if node.role == "broker":
+    if node.serves:
         # As in the files that Kafka comes with: its default of 3 needs three brokers.
         for topic in ("offsets.topic", "transaction.state.log"):
             values[f"{topic}.replication.factor"] = str(min(3, len(layout.brokers)))

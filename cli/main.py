@@ -29,6 +29,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Run a controller; show the status of controllers.",
     ),
     "broker": ("metaquorum.cli.server_commands:broker", "Run a broker; show the status of brokers."),
+    "node": ("metaquorum.cli.server_commands:node", "Run a node that may be controller and broker at once."),
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
     "quorum": ("metaquorum.cli.admin.quorum:quorum", "Describe the quorum and transfer its leadership."),
     "brokers": ("metaquorum.cli.admin.brokers:brokers", "List, describe and unregister brokers."),

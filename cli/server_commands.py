@@ -1,4 +1,4 @@
-"""`metaquorum controller run`, `metaquorum broker run` (a server in the foreground), and `status` of both.
+"""`metaquorum controller|broker|node run` (a server in the foreground), and `status` of the first two.
 
 Owns nothing but the command line; the servers configure, start and end themselves.
 """
@@ -41,6 +41,20 @@ def status(options: ClientOptions, as_json: bool) -> int:
     else:
         click.echo("\n\n".join(node_text(answer) for answer in answers))
     return EXIT_FAILED if any(answer.report is None for answer in answers) else 0
+
+
+@click.group()
+def node() -> None:
+    """Run a node with any roles, both in one process included."""
+
+
+@node.command("run")
+@click.argument("config", type=CONFIG)
+def run_node(config: str) -> int:
+    """Run a node with the roles that CONFIG gives in process.roles, until SIGTERM or Ctrl-C."""
+    from metaquorum.combined.process import run
+
+    return run(config)
 
 
 @click.group()

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Collection
 
-from metaquorum.runtime.refused_callers import RefusedCallers
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from metaquorum.runtime.driver.driver import Driver, Ending
 from metaquorum.runtime.errors import ConfigError, StartError
 from metaquorum.runtime.logging import set_up_logging
 from metaquorum.runtime.plain_callers import watch_plain_callers
-from metaquorum.runtime.refused_callers import RefusedCallers
 from metaquorum.runtime.rpc.native_lines import take_native_lines
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 from metaquorum.storage.errors import StorageError
 
 _log = logging.getLogger(__name__)
@@ -37,15 +37,17 @@ EXIT_FAILED = 1
 
 def run_process(
     config_path: str,
-    role: str,
+    role: str | None,
     serve: Callable[[NodeConfig], Coroutine[Any, Any, Ending]],
     *,
     node_id: int | None = None,
 ) -> int:
     """Runs `serve` until it ends; the exit code. Bad input is one line on standard error and exit code 1.
-    `node_id`: what the command line says of it."""
+    `role`: what the process must be; None: what its file says. `node_id`: what the command line says."""
+    role, wanted = role or "node", role
     try:
-        config = load_config(Path(config_path), role, node_id).with_host_name(socket.getfqdn)
+        config = load_config(Path(config_path), wanted, node_id).with_host_name(socket.getfqdn)
+        role = config.role
         check_closed(config, _addresses)
         refused = RefusedCallers()
         take_native_lines(refused)

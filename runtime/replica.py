@@ -28,7 +28,7 @@ from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.raft.store.stored_voters import read_voters
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange, changes_of, kraft_version_record, voters_record
-from metaquorum.runtime.config.key import CONTROLLER
+from metaquorum.runtime.config.key import BROKER
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
@@ -167,7 +167,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
             node_id=config.node_id,
             directory_id=own.directory_id or b"",
             endpoints=config.voter_endpoints,
-            may_vote=config.role == CONTROLLER,
+            may_vote=config.role != BROKER,
         ),
         image=image,
         bootstrap=bootstrap,
@@ -200,7 +200,7 @@ def _check_voters(disk: PosixDisk, replica_directory: str, config: NodeConfig, *
             )
         return
     known = voter_memory.load_voters(disk, replica_directory)
-    if known is not None and config.role == CONTROLLER and not config.voters:
+    if known is not None and config.role != BROKER and not config.voters:
         raise StartError(
             f"{config.path}: controller.quorum.voters is missing, but this controller belongs to a quorum "
             "with static voters (kraft.version 0): name every controller there again"

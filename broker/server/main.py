@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds
@@ -32,31 +31,30 @@ from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.published import Published
 from metaquorum.broker.server.status_service import BrokerSelfService
 from metaquorum.metadata.features import KNOWN_FEATURES
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import BrokerFeature
+from metaquorum.metadata.replica import MetadataReplica
 from metaquorum.proto.broker_pb2_grpc import add_BrokerSelfServicer_to_server
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
-from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.driver.driver import Driver, Ending
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.health import Health
 from metaquorum.runtime.kafka.listener import KafkaListeners
 from metaquorum.runtime.kafka.services import Services
-from metaquorum.runtime.logging import set_log_context, set_up_logging
+from metaquorum.runtime.logging import set_up_logging
 from metaquorum.runtime.metadata_log import MetadataLines
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_first_snapshot, open_endpoint
-from metaquorum.runtime.process import handle_signals, leave_at_once, run_process
-from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_metadata_directory, open_replica
+from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
+from metaquorum.runtime.node_process import NodeProcess
+from metaquorum.runtime.process import leave_at_once, run_process
+from metaquorum.runtime.replica import OpenReplica, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
-from metaquorum.runtime.rpc.raft_client import RaftClient
-from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport
 from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.posix import PosixDisk
@@ -64,9 +62,6 @@ from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.clean_shutdown import leave_clean_shutdown, take_clean_shutdown
 from metaquorum.storage.files.meta_properties import MetaProperties
 from metaquorum.storage.uuids import random_uuid
-
-if TYPE_CHECKING:
-    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
 
 STOP_GRACE_S = 0.1
 FAREWELL_TIMEOUT_S = 2.0
@@ -112,23 +107,31 @@ async def open_process(
 ) -> BrokerProcess:
     """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or
     StorageError. `own`: the identity of the metadata directory."""
-    faults = configured_faults(os.environ)
     stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
-    observe = None if stats is None else stats.flushes.disk_call
-    # All that is only read comes first: what is refused here leaves the directories as they were.
-    places = await look_at_directories(config, own, faults=faults, observe=observe)
-    replica = open_replica(config, own, ())
-    try:
-        data = OpenData(directories=await open_directories(config, own, places), faults=faults)
-    except BaseException:
-        replica.store.close(clean=False)
-        raise
+    replica, data = await open_disks(config, config, own, stats)
     return BrokerProcess(config, replica, data, server, kafka, tls, metrics, stats)
 
 
-class BrokerProcess:
-    """The parts of a running broker and how they are tied together. `metrics`, `stats`: the bound socket for
-    its figures, and what counts them; None: they are not kept."""
+async def open_disks(
+    config: NodeConfig, broker: NodeConfig, own: MetaProperties, stats: NodeStatistics | None
+) -> tuple[OpenReplica, OpenData]:
+    """The metadata log of the node and the partitions of its broker. Raises StartError or StorageError."""
+    faults = configured_faults(os.environ)
+    observe = None if stats is None else stats.flushes.disk_call
+    # All that is only read comes first: what is refused here leaves the directories as they were.
+    places = await look_at_directories(broker, own, faults=faults, observe=observe)
+    replica = open_replica(config, own, ())
+    try:
+        data = OpenData(directories=await open_directories(broker, own, places), faults=faults)
+    except BaseException:
+        replica.store.close(clean=False)
+        raise
+    return replica, data
+
+
+class BrokerProcess(NodeProcess):
+    """A broker alone. `metrics`, `stats`: the bound socket for its figures, and what counts them; None: they
+    are not kept."""
 
     def __init__(
         self,
@@ -141,56 +144,63 @@ class BrokerProcess:
         metrics: BoundMetrics | None = None,
         stats: NodeStatistics | None = None,
     ) -> None:
-        clock, rng = SystemClock(), process_rng()
-        now_ms = clock.monotonic_ms()
+        super().__init__(config, replica, metrics, stats)
+        self.node = broker_node(self, config, data, replica.image)
+        controllers_tls = tls if config.controllers_use_tls else None
+        self.drive(self.node, controllers_tls, on_effect=self._on_effect)
+        lines = MetadataLines(replica.image)
+        self._role = BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines)
+        self.roles = (self._role,)
+
+    def _on_effect(self, effect: Any) -> None:
+        self._role.carry_out(effect)
+
+
+class BrokerRole:
+    """The parts of a running broker and how they are tied together; the process has its driver. `lines`: who
+    tells of the metadata; None: another role of the process."""
+
+    def __init__(
+        self,
+        process: NodeProcess,
+        config: NodeConfig,
+        node: BrokerNode,
+        data: OpenData,
+        server: GuardedServer,
+        kafka: KafkaListeners,
+        tls: TlsMaterial | None,
+        *,
+        lines: MetadataLines | None,
+    ) -> None:
+        image, driver = process.replica.image, process.driver
+        self._process = process
         self._config = config
         self._directories = [str(path) for path in config.log_dirs]
-        self._store = replica.store
         self._server = server
         self._kafka = kafka
-        self._clock = clock
-        self._cluster_id = replica.identity.cluster_id
-        self._metrics = metrics
-        self._stats = stats
-        self._raft = RaftCore(
-            config.raft,
-            replica.identity,
-            config.voters,
-            replica.store.recovered(),
-            rng,
-        )
-        self._controllers = Controllers(config, self._raft)
-        asked = tuple(self._controllers)
-        self.node = _node(config, replica, data, self._raft, asked, rng, now_ms)
+        self._clock = process.clock
+        self._cluster_id = process.replica.identity.cluster_id
+        self._raft = process.raft
+        self._controllers = process.controllers
+        self._node = node
         controllers_tls = tls if config.controllers_use_tls else None
-        self._client = RaftClient(self._controllers, self._on_transport_event, tls=controllers_tls, rng=rng)
-        self._transport = GrpcRaftTransport(self._client, None)
-        self.driver = Driver(
-            self.node,
-            replica.store,
-            self._transport,
-            SnapshotFiles(),
-            clock=clock,
-            on_effect=self._on_effect,
-            after_step=self._after_step,
-            inbox_max=config.number("inbox.max.events"),
-            watch=self._stats,
-        )
-        self._calls = ControllerCalls(self._controllers, self.driver.post, controllers_tls)
+        self._calls = ControllerCalls(self._controllers, driver.post, controllers_tls)
         addresses = self._controllers.addresses
-        self._data = DataPlane(config, data, self.driver, replica.image, tls, stats, controllers=addresses)
-        self._published = Published(replica.image)
-        asks = AdminClient(addresses, tls=controllers_tls, rng=rng)
+        self._data = DataPlane(config, data, driver, image, tls, process.stats, controllers=addresses)
+        self._published = Published(image)
+        asks = AdminClient(addresses, tls=controllers_tls, rng=process.rng)
         self._forwarder = Forwarder(asks, node_id=config.node_id, published=self._published)
-        self._transactions = TransactionServices(config, self._data, clock=clock)
+        self._transactions = TransactionServices(config, self._data, clock=self._clock)
         self._health = Health(server)
-        self._lines = MetadataLines(replica.image)
+        self._lines = lines
+        self._opening: asyncio.Future[None] | None = None
+        self._closed: Sequence[str] = ()
         self._add_services()
 
     def _add_services(self) -> None:
         config, server = self._config, self._server
         server.admit_by(grpc_rights(config, lambda: self._data.image))
-        images = BrokerImages(self.node, self._clock)
+        images = BrokerImages(self._node, self._clock)
         hints = Hints(self._controllers)
         service = MetadataService(
             images,
@@ -200,7 +210,7 @@ class BrokerProcess:
         )
         add_MetadataServicer_to_server(service, server)
         own = BrokerSelfService(
-            lambda: self.node.status(now_ms=self._clock.monotonic_ms()),
+            lambda: self._node.status(now_ms=self._clock.monotonic_ms()),
             self._data.requests,
             cluster_id=self._cluster_id,
         )
@@ -217,46 +227,42 @@ class BrokerProcess:
             kraft_version=lambda: self._raft.committed_kraft_version,
         )
 
-    async def run(self) -> Ending:
-        """Serves until the node stops or the process cannot go on; then closes everything in order."""
-        ending = Ending(reason="cancelled", failed=True)
-        endpoint = opening = None
+    # --- in the process's order
+
+    async def start(self) -> None:
+        """Takes connections, those of clients as soon as there is an image."""
+        await self._server.start()
+        self._opening = asyncio.ensure_future(self._open_to_clients())
+        self._data.start()
+
+    def refuse(self) -> None:
+        """Callers that wait now, or ask later, get the answer to go elsewhere."""
+        self._health.update(False)
+        if self._opening is not None:
+            self._opening.cancel()
+        self._data.refuse_clients()
+
+    async def close(self, ending: Ending) -> None:
+        """Ends what asks and what is asked, and the partitions' directories."""
+        if ending.failed:
+            await self._say_farewell()
+        await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
+        await self._transactions.close()
+        await self._calls.close()
+        await self._forwarder.close()
+        self._closed = await self._data.close()
+        if self._data.metadata_hangs:
+            leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
+
+    def left(self, ending: Ending) -> None:
+        """Everything in the closed directories is on disk: the next process may say so."""
+        epoch = self._node.vouched_epoch
+        if epoch is None or ending.failed:
+            return
         try:
-            await self._server.start()
-            opening = asyncio.ensure_future(self._open_to_clients())
-            endpoint = await self._open_metrics()
-            handle_signals(self.driver)
-            set_log_context(self._log_context)
-            self._data.start()
-            self.driver.start()
-            ports = ", ".join(
-                f"{listener.name} {listener.host or 'every interface'}:{listener.port}"
-                for listener in self._config.listeners
-            )
-            _log.info("broker %d listens on %s", self._config.node_id, ports)
-            ending = await self.driver.wait()
-        finally:
-            self._health.update(False)
-            if opening is not None:
-                opening.cancel()
-            self._data.refuse_clients()
-            if ending.failed:
-                await self._say_farewell()
-            await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
-            await self._transactions.close()
-            await self._calls.close()
-            await self._forwarder.close()
-            closed = await self._data.close()
-            if self._data.metadata_hangs:
-                leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
-            await self._transport.close()
-            await self.driver.close()
-            if endpoint is not None:
-                await endpoint.close()
-            self._store.close(clean=not ending.failed)
-            if not ending.failed:
-                self._leave_proof(closed)
-        return ending
+            leave_clean_shutdown(PosixDisk(), self._closed, epoch)
+        except DiskError as error:
+            _log.warning("the next start cannot prove that this stop was clean: %s", error)
 
     async def _open_to_clients(self) -> None:
         """Connections of Kafka's clients are taken once there is an image: from an empty one they would learn
@@ -267,7 +273,7 @@ class BrokerProcess:
     async def _say_farewell(self) -> None:
         """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its
         session ends. No one is served any more."""
-        last = self.node.farewell()
+        last = self._node.farewell()
         if last is None:
             return
         target, request = last
@@ -278,38 +284,24 @@ class BrokerProcess:
                 "no controller could be notified that this broker is stopping: its session must expire first"
             )
 
-    async def _open_metrics(self) -> MetricsEndpoint | None:
-        if self._metrics is None or self._stats is None:
-            return None
-        self._stats.watch(self._raft)
-        note_first_snapshot(self._stats, self._config.metadata_log_dir)
-        figures = BrokerFigures(
-            self.node,
+    def source(self, stats: NodeStatistics) -> BrokerFigures:
+        """The broker's figures, with those of the process where it has no other role."""
+        process = self._process
+        return BrokerFigures(
+            self._node,
             self._raft,
-            self.driver,
-            self._stats,
+            process.driver,
+            stats,
             cluster_id=self._cluster_id,
             controllers=self._controllers,
             directories=self._directories,
+            alone=len(process.roles) == 1,
         )
-        return await open_endpoint(self._metrics, (figures,), self._clock)
-
-    def _leave_proof(self, directories: Sequence[str]) -> None:
-        """Everything in these directories is on disk: the next process may say so."""
-        epoch = self.node.vouched_epoch
-        if epoch is None:
-            return
-        try:
-            leave_clean_shutdown(PosixDisk(), directories, epoch)
-        except DiskError as error:
-            _log.warning("the next start cannot prove that this stop was clean: %s", error)
 
     # --- what the driver hands over
 
-    def _on_transport_event(self, event: Any) -> bool:
-        return self.driver.take_transport_event(event)
-
-    def _on_effect(self, effect: Any) -> None:
+    def carry_out(self, effect: Any) -> None:
+        """An effect of the broker's node that is not the log's."""
         if self._data.carry_out(effect):
             return
         match effect:
@@ -320,50 +312,48 @@ class BrokerProcess:
             case PublishImage(image=image):
                 self._data.image = image
                 self._published.publish(image)
-                loaded = self.driver.snapshots_loaded
-                self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
+                if self._lines is not None:
+                    loaded = self._process.driver.snapshots_loaded
+                    self._lines.moved(image, self._raft.high_watermark, snapshots_loaded=loaded)
             case StateChanged(old=old, new=new, reason=reason):
                 _log.info(
                     "%s -> %s: %s",
                     old.name,
                     new.name,
                     reason,
-                    extra={**self._log_context(), "source": "live"},
+                    extra={**self.log_context(), "source": "live"},
                 )
             case _:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
-    def _after_step(self, now_ms: int) -> None:
-        self._controllers.let_go(self._client)
-        self._health.update(self.node.serves(now_ms))
-        self._lines.tick(now_ms)
+    def after_step(self, now_ms: int) -> None:
+        """Tells what moved."""
+        self._health.update(self._node.serves(now_ms))
+        if self._lines is not None:
+            self._lines.tick(now_ms)
 
-    def _log_context(self) -> dict[str, object]:
+    def log_context(self) -> Mapping[str, object]:
         """For lines that are not about metadata: the quorum's epoch, this broker's, how far it applied."""
-        epoch = self.node.status(now_ms=self._clock.monotonic_ms()).broker_epoch
+        epoch = self._node.status(now_ms=self._clock.monotonic_ms()).broker_epoch
         return {
             "epoch": self._raft.epoch,
-            "offset": self.node.provenance.offset,
+            "offset": self._node.provenance.offset,
             "broker_epoch": -1 if epoch is None else epoch,
         }
 
 
-def _node(
-    config: NodeConfig,
-    replica: OpenReplica,
-    data: OpenData,
-    raft: RaftCore,
-    asked: tuple[int, ...],
-    rng: random.Random,
-    now_ms: int,
+def broker_node(
+    process: NodeProcess, config: NodeConfig, data: OpenData, metadata: MetadataImage | MetadataReplica
 ) -> BrokerNode:
-    """The pure node on what was found in the directories. Takes the proof of a clean stop away."""
-    own = replica.identity.directory_id
+    """The pure node on what was found in the directories. Takes the proof of a clean stop away. `metadata`:
+    see `BrokerNode`."""
+    own, rng = process.replica.identity, process.rng
+    now_ms = process.clock.monotonic_ms()
     return BrokerNode(
-        config.broker(replica.identity.cluster_id, data.good_ids, _features()),
-        raft,
-        replica.image,
-        voters=asked,
+        config.broker(own.cluster_id, data.good_ids, _features()),
+        process.raft,
+        metadata,
+        voters=tuple(process.controllers),
         incarnation_id=random_uuid(rng),
         rng=rng,
         now_ms=now_ms,
@@ -373,7 +363,7 @@ def _node(
             data.found,
             rng=rng,
             now_ms=now_ms,
-            metadata_directory=own if config.metadata_log_dir in config.log_dirs else None,
+            metadata_directory=own.directory_id if config.metadata_log_dir in config.log_dirs else None,
             new_user=partial(Coordinators, coordinator_kinds(config.coordinators(), rng)),
         ),
     )

@@ -30,7 +30,7 @@ from metaquorum.runtime.metrics.statistics import TrafficStatistics
 
 class BrokerFigures:
     """A `Source`. `controllers` has the ids that this broker can reach; `directories`: those of
-    `log.dirs`."""
+    `log.dirs`; `alone`: no other source of the page shows what a process has once."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class BrokerFigures:
         cluster_id: str,
         controllers: Container[int],
         directories: Sequence[str],
+        alone: bool,
     ) -> None:
         self._node = node
         self._raft = raft
@@ -50,6 +51,7 @@ class BrokerFigures:
         self._cluster_id = cluster_id
         self._controllers = controllers
         self._directories = tuple(directories)
+        self._alone = alone
 
     async def prepare(self) -> None:
         """Everything is at hand."""
@@ -57,9 +59,8 @@ class BrokerFigures:
     def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]:
         node, stats = self._node, self._stats
         status = node.status(now_ms=now_ms)
-        yield node_info(status.node_id, "broker", self._cluster_id)
-        yield from quorum_families(self._raft, self._controllers, stats, now_ms)
-        yield from image_families(node.metadata_version, stats, now_ms)
+        if self._alone:
+            yield from self._process(status.node_id, now_ms)
         yield from self._metadata(wall_ms)
         yield from _standing(status)
         if node.replicas is not None:
@@ -67,7 +68,12 @@ class BrokerFigures:
             yield from _replica_families(replicas)
             yield from _traffic(stats.traffic, replicas)
             yield from self._directory_families(replicas)
-        loop = self._driver.statistics
+
+    def _process(self, node_id: int, now_ms: int) -> Iterable[Family]:
+        stats, loop = self._stats, self._driver.statistics
+        yield node_info(node_id, "broker", self._cluster_id)
+        yield from quorum_families(self._raft, self._controllers, stats, now_ms)
+        yield from image_families(self._node.metadata_version, stats, now_ms)
         yield one(names.INBOX, self._driver.waiting)
         yield one(names.REFUSED, loop.refused)
         yield one(names.GAPS, loop.gaps)

@@ -32,7 +32,7 @@ class ConfiguredNode:
 def read_node_config(path: str) -> ConfiguredNode:
     """Reads and checks a configuration file. Raises ConfigError."""
     # Brings gRPC along, which the rest of this group can do without.
-    from metaquorum.runtime.config.key import CONTROLLER
+    from metaquorum.runtime.config.key import BROKER, CONTROLLER
     from metaquorum.runtime.config.load import load_config
     from metaquorum.runtime.config.node import UNKNOWN_NODE_ID
     from metaquorum.runtime.errors import ConfigError
@@ -47,9 +47,9 @@ def read_node_config(path: str) -> ConfiguredNode:
     if config.metadata_log_dir not in directories:
         directories.append(config.metadata_log_dir)
     pinned = next((voter.directory_id for voter in config.voters if voter.node_id == config.node_id), None)
-    is_controller = config.role == CONTROLLER
-    listener = config.advertised[0]
-    address = (listener.host, listener.port) if is_controller else None
+    is_controller = config.role != BROKER
+    listener = config.of(CONTROLLER).advertised[0] if is_controller else None
+    address = None if listener is None else (listener.host, listener.port)
     others = [(voter.host, voter.port) for voter in config.voters if voter.node_id != config.node_id]
     if not config.voters:
         others = [server for server in config.bootstrap_servers if server != address]

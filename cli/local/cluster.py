@@ -78,7 +78,11 @@ class LocalCluster:
         if self.processes.pid(node) is None:
             return "it is not running"
         asked_ms = int(ASK_TIMEOUT_S * 1000)
-        return self.client.call(lambda _: health_problem((HOST, node.port), timeout_ms=asked_ms))
+
+        def asked(port: int) -> str:
+            return self.client.call(lambda _: health_problem((HOST, port), timeout_ms=asked_ms))
+
+        return next((problem for port in node.health_ports if (problem := asked(port))), "")
 
     def wait_until(self, condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
         """Asks until the condition is true, and returns what it gave. Raises Failure when time is up or a
@@ -127,7 +131,7 @@ class LocalCluster:
         return list(self._started)
 
     def stop_all(self, wait_s: float = STOP_WAIT_S) -> dict[str, str]:
-        """Brokers together, then the standby controllers, the active one last."""
+        """Brokers and combined nodes together, then the standby controllers, the active one last."""
         return self.stop_nodes(self.layout.nodes, wait_s)
 
     def stop_nodes(self, nodes: Sequence[LocalNode], wait_s: float = STOP_WAIT_S) -> dict[str, str]:
@@ -135,7 +139,7 @@ class LocalCluster:
         active = self._active_id()
         outcomes: dict[str, str] = {}
         running = {}
-        brokers = [node for node in nodes if node.role == "broker"]
+        brokers = [node for node in nodes if node.serves]
         for broker in brokers:
             self.forget(broker)
             running[broker.name] = self.processes.signal(broker, signal.SIGTERM)
@@ -148,7 +152,7 @@ class LocalCluster:
             outcomes[broker.name] = (
                 "killed" if not gone else "stopped" if running[broker.name] else "not running"
             )
-        controllers = [node for node in nodes if node.role == "controller"]
+        controllers = [node for node in nodes if not node.serves]
         for node in sorted(controllers, key=lambda one: one.node_id == active):
             outcomes[node.name] = self.stop(node)
         return outcomes

@@ -39,6 +39,11 @@ def local() -> None:
 @click.option(
     "--brokers", type=click.IntRange(0, 50), help="Number of brokers. A new cluster has 3 by default."
 )
+@click.option(
+    "--combined",
+    type=click.IntRange(1, 9),
+    help="Number of nodes that are controller and broker at once, in place of all others.",
+)
 @click.option("--cluster-id", help="Cluster id. A new cluster gets a random one by default.")
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
@@ -57,6 +62,7 @@ def up(
     directory: Path,
     controllers: int | None,
     brokers: int | None,
+    combined: int | None,
     cluster_id: str | None,
     any_port: bool,
     watch: bool,
@@ -64,7 +70,9 @@ def up(
 ) -> None:
     """Start the cluster in --directory, creating it if there is none. With more --controllers than it has, it
     grows. Every controller becomes a voter."""
-    layout = _layout(directory, controllers, brokers, cluster_id, any_port)
+    if combined is not None and (controllers is not None or brokers is not None):
+        raise click.UsageError("--combined is all nodes there are: leave --controllers and --brokers out")
+    layout = _layout(directory, controllers, brokers, combined, cluster_id, any_port)
     if controllers is not None and controllers > len(layout.controllers):
         layout = _grown(layout, controllers, timeout)
     with LocalCluster(layout) as cluster:
@@ -85,7 +93,12 @@ def up(
 
 
 def _layout(
-    directory: Path, controllers: int | None, brokers: int | None, cluster_id: str | None, any_port: bool
+    directory: Path,
+    controllers: int | None,
+    brokers: int | None,
+    combined: int | None,
+    cluster_id: str | None,
+    any_port: bool,
 ) -> Layout:
     """The cluster that is there, checked against what was asked for, or a new one."""
     if (directory / MANIFEST).exists():
@@ -93,6 +106,14 @@ def _layout(
         if cluster_id is not None and cluster_id != layout.cluster_id:
             raise Failure(
                 f"{directory} holds cluster {layout.cluster_id}, not {cluster_id}; give another --directory"
+            )
+        both = layout.combined
+        if (combined or both) and not (combined == both or combined is controllers is brokers is None):
+            raise Failure(
+                f"{directory} holds a cluster with {both} combined nodes; give another --directory, or only"
+                f" --combined {both}"
+                if both
+                else f"{directory} holds a cluster without combined nodes; give another --directory"
             )
         if brokers is not None and brokers != len(layout.brokers):
             raise Failure(
@@ -106,12 +127,13 @@ def _layout(
             )
         return layout
     voters, members = controllers or 3, 3 if brokers is None else brokers
-    ports = free_ports(voters + members) if any_port else None
+    ports = free_ports(combined or voters + members) if any_port else None
     return create(
         directory,
         cluster_id=cluster_id,
         controllers=voters,
         brokers=members,
+        combined=combined or 0,
         ports=ports,
         dynamic_voters=True,
     )

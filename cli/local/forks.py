@@ -200,7 +200,7 @@ def _main() -> None:
     # A library of numpy's starts threads when it is imported, and a fork has none of them.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     prepare_node()
-    for name in ("metaquorum.cli.main", "metaquorum.controller.server.main", "metaquorum.broker.server.main"):
+    for name in ("metaquorum.cli.main", "metaquorum.combined.process"):
         importlib.import_module(name)
     gc.freeze()
     order = _serve(orders)

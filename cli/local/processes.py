@@ -64,7 +64,7 @@ class Processes:
         with private_file(self._layout.log_file(node)).open("ab") as output:
             try:
                 child = self._forks.start(
-                    [node.role, "run", str(self._layout.config(node))],
+                    ["node" if node.role == "combined" else node.role, "run", str(self._layout.config(node))],
                     environment=os.environ,
                     directory=self._layout.home(node),
                     output=output.fileno(),

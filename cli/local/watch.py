@@ -272,11 +272,12 @@ def _nodes_table(cluster: LocalCluster, view: View) -> Table:
     for node in cluster.layout.nodes:
         pid = view.pids.get(node.name)
         replica = replicas.get(node.node_id)
-        if node.role == "controller":
-            role, state = ("leader" if pid and node.node_id == leader_id else "voter"), "running"
-        else:
+        role, state = "observer", "running"
+        if node.controls:
+            role = "leader" if pid and node.node_id == leader_id else "voter"
+        if node.serves:
             broker = registered.get(node.node_id)
-            role, state = "observer", broker_state(broker) if broker else "not registered"
+            state = broker_state(broker) if broker else "not registered"
         table.add_row(
             node.name,
             str(pid) if pid else "-",

@@ -66,7 +66,7 @@ class FigureReader:
         ask: Callable[[str], Page | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._urls = {node.node_id: (node.role, url) for node in nodes if (url := node.metrics_url)}
+        self._urls = {node.node_id: (node, url) for node in nodes if (url := node.metrics_url)}
         self._ask = ask or _page
         self._clock = clock
         self._before: dict[int, tuple[float, Page]] = {}
@@ -80,10 +80,12 @@ class FigureReader:
         for node_id, page in pages.items():
             if page is None:
                 self._before.pop(node_id, None)
-            elif self._urls[node_id][0] == "broker":
+                continue
+            node, _ = self._urls[node_id]
+            if node.serves:
                 found.brokers[node_id] = self._broker(node_id, page, now)
                 self._before[node_id] = now, page
-            elif page.get(_CONTROLLER + "ActiveControllerCount") == 1:
+            if node.controls and page.get(_CONTROLLER + "ActiveControllerCount") == 1:
                 found.cluster = ClusterFigures(
                     topics=_count(page, _CONTROLLER + "GlobalTopicCount"),
                     partitions=_count(page, _CONTROLLER + "GlobalPartitionCount"),

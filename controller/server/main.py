@@ -5,8 +5,8 @@ Owns the order in which a controller comes up and goes down. Everything that dec
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from metaquorum.controller.events import Answer
 from metaquorum.controller.node import ControllerNode
@@ -30,40 +30,33 @@ from metaquorum.proto.forwarding_pb2_grpc import add_ForwardingServicer_to_serve
 from metaquorum.proto.metadata_pb2_grpc import add_MetadataServicer_to_server
 from metaquorum.proto.partitions_pb2_grpc import add_PartitionsServicer_to_server
 from metaquorum.proto.voters_pb2_grpc import add_VotersServicer_to_server
-from metaquorum.raft.core import RaftCore
 from metaquorum.raft.events import RaftResponseArrived
 from metaquorum.raft.messages import FetchResponse, RaftError
 from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.api.node import NodeReport
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
-from metaquorum.runtime.config.node import NodeConfig, process_rng
-from metaquorum.runtime.driver.driver import Driver, Ending
+from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.driver.driver import Ending, Node
 from metaquorum.runtime.health import Health
-from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metadata_log import MetadataLines
+from metaquorum.runtime.metrics.families import Source
 from metaquorum.runtime.metrics.node import NodeStatistics
-from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics, note_first_snapshot, open_endpoint
-from metaquorum.runtime.process import handle_signals, run_process
-from metaquorum.runtime.replica import OpenReplica, SnapshotFiles, check_directories, open_replica
+from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
+from metaquorum.runtime.node_process import NodeProcess
+from metaquorum.runtime.process import run_process
+from metaquorum.runtime.replica import OpenReplica, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.callers import grpc_callers
 from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.controllers import Controllers
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
-from metaquorum.runtime.rpc.raft_client import RaftClient
-from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.rpc.rights import grpc_rights
 from metaquorum.runtime.tls.material import TlsMaterial
 
-if TYPE_CHECKING:
-    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
-
 STOP_GRACE_S = 0.1
 """How long calls that are under way may take when the server closes; their answers have been given."""
-
-_log = logging.getLogger(__name__)
 
 
 def run(config_path: str) -> int:
@@ -87,9 +80,8 @@ async def serve(config: NodeConfig) -> Ending:
         await server.stop(None)
 
 
-class ControllerProcess:
-    """The parts of a running controller and how they are tied together. `metrics`: the bound socket for its
-    figures; None: they are not kept."""
+class ControllerProcess(NodeProcess):
+    """A controller alone. `metrics`: the bound socket for its figures; None: they are not kept."""
 
     def __init__(
         self,
@@ -99,60 +91,79 @@ class ControllerProcess:
         tls: TlsMaterial | None,
         metrics: BoundMetrics | None = None,
     ) -> None:
-        clock, rng = SystemClock(), process_rng()
-        now_ms = clock.monotonic_ms()
+        now_ms = SystemClock().monotonic_ms()
+        super().__init__(config, replica, metrics, None if metrics is None else NodeStatistics(now_ms))
+        self.node = controller_node(self, config)
+        self._role = ControllerRole(
+            self, config, self.node, self.node, server, tls, on_effect=self._on_effect
+        )
+        self.roles = (self._role,)
+        self.voter_changes = self._role.voter_changes
+
+    def _on_effect(self, effect: Any) -> None:
+        if type(effect) is not Answer:
+            raise TypeError(f"a controller has no use for the effect {type(effect).__name__}")
+        self._role.answer(effect)
+
+
+def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
+    """The pure node on what was found in the directory of a process."""
+    replica = process.replica
+    return ControllerNode(
+        config.controller(replica.identity.cluster_id, replica.bootstrap),
+        process.raft,
+        replica.image,
+        process.rng,
+        process.clock.monotonic_ms(),
+    )
+
+
+class ControllerRole:
+    """The parts of a running controller and how they are tied together. It makes the driver of its process,
+    for `driven`: its own `node`, or one that has it as a part; `on_effect` gets what is not the log's."""
+
+    def __init__(
+        self,
+        process: NodeProcess,
+        config: NodeConfig,
+        node: ControllerNode,
+        driven: Node,
+        server: GuardedServer,
+        tls: TlsMaterial | None,
+        *,
+        on_effect: Callable[[Any], None],
+    ) -> None:
         self._config = config
-        self._store = replica.store
+        self._node = node
+        self._raft = raft = process.raft
         self._server = server
-        self._clock = clock
-        self._metrics = metrics
-        self._stats = None if metrics is None else NodeStatistics(now_ms)
-        self._raft = RaftCore(
-            config.raft,
-            replica.identity,
-            config.voters,
-            replica.store.recovered(),
-            rng,
-        )
-        self.node = ControllerNode(
-            config.controller(replica.identity.cluster_id, replica.bootstrap),
-            self._raft,
-            replica.image,
-            rng,
-            now_ms,
-        )
-        self._controllers = Controllers(config, self._raft)
-        service = RaftService(self._on_transport_event, self._controllers)
-        self._client = RaftClient(self._controllers, self._on_transport_event, tls=tls, rng=rng)
-        self._transport = GrpcRaftTransport(self._client, service)
-        self.driver = Driver(
-            self.node,
-            replica.store,
-            self._transport,
-            SnapshotFiles(),
-            clock=clock,
-            on_effect=self._on_effect,
-            after_step=self._after_step,
+        self._process = process
+        service = RaftService(self._hear, process.controllers)
+        process.drive(
+            driven,
+            tls,
+            on_effect=on_effect,
+            hear=self._hear,
+            service=service,
             load=lambda: len(self._requests),
-            inbox_max=config.number("inbox.max.events"),
-            watch=self._stats,
         )
         self._requests = WaitingRequests(
-            self.driver.submit, clock, None if self._stats is None else self._stats.requests
+            process.driver.submit, process.clock, None if process.stats is None else process.stats.requests
         )
-        self.voter_changes = VoterChanges(self._requests, self._raft, replica.identity.cluster_id, tls)
+        cluster_id = process.replica.identity.cluster_id
+        self.voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
         self._health = Health(server)
-        asks = AdminClient(self._controllers.addresses, tls=tls, rng=rng)
-        self._registration = SelfRegistration(self.node, asks, rng)
+        asks = AdminClient(process.controllers.addresses, tls=tls, rng=process.rng)
+        self._registration = SelfRegistration(node, asks, process.rng)
         joins = config.text("controller.quorum.auto.join.enable") == "true"
-        self._joining = Joining(self._raft, asks, rng, tls, enabled=joins)
-        self._lines = MetadataLines(replica.image)
-        self._standing = Standing(lambda: self._raft.state.other_voters)
-        self._add_services(service, Hints(self._controllers), replica.identity.cluster_id)
+        self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
+        self._lines = MetadataLines(process.replica.image)
+        self._standing = Standing(lambda: raft.state.other_voters)
+        self._add_services(service, Hints(process.controllers), cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         self._server.note_callers(grpc_callers(self._config).note)
-        self._server.admit_by(grpc_rights(self._config, lambda: self.node.ledger.committed.image))
+        self._server.admit_by(grpc_rights(self._config, lambda: self._node.ledger.committed.image))
         add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
@@ -168,85 +179,75 @@ class ControllerProcess:
             self._requests,
             hints,
             self.voter_changes,
-            image=lambda: self.node.ledger.committed.image,
+            image=lambda: self._node.ledger.committed.image,
             static=self._config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
-            token_key=self.node.config.delegation_token_secret_key,
+            token_key=self._node.config.delegation_token_secret_key,
         )
         add_ForwardingServicer_to_server(forwarding, self._server)
 
-    async def run(self) -> Ending:
-        """Serves until the node stops or the process cannot go on; then closes everything in order."""
-        ending = Ending(reason="cancelled", failed=True)
-        endpoint = None
-        try:
-            await self._server.start()
-            endpoint = await self._open_metrics()
-            handle_signals(self.driver)
-            set_log_context(self._log_context)
-            self.driver.start()
-            _log.info("controller %d listens on %s", self._config.node_id, self._config.listeners[0].port)
-            ending = await self.driver.wait()
-        finally:
-            self._health.update(False)
-            gone = ApiError(
-                ErrorCode.NOT_CONTROLLER,
-                f"controller {self._config.node_id} is stopping: use another one",
-                self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
-            )
-            self._requests.refuse_all(gone)
-            await self._joining.close()
-            await self._registration.close()
-            await self._server.stop(STOP_GRACE_S)
-            await self._transport.close()
-            await self.driver.close()
-            if endpoint is not None:
-                await endpoint.close()
-            self._store.close(clean=not ending.failed)
-        return ending
+    # --- in the process's order
 
-    async def _open_metrics(self) -> MetricsEndpoint | None:
-        if self._metrics is None or self._stats is None:
-            return None
-        self._stats.watch(self._raft)
-        note_first_snapshot(self._stats, self._config.metadata_log_dir)
-        figures = ControllerFigures(
-            self.node,
-            self.driver,
-            self._requests,
-            self._stats,
-            controllers=self._controllers,
-        )
-        return await open_endpoint(self._metrics, (figures,), self._clock)
+    async def start(self) -> None:
+        """Takes connections."""
+        await self._server.start()
 
-    def _report(self) -> NodeReport:
-        return NodeReport(status=node_status(self.node), loop=self.driver.statistics)
-
-    # --- what the driver hands over
-
-    def _on_transport_event(self, event: Any) -> bool:
-        if type(event) is RaftResponseArrived:
-            response = event.response
-            if type(response) is FetchResponse and response.error is RaftError.NONE:
-                self._standing.fetched(response.epoch)
-        return self.driver.take_transport_event(event)
-
-    def _on_effect(self, effect: Any) -> None:
-        if type(effect) is not Answer:
-            raise TypeError(f"a controller has no use for the effect {type(effect).__name__}")
+    def answer(self, effect: Answer) -> None:
+        """A request has its answer."""
         self._requests.answer(effect)
 
-    def _after_step(self, now_ms: int) -> None:
-        raft, node = self._raft, self.node
-        self._controllers.let_go(self._client)
+    def after_step(self, now_ms: int) -> None:
+        """Tells what moved."""
+        raft, node = self._raft, self._node
         self._registration.poke()
         self._joining.poke()
         self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
         takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)
         self._health.update(takes_part and not raft.is_observer)
-        loaded = self.driver.snapshots_loaded
+        loaded = self._process.driver.snapshots_loaded
         self._lines.moved(node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
         self._lines.tick(now_ms)
 
-    def _log_context(self) -> dict[str, object]:
+    def source(self, stats: NodeStatistics) -> Source:
+        """The controller's figures, with those of the process."""
+        process = self._process
+        return ControllerFigures(
+            self._node,
+            process.driver,
+            self._requests,
+            stats,
+            role=process.config.role,
+            controllers=process.controllers,
+        )
+
+    def log_context(self) -> Mapping[str, object]:
         """For lines that are not about metadata: the quorum's epoch, and how far this node decides."""
-        return {"epoch": self._raft.epoch, "offset": self.node.ledger.newest_state.end_offset}
+        return {"epoch": self._raft.epoch, "offset": self._node.ledger.newest_state.end_offset}
+
+    def refuse(self) -> None:
+        """Callers that wait now, or ask later, get the answer to go elsewhere."""
+        self._health.update(False)
+        gone = ApiError(
+            ErrorCode.NOT_CONTROLLER,
+            f"controller {self._config.node_id} is stopping: use another one",
+            self._raft.leader_id if self._raft.leader_id != self._config.node_id else None,
+        )
+        self._requests.refuse_all(gone)
+
+    async def close(self, ending: Ending) -> None:
+        """Ends what asks and what is asked."""
+        await self._joining.close()
+        await self._registration.close()
+        await self._server.stop(STOP_GRACE_S)
+
+    def left(self, ending: Ending) -> None:
+        """Nothing is left to do."""
+
+    def _report(self) -> NodeReport:
+        return NodeReport(status=node_status(self._node), loop=self._process.driver.statistics)
+
+    def _hear(self, event: Any) -> bool:
+        if type(event) is RaftResponseArrived:
+            response = event.response
+            if type(response) is FetchResponse and response.error is RaftError.NONE:
+                self._standing.fetched(response.epoch)
+        return self._process.driver.take_transport_event(event)

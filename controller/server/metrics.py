@@ -25,7 +25,8 @@ from metaquorum.runtime.requests import WaitingRequests
 
 
 class ControllerFigures:
-    """A `Source`. `controllers` has the ids that this node can reach."""
+    """A `Source`, with what a process has once. `role` is the process's; `controllers` has the ids that this
+    node can reach."""
 
     def __init__(
         self,
@@ -34,8 +35,10 @@ class ControllerFigures:
         requests: WaitingRequests,
         stats: NodeStatistics,
         *,
+        role: str,
         controllers: Container[int],
     ) -> None:
+        self._role = role
         self._node = node
         self._driver = driver
         self._requests = requests
@@ -50,7 +53,7 @@ class ControllerFigures:
     def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]:
         node, stats = self._node, self._stats
         config = node.config
-        yield node_info(config.node_id, "controller", config.cluster_id)
+        yield node_info(config.node_id, self._role, config.cluster_id)
         yield from quorum_families(node.raft, self._controllers, stats, now_ms)
         yield from image_families(node.ledger.committed.image.features.metadata_version, stats, now_ms)
         yield from self._queue()

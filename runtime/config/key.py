@@ -15,6 +15,8 @@ Value = int | float | str | tuple[str, ...] | None
 CONTROLLER = "controller"
 BROKER = "broker"
 BOTH = (CONTROLLER, BROKER)
+COMBINED = "combined"
+"""The role of a process that has both."""
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
 MAX_DOUBLE = sys.float_info.max

@@ -18,7 +18,7 @@ _NODE = (
         "process.roles",
         "list",
         None,
-        "Role of this process: `controller` or `broker`. Combined mode is not supported.",
+        "Roles of this process: `controller`, `broker`, or both (a combined node).",
         required=True,
     ),
     Key(
@@ -33,7 +33,7 @@ _NODE = (
         "list",
         None,
         "Static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
-        "the directory. A controller must be one of them, a broker must not. From kraft.version 1 on "
+        "the directory. A controller must be one of them, a broker alone must not. From kraft.version 1 on "
         "it is not used.",
     ),
     Key(
@@ -60,8 +60,9 @@ _NODE = (
         "list",
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
-        "controller has one listener. A broker's listeners speak Kafka's protocol; only those whose names "
-        "begin with `GRPC` speak gRPC, for `metaquorum broker status` and `log-dirs mark-offline`.",
+        "controller has one listener, a combined node that one and its broker's. A broker's listeners speak "
+        "Kafka's protocol; only those whose names begin with `GRPC` speak gRPC, for `metaquorum broker "
+        "status` and `log-dirs mark-offline`.",
         required=True,
     ),
     Key(
@@ -69,7 +70,7 @@ _NODE = (
         "list",
         (),
         "What a node registers instead of `listeners`, by the same names; without a host: this "
-        "machine's name.",
+        "machine's name. A combined node may leave its controller's out.",
     ),
     Key("controller.listener.names", "list", ("CONTROLLER",), "Name of the controllers' listener."),
     Key(

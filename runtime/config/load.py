@@ -21,6 +21,7 @@ from metaquorum.runtime.config.access.listeners import (
     listener_access,
 )
 from metaquorum.runtime.config.addresses import (
+    Listener,
     check_advertised,
     check_speaks_grpc,
     parse_listeners,
@@ -31,7 +32,7 @@ from metaquorum.runtime.config.addresses import (
     protocol_of,
 )
 from metaquorum.runtime.config.foreign import check_passed_over, refuse_unknown, with_new_names
-from metaquorum.runtime.config.key import BOTH, BROKER, CONTROLLER, Value
+from metaquorum.runtime.config.key import BOTH, BROKER, COMBINED, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.node import (
     UNKNOWN_NODE_ID,
@@ -53,7 +54,7 @@ FIRST_BOOTSTRAP_ID = -2
 
 
 def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
-    """Reads and checks the file. `role`: what the process is to be (`controller` or `broker`), if known;
+    """Reads and checks the file. `role`: what the process is to be, if known;
     `node_id`: what the command line says, which the file may leave out or must agree with.
 
     Raises ConfigError; touches nothing but the file.
@@ -64,7 +65,7 @@ def load_config(path: Path, role: str | None = None, node_id: int | None = None)
         its_role = _role(pairs, role)
         passed = _passed_over(pairs, its_role)
         values = _parse({name: pairs[name] for name in pairs if name not in passed}, its_role)
-        config = _with_access(_build(path, values), passed)
+        config = _with_access(_build(path, values, its_role), passed)
         passed = {name: passed[name] for name in passed if not is_of_a_listener(name, config.kafka_listeners)}
         tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
         check_passed_over(passed, config.listeners, uses_tls=tls)
@@ -120,9 +121,10 @@ def _passed_over(pairs: Mapping[str, str], role: str) -> dict[str, str]:
     passed = {}
     for name, value in pairs.items():
         key = KEYS.get(name)
-        if key is not None and key.own and role not in key.roles:
+        used = key is not None and (role == COMBINED or role in key.roles)
+        if key is not None and key.own and not used:
             raise ConfigError(f"{name} is for a {key.roles[0]}, but this is a {role}: remove the line")
-        if key is None or role not in key.roles:
+        if not used:
             passed[name] = value
     return passed
 
@@ -134,7 +136,13 @@ def _parse(pairs: Mapping[str, str], role: str) -> dict[str, Value]:
         values[key.name] = key.parse(pairs[key.name]) if key.name in pairs else key.default
         if key.required and values[key.name] in (None, (), ""):
             raise ConfigError(f"{key.name} is missing: {key.text}")
-    if values["node.id"] is None and (role != BROKER or values["broker.id.generation.enable"] != "true"):
+    generates = values["broker.id.generation.enable"] == "true"
+    if generates and role == COMBINED:
+        raise ConfigError(
+            "broker.id.generation.enable=true is for a broker alone: a controller's id is in its quorum; "
+            "remove the line"
+        )
+    if values["node.id"] is None and (role != BROKER or not generates):
         raise ConfigError(f"node.id is missing: {KEYS['node.id'].text}")
     return values
 
@@ -144,23 +152,21 @@ def _role(pairs: Mapping[str, str], wanted: str | None) -> str:
     roles = cast("tuple[str, ...]", key.parse(pairs.get(key.name, "")))
     if not roles:
         raise ConfigError(f"{key.name} is missing: {key.text}")
-    if len(roles) != 1:
+    unknown = [each for each in roles if each not in BOTH]
+    if unknown:
         raise ConfigError(
-            f"process.roles={','.join(roles)}: combined mode is not supported; run controller and broker "
-            "as separate processes"
+            f"process.roles={','.join(unknown)} is not valid: choose controller, broker or both"
         )
-    role = roles[0]
-    if role not in BOTH:
-        raise ConfigError(f"process.roles={role} is not valid: choose controller or broker")
+    if len(set(roles)) != len(roles):
+        raise ConfigError(f"process.roles={','.join(roles)} names a role twice: name each one once")
+    role = roles[0] if len(roles) == 1 else COMBINED
     if wanted is not None and role != wanted:
-        raise ConfigError(
-            f"process.roles={role}, but a {wanted} was started: use the {role}'s command or file"
-        )
+        command = "metaquorum node run" if role == COMBINED else f"the {role}'s command or file"
+        raise ConfigError(f"process.roles={','.join(roles)}, but a {wanted} was started: use {command}")
     return role
 
 
-def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
-    role = cast("tuple[str, ...]", values["process.roles"])[0]
+def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
     voters, servers = _quorum(values)
     check_membership(role, node_id, voters)
@@ -171,17 +177,17 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
     controller_name = controller_names[0]
     check_speaks_grpc(controller_name, protocol_of(controller_name, protocols))
-    if role == CONTROLLER and [each.name for each in listeners] != [controller_name]:
-        raise ConfigError(
-            f"a controller needs exactly one listener, named {controller_name} "
-            f"(controller.listener.names): write listeners={controller_name}://host:port"
-        )
+    _check_roles_listeners(role, listeners, controller_names)
     advertised = parse_listeners(
         "advertised.listeners", cast("tuple[str, ...]", values["advertised.listeners"]), protocols
     )
-    if role == BROKER or advertised or not voters:
-        # Static voters are found by `controller.quorum.voters`.
-        check_advertised(listeners, advertised)
+    if advertised and role == COMBINED and controller_name not in [each.name for each in advertised]:
+        advertised += tuple(each for each in listeners if each.name == controller_name)
+    # Static voters are found by `controller.quorum.voters`.
+    found = controller_name if role == COMBINED and voters else None
+    if role != CONTROLLER or advertised or not voters:
+        told = tuple(each for each in advertised or listeners if each.name != found)
+        check_advertised(listeners, told)
     log_dirs = tuple(Path(each) for each in cast("tuple[str, ...]", values["log.dirs"]))
     if len(set(log_dirs)) != len(log_dirs):
         raise ConfigError("log.dirs names a directory twice: remove one")
@@ -212,13 +218,42 @@ def _build(path: Path, values: dict[str, Value]) -> NodeConfig:
         values=values,
     )
     _check_listeners(config)
-    if role == BROKER:
-        known = config.with_node_id(0) if node_id == UNKNOWN_NODE_ID else config
-        _check_speaks_kafka(config)
+    if role != CONTROLLER:
+        broker = config.of(BROKER)
+        known = broker.with_node_id(0) if node_id == UNKNOWN_NODE_ID else broker
+        _check_speaks_kafka(broker)
         # What this machine is called is asked when the process starts.
         known.with_host_name(lambda: "localhost").broker("", (), ())
-        config.replicas()
+        broker.replicas()
     return config
+
+
+def _check_roles_listeners(
+    role: str, listeners: tuple[Listener, ...], controller_names: tuple[str, ...]
+) -> None:
+    """A controller has the listener of its name and a broker has others."""
+    controller_name, names = controller_names[0], [each.name for each in listeners]
+    of_controllers = [name for name in names if name in controller_names]
+    if role == CONTROLLER and names != [controller_name]:
+        raise ConfigError(
+            f"a controller needs exactly one listener, named {controller_name} "
+            f"(controller.listener.names): write listeners={controller_name}://host:port"
+        )
+    if role == COMBINED and of_controllers != [controller_name]:
+        raise ConfigError(
+            f"a node with both roles needs one listener named {controller_name} "
+            f"(controller.listener.names), and its broker's beside it: correct listeners"
+        )
+    if role == COMBINED and names == of_controllers:
+        raise ConfigError(
+            f"listeners has {controller_name} only, which is the controllers': add one for clients and other "
+            "brokers, such as PLAINTEXT://host:port"
+        )
+    if role == BROKER and of_controllers:
+        raise ConfigError(
+            f"listeners has {of_controllers[0]}, which controller.listener.names gives to controllers, but "
+            "this is a broker: remove it, or give it another name"
+        )
 
 
 def _check_listeners(config: NodeConfig) -> None:
@@ -239,7 +274,7 @@ def _with_access(config: NodeConfig, own: Mapping[str, str]) -> NodeConfig:
             "a listener asks clients for certificates, which needs ssl.truststore.location: set it to the "
             "PEM file of the clients' CA"
         )
-    followed = config.inter_broker_listener if config.role == BROKER else None
+    followed = None if config.role == CONTROLLER else config.of(BROKER).inter_broker_listener
     login = None if followed is None else brokers_login(followed, access[followed.name], config.values, own)
     return replace(config, access=access, brokers_login=login)
 

@@ -22,7 +22,7 @@ from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.runtime.config.access.listeners import ListenerAccess
 from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
-from metaquorum.runtime.config.key import BROKER, CONTROLLER, Value
+from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER, Value
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.keys_data import RACK_AWARE
 from metaquorum.runtime.config.keys_groups import coordinator_config
@@ -44,11 +44,11 @@ class RetentionBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything that configures a process. `voters` are the static ones, none where the log has the voter
-    set; `bootstrap_servers` are (host, port) of controllers, `controller_listener` is the name of theirs.
-    `access` is that of each Kafka listener, by name; `brokers_login`: how this broker logs in at others, None
-    where it does not. `values` has every key with its default filled in;
-    `passed_over` are Kafka's keys in the file that change nothing here."""
+    """Everything that configures a process. `role` is controller, broker or combined. `voters` are the static
+    ones, none where the log has the voter set; `bootstrap_servers` are (host, port) of controllers,
+    `controller_listener` is the name of theirs. `access` is that of each Kafka listener, by name;
+    `brokers_login`: how this broker logs in at others, None where it does not. `values` has every key with
+    its default filled in; `passed_over` are Kafka's keys in the file that change nothing here."""
 
     path: Path
     role: str
@@ -95,6 +95,17 @@ class NodeConfig:
                 found[name] = ",".join(value) if isinstance(value, tuple) else str(value)
         return found
 
+    def of(self, role: str) -> NodeConfig:
+        """What configures one role of this process: the listeners are those of that role alone."""
+        if role == self.role:
+            return self
+
+        def own(listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
+            wanted = role == CONTROLLER
+            return tuple(each for each in listeners if (each.name == self.controller_listener) is wanted)
+
+        return replace(self, role=role, listeners=own(self.listeners), advertised=own(self.advertised))
+
     @property
     def kafka_listeners(self) -> tuple[Listener, ...]:
         """Where a broker speaks Kafka's protocol: everywhere else."""
@@ -104,9 +115,12 @@ class NodeConfig:
     @property
     def grpc_listeners(self) -> tuple[Listener, ...]:
         """Where this node speaks gRPC: a controller everywhere."""
-        if self.role != BROKER:
+        if self.role == CONTROLLER:
             return self.listeners
-        return tuple(each for each in self.listeners if each.name.startswith(GRPC_LISTENER))
+        controllers = self.controller_listener if self.role == COMBINED else None
+        return tuple(
+            each for each in self.listeners if each.name == controllers or each.name.startswith(GRPC_LISTENER)
+        )
 
     @property
     def inter_broker_listener(self) -> Listener | None:
@@ -177,9 +191,10 @@ class NodeConfig:
     def voter_endpoints(self) -> tuple[Endpoint, ...]:
         """What a voters' record is to say of this controller, with listener names in upper case as Kafka has
         them; none where its listeners lead nowhere, or of a broker."""
-        if self.role != CONTROLLER or any(each.leads_nowhere for each in self.advertised):
+        advertised = () if self.role == BROKER else self.of(CONTROLLER).advertised
+        if any(each.leads_nowhere for each in advertised):
             return ()
-        return tuple(Endpoint(each.name.upper(), each.host, each.port) for each in self.advertised)
+        return tuple(Endpoint(each.name.upper(), each.host, each.port) for each in advertised)
 
     @property
     def generates_broker_id(self) -> bool:
@@ -301,7 +316,7 @@ def process_rng() -> random.Random:
 def check_membership(role: str, node_id: int, voters: tuple[Voter, ...]) -> None:
     """Raises ConfigError where a node's id contradicts the static voters."""
     ids = sorted(voter.node_id for voter in voters)
-    if role == CONTROLLER and voters and node_id not in ids:
+    if role != BROKER and voters and node_id not in ids:
         raise ConfigError(
             f"node.id={node_id} is not among controller.quorum.voters ({', '.join(map(str, ids))}): "
             "add this controller there, on every node, or correct node.id"

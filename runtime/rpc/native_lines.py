@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 
-from metaquorum.runtime.refused_callers import RefusedCallers
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 
 _log = logging.getLogger(__name__)
 

@@ -89,7 +89,9 @@ def key_set_twice(site: Site) -> tuple[str, ...]:
 
 def two_roles(site: Site) -> tuple[str, ...]:
     site.set(process_roles="controller,broker")
-    return ("process.roles=controller,broker", "combined mode is not supported")
+    if site.role == "controller":
+        return ("listeners has CONTROLLER only", "add one for clients")
+    return ("is not among controller.quorum.voters", "correct node.id")
 
 
 def empty_file(site: Site) -> tuple[str, ...]:

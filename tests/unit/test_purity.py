@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PACKAGES = ("wire", "storage", "metadata", "raft", "controller", "broker")
+PACKAGES = ("wire", "storage", "metadata", "raft", "controller", "broker", "combined")
 PURE_FILES_OF_THE_SHELL = (
     "runtime/driver/scheduler.py",
     "runtime/kafka/answers.py",
@@ -35,6 +35,7 @@ PURE_FILES_OF_THE_SHELL = (
 SHELL = (
     "controller/server",
     "broker/server",
+    "combined/process.py",
     "raft/blocking.py",
     "storage/disk/kernel_sync.py",
     "storage/disk/posix.py",

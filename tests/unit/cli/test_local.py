@@ -87,6 +87,38 @@ def test_a_new_cluster_is_formatted_and_configured(layout: Layout) -> None:
     assert open_layout(layout.directory) == layout
 
 
+def test_a_cluster_of_combined_nodes(tmp_path: Path) -> None:
+    layout = create(tmp_path / "c", combined=3, ports=free_ports(3), dynamic_voters=True)
+    assert [node.name for node in layout.nodes] == ["combined-0", "combined-1", "combined-2"]
+    assert layout.controllers == layout.brokers == layout.nodes and layout.combined == 3
+    for node in layout.nodes:
+        config = load_config(layout.config(node), "combined")
+        assert {each.port for each in config.grpc_listeners} == set(node.health_ports)
+        assert [each.port for each in config.kafka_listeners] == [node.kafka_port]
+        assert config.log_dirs == (config.metadata_log_dir,) == (layout.data(node),)
+        assert config.number("offsets.topic.replication.factor") == 3
+    ports = [
+        port for node in layout.nodes for port in (*node.health_ports, node.metrics_port, node.kafka_port)
+    ]
+    assert len({*ports}) == 12
+
+
+@pytest.mark.parametrize(
+    ("combined", "options", "text"),
+    [
+        (2, ["--combined", "3"], "with 2 combined nodes"),
+        (2, ["--brokers", "2"], "with 2 combined nodes"),
+        (2, ["--controllers", "3"], "with 2 combined nodes"),
+        (0, ["--combined", "1"], "without combined nodes"),
+        (0, ["--combined", "1", "--brokers", "1"], "leave --controllers and --brokers out"),
+    ],
+)
+def test_a_cluster_keeps_its_kind(tmp_path: Path, combined: int, options: list[str], text: str) -> None:
+    create(tmp_path / "c", controllers=1, brokers=1, combined=combined, ports=free_ports(2))
+    found = run("local", "up", "--directory", tmp_path / "c", *options)
+    assert found.exit_code and text in found.stderr
+
+
 def test_settings_go_to_the_nodes_of_a_role(tmp_path: Path) -> None:
     settings = {"controller": {"broker.session.timeout.ms": "3000"}}
     layout = create(tmp_path / "c", controllers=1, brokers=1, extra=settings)

@@ -118,7 +118,12 @@ class Machine:
         newest = max(self.snapshots, key=lambda position: position.offset, default=None)
         image = MetadataImage() if newest is None else self.snapshots[newest]
         self.node = ControllerNode(replace(q.config, node_id=self.node_id), core, image, rng, q.now_ms)
-        self.execute(self.node.start(q.now_ms, q.wall_ms))
+        self.driven = self.what_is_driven(rng)
+        self.execute(self.driven.start(q.now_ms, q.wall_ms))
+
+    def what_is_driven(self, rng: Random) -> ControllerNode:
+        """The controller itself; others have it as a part."""
+        return self.node
 
     def kill(self) -> None:
         self.alive = False
@@ -130,13 +135,13 @@ class Machine:
         if not self.alive or not self.inbox:
             return False
         event = self.inbox.popleft()
-        self.execute(self.node.handle(event, now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms))
+        self.execute(self.driven.handle(event, now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms))
         return True
 
     def tick(self, drained: bool = True) -> None:
         if self.alive:
             self.execute(
-                self.node.tick(now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms, drained=drained)
+                self.driven.tick(now_ms=self.quorum.now_ms, wall_ms=self.quorum.wall_ms, drained=drained)
             )
 
     def write(self, *records: Record) -> None:
@@ -239,6 +244,8 @@ class Machine:
 
 
 class Quorum:
+    machine_type = Machine
+
     def __init__(
         self,
         size: int = 3,
@@ -258,7 +265,7 @@ class Quorum:
         self._pending: dict[int, tuple[int, int, Machine]] = {}
         self.machines: dict[int, Machine] = {}
         for voter in self.voters:
-            self.machines[voter.node_id] = Machine(self, voter.node_id)
+            self.machines[voter.node_id] = self.machine_type(self, voter.node_id)
 
     @property
     def wall_ms(self) -> int:
@@ -308,13 +315,13 @@ class Quorum:
         end = self.now_ms + ms
         self.settle()
         for _ in range(200_000):
-            dues = [m.node.next_deadline_ms() for m in self.machines.values() if m.alive]
+            dues = [m.driven.next_deadline_ms() for m in self.machines.values() if m.alive]
             due = min((due for due in dues if due is not None), default=end)
             if due >= end:
                 break
             self.now_ms = max(self.now_ms, due)
             for machine in self.machines.values():
-                if machine.alive and (machine.node.next_deadline_ms() or end + 1) <= self.now_ms:
+                if machine.alive and (machine.driven.next_deadline_ms() or end + 1) <= self.now_ms:
                     machine.tick()
             self.settle()
         else:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from metaquorum.runtime.refused_callers import AGAIN_S, REMEMBERED_MAX, RefusedCallers
 from metaquorum.runtime.rpc.native_lines import NativeLines, handshake_text
+from metaquorum.runtime.rpc.refused_callers import AGAIN_S, REMEMBERED_MAX, RefusedCallers
 
 ERROR = (
     "UNKNOWN: Ssl handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:100000c0:SSL routines:"

@@ -14,9 +14,9 @@ import grpc
 import pytest
 
 from metaquorum.runtime.plain_callers import ended_connection, ended_connections, tell_of
-from metaquorum.runtime.refused_callers import RefusedCallers
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.reach import tls_problem
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says what ended")
 

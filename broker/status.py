@@ -1,0 +1,42 @@
+"""What a broker tells of itself, put together from its parts. Decides nothing."""
+
+from __future__ import annotations
+
+from metaquorum.broker.session import BrokerSession
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.requests.broker_status import BrokerState, BrokerStatus
+from metaquorum.raft.core import RaftCore
+
+
+def broker_status(
+    session: BrokerSession, raft: RaftCore, own: tuple[int, bytes], *, applied_offset: int, now_ms: int
+) -> BrokerStatus:
+    """`own`: node id and incarnation id; `applied_offset`: everything below is in the broker's image."""
+    lease_ms, serves = session.lease.end_ms, session.serves(now_ms)
+    return BrokerStatus(
+        node_id=own[0],
+        incarnation_id=own[1],
+        state=session.state,
+        process_state=session.state.process_state,
+        fenced=not serves,
+        broker_epoch=session.broker_epoch,
+        lease_left_ms=None if lease_ms is None else max(0, lease_ms - now_ms),
+        applied_offset=applied_offset,
+        high_watermark=raft.high_watermark,
+        log_end_offset=raft.log_end_offset,
+        catch_up_offset=session.startup.catch_up_offset,
+        leader_id=raft.leader_id,
+        quorum_epoch=raft.epoch,
+        failures=session.exchange.failures,
+        last_problem="" if serves else session.exchange.last_problem,
+    )
+
+
+def not_serving(state: BrokerState, node_id: int) -> ApiError:
+    """The answer to a client of a broker that does not serve."""
+    doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
+    return ApiError(
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        f"broker {node_id} {doing} ({state.name}: {state.meaning}) and does not serve clients: use another "
+        "broker, or try again later",
+    )

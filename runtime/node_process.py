@@ -1,0 +1,158 @@
+"""What a node's process is made of: one Raft core, one driver, one page of figures, one start and one end.
+
+Owns the order in which the parts of a process begin and end. What a part does is its role's business: a
+controller and a broker are one each, and a combined node has both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from metaquorum.raft.core import RaftCore
+from metaquorum.runtime.clock import SystemClock
+from metaquorum.runtime.config.node import NodeConfig, process_rng
+from metaquorum.runtime.driver.driver import Driver, Ending, Node
+from metaquorum.runtime.logging import set_log_context
+from metaquorum.runtime.metrics.families import Source
+from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.service import BoundMetrics, note_first_snapshot, open_endpoint
+from metaquorum.runtime.process import handle_signals
+from metaquorum.runtime.replica import OpenReplica, SnapshotFiles
+from metaquorum.runtime.rpc.controllers import Controllers
+from metaquorum.runtime.rpc.raft_client import RaftClient
+from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService
+from metaquorum.runtime.tls.material import TlsMaterial
+
+if TYPE_CHECKING:
+    from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
+
+_log = logging.getLogger(__name__)
+
+
+class ProcessRole(Protocol):
+    """A part of a process. `start` before the driver's, `refuse` when the driver has stopped, then `close`,
+    and `left` when the metadata log is closed."""
+
+    async def start(self) -> None: ...
+
+    def after_step(self, now_ms: int) -> None: ...
+
+    def source(self, stats: NodeStatistics) -> Source: ...
+
+    def log_context(self) -> Mapping[str, object]: ...
+
+    def refuse(self) -> None: ...
+
+    async def close(self, ending: Ending) -> None: ...
+
+    def left(self, ending: Ending) -> None: ...
+
+
+class NodeProcess:
+    """The parts that roles share. `metrics`, `stats`: the bound socket for the figures, and what counts them;
+    None: they are not kept."""
+
+    driver: Driver
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        replica: OpenReplica,
+        metrics: BoundMetrics | None = None,
+        stats: NodeStatistics | None = None,
+    ) -> None:
+        self.config = config
+        self.replica = replica
+        self.clock = SystemClock()
+        self.rng = process_rng()
+        self.stats = stats
+        self.raft = RaftCore(
+            config.raft, replica.identity, config.voters, replica.store.recovered(), self.rng
+        )
+        self.controllers = Controllers(config, self.raft)
+        self.roles: Sequence[ProcessRole] = ()
+        self._metrics = metrics
+
+    def drive(
+        self,
+        node: Node,
+        tls: TlsMaterial | None,
+        *,
+        on_effect: Callable[[Any], None],
+        hear: Callable[[Any], bool] | None = None,
+        service: RaftService | None = None,
+        load: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Makes the driver of `node`. `tls`: towards controllers; `hear` sees what others say before the
+        driver does; `service`: where a node that votes is asked."""
+        self._client = RaftClient(self.controllers, hear or self._hear, tls=tls, rng=self.rng)
+        self._transport = GrpcRaftTransport(self._client, service)
+        self.driver = Driver(
+            node,
+            self.replica.store,
+            self._transport,
+            SnapshotFiles(),
+            clock=self.clock,
+            on_effect=on_effect,
+            after_step=self._after_step,
+            load=load,
+            inbox_max=self.config.number("inbox.max.events"),
+            watch=self.stats,
+        )
+
+    async def run(self) -> Ending:
+        """Serves until the node stops or the process cannot go on; then closes everything in order."""
+        ending = Ending(reason="cancelled", failed=True)
+        endpoint = None
+        try:
+            for role in self.roles:
+                await role.start()
+            endpoint = await self._open_metrics()
+            handle_signals(self.driver)
+            set_log_context(self._log_context)
+            self.driver.start()
+            ports = ", ".join(
+                f"{listener.name} {listener.host or 'every interface'}:{listener.port}"
+                for listener in self.config.listeners
+            )
+            _log.info("%s %d listens on %s", self.config.role, self.config.node_id, ports)
+            ending = await self.driver.wait()
+        finally:
+            for role in self.roles:
+                role.refuse()
+            # The last that came goes first: a broker's last word may need its controller's way to others.
+            for role in reversed(self.roles):
+                await role.close(ending)
+            await self._transport.close()
+            await self.driver.close()
+            if endpoint is not None:
+                await endpoint.close()
+            self.replica.store.close(clean=not ending.failed)
+            for role in self.roles:
+                role.left(ending)
+        return ending
+
+    async def _open_metrics(self) -> MetricsEndpoint | None:
+        if self._metrics is None or self.stats is None:
+            return None
+        self.stats.watch(self.raft)
+        note_first_snapshot(self.stats, self.config.metadata_log_dir)
+        sources = [role.source(self.stats) for role in self.roles]
+        return await open_endpoint(self._metrics, sources, self.clock)
+
+    def _hear(self, event: Any) -> bool:
+        return self.driver.take_transport_event(event)
+
+    def _after_step(self, now_ms: int) -> None:
+        self.controllers.let_go(self._client)
+        for role in self.roles:
+            role.after_step(now_ms)
+
+    def _log_context(self) -> Mapping[str, object]:
+        """For lines that are not about metadata; the first role's word counts."""
+        found: dict[str, object] = {}
+        for role in reversed(self.roles):
+            found.update(role.log_context())
+        return found

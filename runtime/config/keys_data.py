@@ -191,8 +191,9 @@ DATA = (
         "queued.max.request.bytes",
         "int",
         256 * MIB,
-        "Maximum size of produced records that wait for disks or followers; more are refused "
-        "as retriable. -1, Kafka's default: no limit.",
+        "Maximum size of the requests of a listener that are being received or under way: further ones are "
+        "read when there is room. Also that of produced records that wait for disks or followers, of all "
+        "listeners; more are refused as retriable. -1, Kafka's default: no limit.",
         minimum=MIB,
         also=(-1,),
         maximum=MAX_LONG,

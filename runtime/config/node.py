@@ -22,7 +22,7 @@ from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.runtime.config.access.listeners import ListenerAccess
 from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
-from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER, Value
+from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER, MIB, Value
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.keys_data import RACK_AWARE
 from metaquorum.runtime.config.keys_groups import coordinator_config
@@ -305,6 +305,12 @@ class NodeConfig:
                     f"{self.path}: {shorter} ({self.number(shorter)}) must be below {longer}"
                     f" ({self.number(longer)})"
                 )
+        queued, longest = self.bound("queued.max.request.bytes"), self.number("socket.request.max.bytes")
+        if queued is not None and queued < longest + MIB:
+            raise ConfigError(
+                f"{self.path}: queued.max.request.bytes ({queued}) must be at least {MIB} more than"
+                f" socket.request.max.bytes ({longest})"
+            )
         return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from metaquorum.wire.primitives import Buffer
 
@@ -10,11 +11,13 @@ Chunks = list[Buffer]
 
 
 class AnswerQueue:
-    """Requests of one connection that are under way. An answer leaves when all before it have left."""
+    """Requests of one connection that are under way. An answer leaves when all before it have left; `left` is
+    called with the size of its request."""
 
-    def __init__(self, *, max_requests: int, max_bytes: int) -> None:
+    def __init__(self, *, max_requests: int, max_bytes: int, left: Callable[[int], object]) -> None:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
+        self._left = left
         self._first = 0
         self._sizes: deque[int] = deque()
         self._done: dict[int, Chunks] = {}
@@ -42,6 +45,8 @@ class AnswerQueue:
         ready: Chunks = []
         while self._sizes and self._first in self._done:
             ready += self._done.pop(self._first)
-            self.bytes_under_way -= self._sizes.popleft()
+            size = self._sizes.popleft()
+            self.bytes_under_way -= size
+            self._left(size)
             self._first += 1
         return ready

@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from metaquorum.runtime.config.access.certificates import CertificateError, distinguished_name
+from metaquorum.runtime.config.access.certificates import CertificateError
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
+from metaquorum.runtime.kafka.memory import PATIENCE_S, RequestMemory, Share
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
@@ -50,6 +51,7 @@ class ConnectionConfig:
     login_max_bytes: int = 524_288
     login_timeout_s: float = 30
     failed_login_delay_s: float = 0.1
+    memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
     scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
     """Where the small frames of all connections are received (`FrameBuffer`)."""
 
@@ -71,13 +73,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._begun = begun
         self._gone = gone
         self._login: Login | None = None
+        self._share = Share(config.memory, self._has_memory, self._is_late)
+        most, key = config.request_max_bytes, REQUEST_MAX_BYTES
+        self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=most, left=self._share.answered)
         if config.rules is not None and config.rules.sasl is not None:
             self._login = Login(config.rules.sasl, self._api_versions)
-            login_max = config.login_max_bytes
-            self._buffer = FrameBuffer(login_max, "sasl.server.max.receive.size", config.scratch)
-        else:
-            self._buffer = FrameBuffer(config.request_max_bytes, REQUEST_MAX_BYTES, config.scratch)
-        self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=config.request_max_bytes)
+            most, key = config.login_max_bytes, "sasl.server.max.receive.size"
+        self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
         self._waiting: set[asyncio.Future[Any]] = set()
         self._client = Client(listener=config.listener, address="")
@@ -145,6 +147,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             timer.cancel()
         for future in list(self._waiting):
             future.cancel()
+        self._share.close()
         if self._counted:
             self._limits.closed(self._client.address)
             self._gone(self)
@@ -170,6 +173,15 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timers["idle"] = self._loop.call_later(left_s, self._look_for_idleness)
 
     # ---- how much
+
+    def _has_memory(self) -> None:
+        """There is room for the frame that waited."""
+        self._buffer.go_on()
+        self._work()
+
+    def _is_late(self) -> None:
+        self.end(f"its request did not arrive within {PATIENCE_S:g} s while others waited for memory")
+        self._transport.abort()
 
     def _is_too_fast(self) -> bool:
         """Whether the address opens connections faster than it may: this one is closed after a while."""
@@ -211,20 +223,14 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _know_by_certificate(self) -> None:
         """The principal of a client that showed a certificate, which TLS has checked."""
-        tls = self._transport.get_extra_info("ssl_object")
+        rules, tls = self._config.rules, self._transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        if certificate is None or self._config.rules is None:
+        if certificate is None or rules is None:
             return
         try:
-            name = distinguished_name(certificate)
+            self._client = replace(self._client, principal=f"User:{rules.certificates.user_of(certificate)}")
         except CertificateError as error:
             self.end(str(error))
-            return
-        user = self._config.rules.certificates.user(name)
-        if user is None:
-            self.end(f"no rule of ssl.principal.mapping.rules fits its certificate, of {name}")
-            return
-        self._client = replace(self._client, principal=f"User:{user}")
 
     def _look_for_login(self) -> None:
         if self._login is not None and self._login.granted is None:
@@ -286,7 +292,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin(self._frames.popleft())
         if self._ended:
             return
-        pause = bool(self._frames) or self._is_held or not self._answers.has_room
+        pause = bool(self._frames) or self._is_held or self._buffer.waits or not self._answers.has_room
         if pause != self._read_paused:
             self._read_paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()

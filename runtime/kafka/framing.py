@@ -2,12 +2,14 @@
 
 Owns where received bytes go: small frames into a scratch buffer, out of which they are taken at once, a
 longer one into pieces of its own. Memory grows with what has arrived (at most twice as much), never with what
-a length announces; a connection whose frames are whole holds none.
+a length announces; a connection whose frames are whole holds none. A gate says whether there is room for
+more: without it a frame's length is read and nothing else, until the gate has a place for the frame.
 """
 
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 _LENGTH = struct.Struct(">i")
 SCRATCH_BYTES = 256 * 1024
@@ -20,15 +22,52 @@ class FrameError(ValueError):
     """A length that no frame may have; the stream cannot be read on."""
 
 
+class Gate(Protocol):
+    """What counts the bytes that frames hold."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a whole scratch buffer of short frames may be read."""
+
+    def reserve(self, length: int) -> bool:
+        """Whether a frame of `length` bytes, that is not whole, has a place; else it waits for one."""
+
+    def keeps(self, size: int) -> None:
+        """`size` bytes of a frame that waits were read already."""
+
+    def arrived(self, size: int) -> None:
+        """A frame is whole."""
+
+
+class _OpenGate:
+    has_room = True
+
+    def reserve(self, length: int) -> bool:
+        return True
+
+    def keeps(self, size: int) -> None: ...
+
+    def arrived(self, size: int) -> None: ...
+
+
 class FrameBuffer:
     """`get_buffer` says where the next bytes go, `received` how many came; it returns whole frames.
 
-    `scratch` may be that of other buffers, too, as long as none is asked between the two calls."""
+    `scratch` may be that of other buffers, too, as long as none is asked between the two calls. While a frame
+    `waits` for the gate neither is called, until `go_on`."""
 
     def __init__(
-        self, max_bytes: int, key: str = REQUEST_MAX_BYTES, scratch: bytearray | None = None
+        self,
+        max_bytes: int,
+        key: str = REQUEST_MAX_BYTES,
+        scratch: bytearray | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.allow(max_bytes, key)
+        self._gate: Gate = gate or _OpenGate()
+        self.waits = False
+        self._has_place = False
+        """Whether the gate has room for all of the frame that is not whole."""
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._rest = b""
         """The begin of a frame that fits into the scratch buffer."""
@@ -47,10 +86,13 @@ class FrameBuffer:
         if self._missing:
             return memoryview(self._pieces[-1])[self._piece_filled :]
         rest = self._rest
-        if not rest:
-            return self._scratch
         self._scratch[: len(rest)] = rest
-        return self._scratch[len(rest) :]
+        if self._gate.has_room:
+            return self._scratch[len(rest) :]
+        end = _LENGTH.size
+        if len(rest) >= end:
+            end += _LENGTH.unpack_from(rest)[0]
+        return self._scratch[len(rest) : end]
 
     def received(self, count: int) -> list[bytes | bytearray]:
         """The frames that `count` more bytes complete, without their lengths.
@@ -67,7 +109,20 @@ class FrameBuffer:
             return []
         frame = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
+        self._is_whole(len(frame))
         return [frame]
+
+    def go_on(self) -> None:
+        """The gate has a place for the frame that waited."""
+        self.waits, self._has_place = False, True
+        (length,) = _LENGTH.unpack_from(self._rest)
+        if _LENGTH.size + length > len(self._scratch):
+            first, self._rest = self._rest[_LENGTH.size :], b""
+            self._begin_long_frame(first, length)
+
+    def _is_whole(self, size: int) -> None:
+        self._has_place = False
+        self._gate.arrived(size)
 
     def _cut(self, filled: int) -> list[bytes | bytearray]:
         """The whole frames in the scratch buffer; what is left is kept, or begins pieces of its own."""
@@ -83,17 +138,22 @@ class FrameBuffer:
                 )
             begin, end = position + _LENGTH.size, position + _LENGTH.size + length
             if end > filled:
-                if end - position > len(view):
+                self._has_place = self._has_place or self._gate.reserve(length)
+                self.waits = not self._has_place
+                if self._has_place and end - position > len(view):
                     self._begin_long_frame(view[begin:filled], length)
                     return frames
                 break
             frames.append(view[begin:end].tobytes())
+            self._is_whole(length)
             position = end
         if position < filled:
             self._rest = view[position:filled].tobytes()
+        if self.waits:
+            self._gate.keeps(len(self._rest))
         return frames
 
-    def _begin_long_frame(self, first: memoryview, length: int) -> None:
+    def _begin_long_frame(self, first: memoryview | bytes, length: int) -> None:
         self._missing = length
         self._pieces = []
         self._next_piece(len(first))

@@ -19,6 +19,7 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
 from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
+from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.tls.material import TlsMaterial
@@ -101,6 +102,9 @@ class KafkaListeners:
             max_idle_s=number("connections.max.idle.ms") / 1000,
             quotas=quotas,
             rules=self._logins.rules(listener.name, image),
+            memory=RequestMemory(
+                self._config.bound("queued.max.request.bytes"), number("socket.request.max.bytes")
+            ),
             login_max_bytes=self._config.access[listener.name].max_receive_bytes,
             login_timeout_s=number("connection.authentication.timeout.ms") / 1000,
             failed_login_delay_s=number("connection.failed.authentication.delay.ms") / 1000,

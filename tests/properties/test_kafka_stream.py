@@ -77,7 +77,8 @@ def test_connections_share_a_scratch_buffer_and_mix_nothing() -> None:
 
 @given(data=st.data(), count=st.integers(1, 30))
 def test_answers_leave_in_the_order_of_the_requests(data: st.DataObject, count: int) -> None:
-    queue = AnswerQueue(max_requests=count, max_bytes=10**6)
+    sizes: list[int] = []
+    queue = AnswerQueue(max_requests=count, max_bytes=10**6, left=sizes.append)
     places = [queue.begin(10) for _ in range(count)]
     assert not queue.has_room
     left: list[bytes] = []
@@ -86,10 +87,11 @@ def test_answers_leave_in_the_order_of_the_requests(data: st.DataObject, count: 
         left += map(bytes, queue.finish(place, [] if place % 3 == 2 else [b"%d" % place]))
     assert left == [b"%d" % place for place in places if place % 3 != 2]
     assert (len(queue), queue.bytes_under_way, queue.has_room) == (0, 0, True)
+    assert sizes == [10] * count
 
 
 def test_a_request_above_the_bound_of_bytes_goes_alone() -> None:
-    queue = AnswerQueue(max_requests=9, max_bytes=100)
+    queue = AnswerQueue(max_requests=9, max_bytes=100, left=[].append)
     first = queue.begin(500)
     assert not queue.has_room
     queue.finish(first, [b"x"])

@@ -29,7 +29,7 @@ _SPECIAL = re.compile(r'([,+"\\<>;=])')
 
 
 class CertificateError(ValueError):
-    """A certificate that cannot be read."""
+    """A certificate that cannot be read, or names no user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,14 @@ class PrincipalRules:
     def user(self, name: str) -> str | None:
         """The user for a distinguished name; None: no rule fits."""
         return next((user for rule in self._rules if (user := rule.apply(name)) is not None), None)
+
+    def user_of(self, certificate: bytes) -> str:
+        """The user whom a certificate in DER names. Raises CertificateError, also where no rule fits."""
+        name = distinguished_name(certificate)
+        user = self.user(name)
+        if user is None:
+            raise CertificateError(f"no rule of ssl.principal.mapping.rules fits its certificate, of {name}")
+        return user
 
 
 def _rule(match: re.Match[str]) -> _Rule:

@@ -1,0 +1,219 @@
+"""A listener's memory over all its connections: counted, never above the bound, and no one waits forever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.errors import ConfigError
+from metaquorum.runtime.kafka import memory as memories
+from metaquorum.runtime.kafka.connection import ConnectionConfig
+from metaquorum.runtime.kafka.framing import SCRATCH_BYTES, FrameBuffer
+from metaquorum.runtime.kafka.memory import RequestMemory, Share
+from metaquorum.wire import codec
+from metaquorum.wire.messages import (
+    ApiVersionsRequest,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+)
+from tests.unit.kafka.test_connection import (
+    API_VERSIONS,
+    FIND_COORDINATOR,
+    METADATA,
+    Caller,
+    Server,
+    calling,
+    serving,
+    until,
+)
+from tests.unit.server.nodes import new_site
+
+MIB = 1024 * 1024
+LENGTHS = 4
+"""Bytes that a connection may hold without a place."""
+
+
+def bounded(max_bytes: int, request_max_bytes: int) -> Server:
+    server = Server()
+    server.config = ConnectionConfig(
+        listener="KAFKA",
+        request_max_bytes=request_max_bytes,
+        max_idle_s=60,
+        memory=RequestMemory(max_bytes, request_max_bytes),
+    )
+    return server
+
+
+def long_frame(correlation_id: int) -> bytes:
+    topics = tuple(MetadataRequest.MetadataRequestTopic(name="t" * 20_000) for _ in range(40))
+    header = codec.RequestHeader(METADATA, 12, correlation_id, "me")
+    frame = b"".join(codec.encode_request(header, MetadataRequest(topics=topics)))
+    return len(frame).to_bytes(4, "big") + frame
+
+
+async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_one() -> None:
+    frame, bound = long_frame(7), 4 * MIB
+    server = bounded(bound, MIB)
+    memory = server.config.memory
+    most = 0
+
+    async def settled() -> None:
+        nonlocal most
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            most = max(most, memory.held_bytes)
+
+    async with serving(server):
+        writers = [Caller(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(20)]
+        for writer in writers:
+            writer.writer.write(frame[:300_000])
+        await until(lambda: memory.waiting == 20 - 3)  # 3 MiB of long frames, of nearly 1 MiB each
+        await settled()
+        async with calling(server) as other:  # a short request of another client is answered meanwhile
+            other.send(
+                API_VERSIONS, 3, 1, ApiVersionsRequest(client_software_name="t", client_software_version="1")
+            )
+            assert (await other.receive(API_VERSIONS, 3)).correlation_id == 1
+        for writer in writers:
+            writer.writer.write(frame[300_000:])
+        for writer in writers:
+            assert (await writer.receive(METADATA, 12)).correlation_id == 7
+            await settled()
+        assert 2 * MIB < most <= bound + LENGTHS * 20
+        assert (memory.held_bytes, memory.waiting) == (0, 0)
+        for writer in writers:
+            writer.writer.close()
+
+
+async def test_requests_under_way_count_until_they_are_answered() -> None:
+    server = bounded(2 * MIB, MIB)
+    memory = server.config.memory
+    async with serving(server):
+        callers = [Caller(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(9)]
+        for caller in callers:
+            for at in range(6):
+                caller.send(FIND_COORDINATOR, 2, at, FindCoordinatorRequest(key="k" * 30_000))
+        await until(lambda: memory.waiting == 9)
+        begun = len(server.gates)
+        assert 20 < begun < 54 and memory.held_bytes <= MIB + LENGTHS * 9
+        for number in range(54):
+            await until(lambda: len(server.gates) > number)  # noqa: B023
+            server.gates[number].set_result(FindCoordinatorResponse())
+        for caller in callers:
+            assert [(await caller.receive(FIND_COORDINATOR, 2)).correlation_id for _ in range(6)] == [
+                *range(6)
+            ]
+        assert (memory.held_bytes, memory.waiting) == (0, 0)
+        for caller in callers:
+            caller.writer.close()
+
+
+async def test_a_connection_that_ends_gives_back_what_it_held() -> None:
+    server = bounded(4 * MIB, MIB)
+    memory = server.config.memory
+    async with serving(server):
+        callers = [Caller(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(8)]
+        for caller in callers:
+            caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest(key="k"))
+            caller.writer.write(long_frame(2)[:300_000])
+        await until(lambda: memory.waiting == 5 and len(server.gates) == 8)
+        for caller in callers:
+            caller.writer.transport.abort()
+        await until(lambda: (memory.held_bytes, memory.waiting) == (0, 0))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_who_sends_too_slowly_ends_only_where_others_wait(
+    others: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memories, "PATIENCE_S", 0.05)
+    server = bounded(2 * MIB, MIB)  # one long frame at a time
+    async with serving(server), calling(server) as slow:
+        slow.writer.write(long_frame(1)[:300_000])
+        await until(lambda: server.config.memory.held_bytes > 300_000)
+        async with calling(server) as other:
+            other.writer.write(long_frame(2) * others)
+            if others:
+                assert await slow.ended()
+                assert (await other.receive(METADATA, 12)).correlation_id == 2
+                assert "did not arrive within" in caplog.text
+            else:
+                await asyncio.sleep(0.2)
+                slow.writer.write(long_frame(1)[300_000:])
+                assert (await slow.receive(METADATA, 12)).correlation_id == 1
+
+
+SIZES = [0, 1, 3, 50, 70_000, SCRATCH_BYTES - 5, SCRATCH_BYTES - 4, SCRATCH_BYTES - 3, 300_000, MIB]
+
+
+class Sender:
+    """One connection's stream, its buffer, and what is under way."""
+
+    def __init__(self, memory: RequestMemory, scratch: bytearray, sizes: list[int]) -> None:
+        self.data = b"".join(size.to_bytes(4, "big") + bytes([size % 251]) * size for size in sizes)
+        self.sizes = sizes
+        self.share = Share(memory, self.goes_on, lambda: None)
+        self.buffer = FrameBuffer(MIB, "k", scratch, self.share)
+        self.found: list[int] = []
+        self.under_way: list[int] = []
+
+    def goes_on(self) -> None:
+        self.buffer.go_on()
+
+    @property
+    def can_read(self) -> bool:
+        return bool(self.data) and not self.buffer.waits
+
+    def read(self, most: int) -> None:
+        view = self.buffer.get_buffer()
+        assert len(view), "there must be room for a byte"
+        part = self.data[: min(most, len(view))]
+        view[: len(part)] = part
+        self.data = self.data[len(part) :]
+        for frame in self.buffer.received(len(part)):
+            assert bytes(frame) == bytes([len(frame) % 251]) * len(frame)
+            self.found.append(len(frame))
+            self.under_way.append(len(frame))
+
+
+async def run(streams: list[list[int]], bound: int, rng: random.Random) -> None:
+    memory, scratch = RequestMemory(bound, MIB), bytearray(SCRATCH_BYTES)
+    senders = [Sender(memory, scratch, sizes) for sizes in streams]
+    while any(sender.data or sender.under_way for sender in senders):
+        steps: list[Any] = [sender.read for sender in senders if sender.can_read]
+        busy = [sender for sender in senders if sender.under_way]
+        assert steps or busy, "everyone waits for everyone"
+        if steps and (not busy or rng.random() < 0.8):
+            rng.choice(steps)(rng.choice([1, 5, 100_000, MIB]))
+        else:
+            sender = rng.choice(busy)
+            sender.share.answered(sender.under_way.pop(0))
+        assert memory.held_bytes <= bound + LENGTHS * len(senders)
+        await asyncio.sleep(0)
+    assert [sender.found for sender in senders] == streams
+    assert (memory.held_bytes, memory.waiting) == (0, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    streams=st.lists(st.lists(st.sampled_from(SIZES), max_size=5), min_size=1, max_size=6),
+    bound=st.sampled_from([2 * MIB, 3 * MIB, 8 * MIB]),
+    seed=st.integers(0, 99),
+)
+def test_any_streams_come_whole_under_the_bound(streams: list[list[int]], bound: int, seed: int) -> None:
+    asyncio.run(run(streams, bound, random.Random(seed)))
+
+
+def test_the_bound_has_room_for_the_longest_request_and_more(tmp_path: Any) -> None:
+    site = new_site(tmp_path)
+    keys = {"socket.request.max.bytes": str(100 * MIB), "queued.max.request.bytes": str(101 * MIB)}
+    load_config(site.broker_file(keys)).replicas()
+    with pytest.raises(ConfigError, match=r"must be at least 1048576 more than socket\.request\.max\.bytes"):
+        load_config(site.broker_file({**keys, "queued.max.request.bytes": str(101 * MIB - 1)})).replicas()

@@ -98,7 +98,7 @@ def encode_head() -> bytes:
 def check_head(file: str, head: bytes) -> None:
     """Raises CorruptFileError for what is no archive, and for a version that is not known here."""
     if len(head) < HEAD.size or not head.startswith(HEAD_MAGIC):
-        raise CorruptFileError(file, "is not an archive of `metaquorum log archive`", "check the path")
+        raise CorruptFileError(file, "this is not an archive of `metaquorum log archive`", "check the path")
     _, version = HEAD.unpack(head)
     if not 1 <= version <= VERSION:
         raise CorruptFileError(

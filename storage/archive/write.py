@@ -24,7 +24,7 @@ from metaquorum.storage.disk.interface import (
     remove_if_present,
     staged_path,
 )
-from metaquorum.storage.errors import DiskError, FileMissingError, StorageError
+from metaquorum.storage.errors import FileMissingError, StorageError
 from metaquorum.storage.files.snapshots import parse_snapshot_name
 from metaquorum.storage.log.segment import parse_segment_name
 
@@ -111,7 +111,7 @@ def extract_archive(archive: LogArchive, disk: Disk, target: str, who: str) -> N
     StorageError, after which nothing is left."""
     if disk.exists(target):
         if not disk.is_directory(target) or disk.list_directory(target):
-            raise DiskError(parent_of(target), f"extraction to {target}", "it exists; give a new directory")
+            raise StorageError(f"{target} already exists and is not empty; give a new directory")
         disk.remove_directory(target)
     staged = staged_path(target, who)
     made: list[str] = []
@@ -147,7 +147,7 @@ def leftovers(disk: Disk, target: str) -> list[tuple[str, str]]:
 
 def _refuse_existing(disk: Disk, target: str) -> None:
     if disk.exists(target):
-        raise DiskError(parent_of(target), f"write of {target}", "it exists; give the name of a new file")
+        raise StorageError(f"{target} already exists; give the name of a new file")
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def test_extraction_gives_the_directories_byte_for_byte(quorum: Path, packed: Pa
     assert all_files(tmp_path / "out") == before == all_files(quorum)
     again = run("archive", packed, "--extract", tmp_path / "out")
     assert again.exit_code == 1
-    assert "it exists; give a new directory" in again.stderr
+    assert "already exists and is not empty; give a new directory" in again.stderr
 
 
 def test_an_archive_of_an_archive_and_a_dry_run_are_the_same(packed: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_verify_says_which_archives_are_whole(packed: Path, tmp_path: Path) -> N
         (("Q", "--to", "T/a.tar"), "must end in .mqa"),
         (("Q", "--to", "T/none/a.mqa"), "T/none is not a directory"),
         (("Q", "--to", "Q/controller-3000/a.mqa"), "is inside"),
-        (("Q", "--to", "A"), "it exists"),
+        (("Q", "--to", "A"), "already exists"),
         (("T", "--to", "T/a.mqa"), "holds no"),
         (("A", "--verify", "--extract", "T/x"), "give one of --to"),
         (("T/none.mqa", "--verify"), "does not exist"),

@@ -87,22 +87,13 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """End-to-end tests of one file share clusters of processes, those of one folder a Spark session, so one
-    worker gets the whole file or folder; all others are handed out one by one. (`--dist loadgroup` as it
-    comes groups nothing with pytest 9.2: it writes the group into a node id that is computed now.)"""
+    """(`--dist loadgroup` as it comes groups nothing with pytest 9.2: it writes the group into a node id that
+    is computed now.)"""
     if config.getoption("dist") != "loadgroup":
         return None
-    from xdist.scheduler import LoadScopeScheduling
+    from tests.lanes import Lanes
 
-    class FilesOfProcesses(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            path = nodeid.split("::", 1)[0]
-            if not path.startswith("tests/e2e/"):
-                return nodeid
-            folder = path.rpartition("/")[0]
-            return path if folder == "tests/e2e" else folder
-
-    return FilesOfProcesses(config, log)
+    return Lanes(config, log)
 
 
 E2E_TIMEOUT_S = 900

@@ -21,6 +21,8 @@ from tests.histories.list_append import Outcome, Transaction, Values
 
 PATIENCE_S = 90.0
 CALL_S = 10.0
+PAUSE_S = 0.03
+"""Between what a client asks: without it librdkafka spins while a broker is away."""
 
 
 class ListReader:
@@ -60,6 +62,7 @@ class ListReader:
                     position, values = message.offset() + 1, (*values, int(message.value()))
                 elif message.error().code() == KafkaError._PARTITION_EOF:
                     position = max(position, message.offset())
+            self._decided.unassign()  # it would go on fetching
             self._lists[key] = (position, values)
         return values
 
@@ -75,6 +78,7 @@ class ListReader:
             except KafkaException as error:
                 seen = error
                 self._ask_for_leaders()
+                time.sleep(PAUSE_S)
                 continue
             if decided >= written:
                 return int(written)
@@ -127,6 +131,7 @@ class Appender(threading.Thread):
         try:
             while time.time() < self._lists.until:
                 self._one(reader)
+                time.sleep(PAUSE_S)
         except BaseException as error:
             self.problem = error
         finally:

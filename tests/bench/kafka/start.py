@@ -16,16 +16,20 @@ from tests.e2e.processes import COMMAND, ENVIRONMENT
 
 
 def first_produce(options: argparse.Namespace) -> list[Figure]:
-    """3 controllers and 3 brokers: from the command's start to the acknowledgement, with the topic."""
-    took = [_once() for _ in range(1 if options.short else 5)]
-    name = "local up (3 + 3), its start to the first acknowledgement"
-    return spread(name, took, "s", 2.5, 2.5)
+    """3 controllers and 3 brokers, and one combined node: from the command to the acknowledgement, with
+    the topic."""
+    figures: list[Figure] = []
+    for nodes, more, most in (("3 + 3", (), 2.5), ("one combined node", ("--combined", "1"), 1.0)):
+        took = [_once(*more) for _ in range(1 if options.short else 5)]
+        name = f"local up ({nodes}), its start to the first acknowledgement"
+        figures += spread(name, took, "s", most, most)
+    return figures
 
 
-def _once() -> float:
+def _once(*nodes: str) -> float:
     with tempfile.TemporaryDirectory(prefix="bench-") as directory:
         begun = time.perf_counter()
-        said = _local("up", directory, "--free-ports")
+        said = _local("up", directory, "--free-ports", *nodes)
         try:
             (bootstrap,) = re.findall(r"bootstrap\.servers=(\S+)", said)
             _produce(bootstrap)

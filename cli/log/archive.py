@@ -221,7 +221,7 @@ def _log(path: str, files: list[ArchivedFile]) -> dict[str, Any] | None:
     if not bases and not snapshots:
         return None
     stretches = [at for base in sorted(bases) for at in bases[base].stretches]
-    times = [at for at in stretches if at.last_ms >= 0]
+    times = [at for at in stretches if at.first_ms >= 0]
     ends = [one.end_offset for one in bases.values() if one.end_offset is not None]
     return {
         "path": path,

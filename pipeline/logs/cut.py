@@ -17,6 +17,7 @@ from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey, SegmentSurvey, Split, hop, survey
+from metaquorum.pipeline.logs.times import is_outside, times_of
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
@@ -56,11 +57,14 @@ def _log_pieces(place: LogPlace, selection: Selection, split_bytes: int) -> Iter
             yield from _segment_pieces(place, place.path, disk.file_size(place.path), split_bytes)
         return
     bases = list_segments(disk, place.path)
+    timed = selection.from_ms is not None or selection.to_ms is not None
     for at, base in enumerate(bases):
         following = bases[at + 1] if at + 1 < len(bases) else None
         if selection.from_offset is not None and following is not None and following <= selection.from_offset:
             continue
         if selection.to_offset is not None and base > selection.to_offset:
+            continue
+        if timed and is_outside(times_of(disk, place.path, base, following), selection):
             continue
         file = join(place.path, segment_name(base))
         yield from _segment_pieces(place, file, disk.file_size(file), split_bytes)

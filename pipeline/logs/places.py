@@ -57,7 +57,7 @@ def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> l
         ):
             raise NoLogsError(
                 f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
-                "a node's directory, a directory above them, or an archive of one (.tar, .tar.gz, .tgz)"
+                "a node's directory, a directory above them, or an archive of one (.mqa, .tar, .tar.gz, .tgz)"
             )
     return list(found.values())
 

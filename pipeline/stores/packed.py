@@ -1,7 +1,8 @@
-"""Logs in archives: a tar archive, compressed or not, is a directory; what gzip packed has its own name.
+"""Logs in archives: one of tar, compressed or not, or of `metaquorum log archive` is a directory; what gzip
+packed has its own name.
 
-Owns which paths lead into an archive, and reading archives. What is compressed is unpacked once per process,
-into a file without a name, which is gone with the process.
+Owns which paths lead into an archive, and reading archives. What is compressed as a whole is unpacked once
+per process, into a file without a name, which is gone with the process.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from typing import IO, Any
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.files import PackedFile, RemoteFile
 from metaquorum.pipeline.stores.remote import in_one_line, opened
+from metaquorum.storage.archive.format import SUFFIX
+from metaquorum.storage.archive.opened import LogArchive
 from metaquorum.storage.disk.interface import join, parent_of
+from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, FileMissingError
 
 OPEN_ARCHIVES = 16
 """The number of archives that a process keeps unpacked."""
 GZIP = ".gz"
-_SUFFIX = re.compile(r"\.(?:tar(?:\.gz)?|tgz)(?=/|$)", re.IGNORECASE)
+_SUFFIX = re.compile(rf"\.(?:tar(?:\.gz)?|tgz|{SUFFIX[1:]})(?=/|$)", re.IGNORECASE)
 _OF_LOGS = (".log", ".deleted", ".checkpoint", ".properties", "quorum-state", "-checkpoint")
 """How the names end of files that are unpacked: those beside them may be large."""
 
@@ -36,7 +40,7 @@ class Archive:
     """Files by their names inside: (first byte, bytes) in `handle`."""
 
     def __init__(self, place: str) -> None:
-        self.place = place
+        self.path = place
         self.files: dict[str, tuple[int, int]] = {}
         self.folders: dict[str, set[str]] = {"": set()}
         with _in_one_line(place):
@@ -44,7 +48,7 @@ class Archive:
 
     def _plain(self) -> IO[bytes]:
         """A tar file that is not compressed is read where it is."""
-        handle: IO[bytes] = _raw(self.place)
+        handle: IO[bytes] = _raw(self.path)
         with tarfile.open(fileobj=handle, mode="r:") as tar:
             for member in tar:
                 if member.isfile() and not member.issparse():
@@ -53,7 +57,7 @@ class Archive:
 
     def _unpacked(self) -> IO[bytes]:
         spool = _nameless()
-        with closing(_raw(self.place)) as raw, tarfile.open(fileobj=raw, mode="r|gz") as tar:
+        with closing(_raw(self.path)) as raw, tarfile.open(fileobj=raw, mode="r|gz") as tar:
             for member in tar:
                 source = tar.extractfile(member) if member.isfile() else None
                 if source is not None and member.name.endswith(_OF_LOGS):
@@ -72,13 +76,13 @@ class Archive:
     def open(self, inner: str) -> PackedFile:
         """A file by its name inside."""
         if inner not in self.files:
-            raise FileMissingError(join(self.place, inner))
-        return PackedFile(join(self.place, inner), self.handle, *self.files[inner])
+            raise FileMissingError(join(self.path, inner))
+        return PackedFile(join(self.path, inner), self.handle, *self.files[inner])
 
 
-def into_archive(path: str) -> tuple[Archive, str] | None:
+def into_archive(path: str) -> tuple[Archive | LogArchive, str] | None:
     """The archive that a path leads into, and the name inside ("": the archive itself); None: into none.
-    Raises DiskError for one that cannot be read."""
+    Raises DiskError or CorruptFileError for one that cannot be read."""
     for match in _SUFFIX.finditer(path):
         holder = path[: match.end()]
         seen = _look(holder)
@@ -107,12 +111,14 @@ def holder_of(path: str) -> str:
     """The file that really holds what is at a path."""
     found = into_archive(path)
     if found is not None:
-        return found[0].place
+        return found[0].path
     return path + GZIP if not os.path.exists(path) and _look(path + GZIP) is not None else path
 
 
 @lru_cache(maxsize=OPEN_ARCHIVES)
-def _archive(place: str, size: int, changed_ns: int) -> Archive:
+def _archive(place: str, size: int, changed_ns: int) -> Archive | LogArchive:
+    if place.lower().endswith(SUFFIX):
+        return LogArchive(RemoteFile(place) if is_remote(place) else PosixDisk().open_read(place))
     return Archive(place)
 
 

@@ -54,7 +54,7 @@ class Extent(NamedTuple):
 
 class IndexedStretch(NamedTuple):
     """Batches of a segment from byte `position` on, up to the next stretch: the first one's offset, the
-    leader epoch before it, the lowest and the highest timestamp in it (Unix ms; -1: no batch has one). The
+    leader epoch before it, the lowest and the highest timestamp in it (Unix ms; -1: a batch has none). The
     headers before `position` lead there without a break."""
 
     position: int
@@ -65,13 +65,15 @@ class IndexedStretch(NamedTuple):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file by its path in the archive. `end_offset` is behind a segment's last batch."""
+    """A file by its path in the archive. Of a segment, the stretches are its first `linked_bytes` bytes, and
+    `end_offset` is behind their last batch."""
 
     name: str
     size: int
     sha256: str
     extents: list[Extent]
     stretches: list[IndexedStretch] = []
+    linked_bytes: int = 0
     end_offset: int | None = None
 
 

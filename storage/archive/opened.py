@@ -140,6 +140,13 @@ class FileInArchive:
         at = bisect_right(stretches, offset, key=lambda one: one.offset) - 1
         return None if at < 0 else (stretches[at].position, stretches[at].offset, stretches[at].epoch)
 
+    def times(self) -> tuple[int, int] | None:
+        """The lowest and the highest timestamp in a segment (Unix ms); None where damage may hide others."""
+        stretches = self._one.stretches
+        if not stretches or self._one.linked_bytes != self._one.size:
+            return None
+        return min(one.first_ms for one in stretches), max(one.last_ms for one in stretches)
+
     def append(self, data: bytes) -> None:
         self._refuse("write")
 

@@ -67,6 +67,7 @@ class Packer:
                 sha256=digest.hexdigest(),
                 extents=extents,
                 stretches=stretches.found,
+                linked_bytes=stretches.linked_bytes,
                 end_offset=stretches.end_offset,
             )
         )
@@ -107,6 +108,7 @@ class _Stretches:
     def __init__(self, base_offset: int | None) -> None:
         self.found: list[IndexedStretch] = []
         self.end_offset: int | None = None
+        self.linked_bytes = 0
         self._expected = base_offset
         self._epoch = 0
 
@@ -115,9 +117,13 @@ class _Stretches:
         if header is None or self._expected is None or self._breaks(header):
             self._expected = None
             return
+        times = header.base_timestamp_ms, header.max_timestamp_ms
+        low, high = min(times), max(times)
         if not self.found or piece.position - self.found[-1].position >= STRETCH_BYTES:
-            self.found.append(IndexedStretch(piece.position, self._expected, self._epoch, -1, -1))
-        self.found[-1] = _with_times(self.found[-1], header)
+            self.found.append(IndexedStretch(piece.position, self._expected, self._epoch, low, high))
+        last = self.found[-1]
+        self.found[-1] = last._replace(first_ms=min(last.first_ms, low), last_ms=max(last.last_ms, high))
+        self.linked_bytes = piece.position + len(piece.data)
         self._expected = self.end_offset = header.next_offset
         self._epoch = header.leader_epoch
 
@@ -127,12 +133,3 @@ class _Stretches:
             or header.next_offset <= header.base_offset
             or header.leader_epoch < self._epoch
         )
-
-
-def _with_times(one: IndexedStretch, header: BatchHeader) -> IndexedStretch:
-    low, high = header.base_timestamp_ms, header.max_timestamp_ms
-    if high < 0:
-        return one
-    low = min(low, high) if low >= 0 else high
-    first_ms = low if one.first_ms < 0 else min(one.first_ms, low)
-    return one._replace(first_ms=first_ms, last_ms=max(one.last_ms, high))

@@ -204,7 +204,7 @@ class LogReader:
         what it shows.
         """
         known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
-        if known is not None and self._expected == self._base:
+        if known is not None and self._position == 0 and self._expected == self._base:
             self._position, self._expected, self._epoch = known
         while self._position < size:
             hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))

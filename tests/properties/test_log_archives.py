@@ -99,7 +99,7 @@ def in_memory(seed: int = 1) -> FaultyDisk:
     return disk
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_an_archive_gives_every_byte_back(seed: int, nodes: int) -> None:
     rng = random.Random(seed)
@@ -121,7 +121,7 @@ def test_an_archive_gives_every_byte_back(seed: int, nodes: int) -> None:
     assert disk.list_directory(FOLDER) == ["out", "q.mqa"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) -> None:
     rng = random.Random(seed)
@@ -139,7 +139,7 @@ def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) ->
     assert sum(one.content_bytes for one in packed.holds.blocks) == sum(map(len, log)) + len(other)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
 def test_readers_find_in_an_archive_what_they_find_in_the_directory(seed: int) -> None:
     rng = random.Random(seed)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.raft.core import RaftCore
 from metaquorum.runtime.clock import SystemClock
 from metaquorum.runtime.config.node import NodeConfig, process_rng
@@ -17,6 +18,7 @@ from metaquorum.runtime.driver.driver import Driver, Ending, Node
 from metaquorum.runtime.logging import set_log_context
 from metaquorum.runtime.metrics.families import Source
 from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.rights import scraper_rights
 from metaquorum.runtime.metrics.service import BoundMetrics, note_first_snapshot, open_endpoint
 from metaquorum.runtime.process import handle_signals
 from metaquorum.runtime.replica import OpenReplica, SnapshotFiles
@@ -40,6 +42,8 @@ class ProcessRole(Protocol):
     def after_step(self, now_ms: int) -> None: ...
 
     def source(self, stats: NodeStatistics) -> Source: ...
+
+    def image(self) -> MetadataImage: ...
 
     def log_context(self) -> Mapping[str, object]: ...
 
@@ -140,7 +144,8 @@ class NodeProcess:
         self.stats.watch(self.raft)
         note_first_snapshot(self.stats, self.config.metadata_log_dir)
         sources = [role.source(self.stats) for role in self.roles]
-        return await open_endpoint(self._metrics, sources, self.clock)
+        rights = scraper_rights(self.config, self.roles[0].image)
+        return await open_endpoint(self._metrics, sources, self.clock, rights)
 
     def _hear(self, event: Any) -> bool:
         return self.driver.take_transport_event(event)

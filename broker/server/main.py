@@ -199,7 +199,7 @@ class BrokerRole:
 
     def _add_services(self) -> None:
         config, server = self._config, self._server
-        server.admit_by(grpc_rights(config, lambda: self._data.image))
+        server.admit_by(grpc_rights(config, self.image))
         images = BrokerImages(self._node, self._clock)
         hints = Hints(self._controllers)
         service = MetadataService(
@@ -268,7 +268,7 @@ class BrokerRole:
         """Connections of Kafka's clients are taken once there is an image: from an empty one they would learn
         that the cluster has no brokers and no topics, and some never ask anyone again."""
         await self._published.first()
-        await self._kafka.start(self._kafka_services(), lambda: self._data.image)
+        await self._kafka.start(self._kafka_services(), self.image)
 
     async def _say_farewell(self) -> None:
         """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its
@@ -283,6 +283,10 @@ class BrokerRole:
             _log.warning(
                 "no controller could be notified that this broker is stopping: its session must expire first"
             )
+
+    def image(self) -> MetadataImage:
+        """The state by which rights are judged."""
+        return self._data.image
 
     def source(self, stats: NodeStatistics) -> BrokerFigures:
         """The broker's figures, with those of the process where it has no other role."""

@@ -22,6 +22,7 @@ from metaquorum.controller.server.standing import Standing
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.server.voters_service import VotersService
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.proto.admin_pb2_grpc import add_AdminServicer_to_server
 from metaquorum.proto.broker_ids_pb2_grpc import add_BrokerIdsServicer_to_server
@@ -163,7 +164,7 @@ class ControllerRole:
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
         self._server.note_callers(grpc_callers(self._config).note)
-        self._server.admit_by(grpc_rights(self._config, lambda: self._node.ledger.committed.image))
+        self._server.admit_by(grpc_rights(self._config, self.image))
         add_raft_service(raft, self._server)
         add_AdminServicer_to_server(AdminService(self._requests, hints, self._report), self._server)
         add_BrokerLifecycleServicer_to_server(BrokerLifecycleService(self._requests, hints), self._server)
@@ -179,7 +180,7 @@ class ControllerRole:
             self._requests,
             hints,
             self.voter_changes,
-            image=lambda: self._node.ledger.committed.image,
+            image=self.image,
             static=self._config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
             token_key=self._node.config.delegation_token_secret_key,
         )
@@ -206,6 +207,10 @@ class ControllerRole:
         loaded = self._process.driver.snapshots_loaded
         self._lines.moved(node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
         self._lines.tick(now_ms)
+
+    def image(self) -> MetadataImage:
+        """The state by which rights are judged."""
+        return self._node.ledger.committed.image
 
     def source(self, stats: NodeStatistics) -> Source:
         """The controller's figures, with those of the process."""

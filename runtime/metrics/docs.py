@@ -13,7 +13,9 @@ _HEAD = """# Metrics
 With `metrics.listener=http://127.0.0.1:9404` in its configuration, a process serves metrics at
 `http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus. Without that key it neither listens
 nor counts. On other addresses than loopback it needs `https` and `ssl.client.auth=required`: the scraper
-shows a certificate (`tls_config` of Prometheus). [operations.md](operations.md#monitoring) has alerts.
+shows a certificate (`tls_config` of Prometheus). Where the node has an authorizer, its principal needs
+Describe on the cluster ([security.md](security.md#rights)). [operations.md](operations.md#monitoring) has
+alerts.
 
 ## Names
 

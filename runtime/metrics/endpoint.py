@@ -10,8 +10,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import h11
+
+from metaquorum.runtime.metrics.rights import Scraper
 
 CONNECTIONS_MAX = 16
 """Open connections; a further one is closed at once. A scraper needs one."""
@@ -30,9 +33,16 @@ _log = logging.getLogger(__name__)
 class MetricsEndpoint:
     """Serves `render` at /metrics on a bound socket until it is closed."""
 
-    def __init__(self, render: Callable[[], Awaitable[bytes]], content_type: str) -> None:
+    def __init__(
+        self,
+        render: Callable[[], Awaitable[bytes]],
+        content_type: str,
+        refusal: Callable[[Scraper, str], str | None] | None = None,
+    ) -> None:
+        """`refusal`: why a caller may not read; None: everyone may."""
         self._render = render
         self._content_type = content_type
+        self._refusal = refusal
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -62,23 +72,32 @@ class MetricsEndpoint:
         self._connections.add(task)
         try:
             async with asyncio.timeout(None) as limit:
-                await _Connection(reader, writer, limit, self._answer).serve()
+                await _Connection(reader, writer, limit, partial(self._answer, _caller(writer))).serve()
         except (TimeoutError, OSError):
             pass  # it was idle for too long, or went away
         finally:
             self._connections.discard(task)
             writer.close()
 
-    async def _answer(self, method: bytes, target: bytes) -> tuple[int, bytes, str]:
+    async def _answer(self, caller: Scraper, method: bytes, target: bytes) -> tuple[int, bytes, str]:
         """Status, body and content type."""
         path = target.split(b"?", 1)[0]
         if method not in (b"GET", b"HEAD"):
             return 405, b"only GET and HEAD are answered here\n", "text/plain; charset=utf-8"
         if path == b"/metrics":
+            refused = None if self._refusal is None else self._refusal(caller, "GET /metrics")
+            if refused is not None:
+                return 403, f"{refused}\n".encode(), "text/plain; charset=utf-8"
             return 200, await self._render(), self._content_type
         if path == b"/":
             return 200, INDEX, "text/plain; charset=utf-8"
         return 404, b"nothing is here: the figures are at /metrics\n", "text/plain; charset=utf-8"
+
+
+def _caller(writer: asyncio.StreamWriter) -> Scraper:
+    tls = writer.get_extra_info("ssl_object")
+    certificate = None if tls is None else tls.getpeercert(binary_form=True)
+    return certificate, str((writer.get_extra_info("peername") or ("",))[0])
 
 
 class _Connection:

@@ -20,6 +20,7 @@ from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.metrics import catalogue as names
 from metaquorum.runtime.metrics.families import Family, Source
 from metaquorum.runtime.metrics.node import NodeStatistics
+from metaquorum.runtime.metrics.rights import ScraperRights
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
@@ -70,12 +71,16 @@ def bind_metrics(listener: Listener | None, files: TlsFiles) -> BoundMetrics | N
     return BoundMetrics(bound, tls)
 
 
-async def open_endpoint(bound: BoundMetrics, sources: Sequence[Source], clock: Clock) -> MetricsEndpoint:
-    """Serves the figures of `sources` on a bound socket until it is closed."""
+async def open_endpoint(
+    bound: BoundMetrics, sources: Sequence[Source], clock: Clock, rights: ScraperRights | None
+) -> MetricsEndpoint:
+    """Serves the figures of `sources` on a bound socket until it is closed; `rights` None: to everyone."""
     from metaquorum.runtime.metrics.endpoint import MetricsEndpoint
     from metaquorum.runtime.metrics.page import CONTENT_TYPE, Page
 
-    endpoint = MetricsEndpoint(Page(sources, clock).render, CONTENT_TYPE)
+    endpoint = MetricsEndpoint(
+        Page(sources, clock).render, CONTENT_TYPE, None if rights is None else rights.refusal
+    )
     await endpoint.start(*bound)
     return endpoint
 

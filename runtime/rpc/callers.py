@@ -10,7 +10,7 @@ from typing import Any
 
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.records.batch_cause import BatchCause
-from metaquorum.runtime.config.access.certificates import CertificateError, PrincipalRules, distinguished_name
+from metaquorum.runtime.config.access.certificates import PrincipalRules
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.requests import CALLER
 from metaquorum.runtime.rpc.decoding import peer_text
@@ -30,7 +30,7 @@ class GrpcCallers:
     def __init__(self, rules: PrincipalRules, *, shows_certificates: bool) -> None:
         self._rules = rules
         self._shows_certificates = shows_certificates
-        self._known: dict[bytes, str | None] = {}
+        self._known: dict[bytes, str] = {}
 
     def principal(self, context: Any) -> str | None:
         """None: the certificate gives no user."""
@@ -42,11 +42,10 @@ class GrpcCallers:
             if len(self._known) >= KEPT_CERTIFICATES:
                 self._known.clear()
             try:
-                name = distinguished_name(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
-            except (CertificateError, ValueError):
+                user = self._rules.user_of(ssl.PEM_cert_to_DER_cert(pem.decode("ascii")))
+            except ValueError:  # a CertificateError, too
                 return None
-            user = self._rules.user(name)
-            self._known[pem] = None if user is None else f"User:{user}"
+            self._known[pem] = f"User:{user}"
         return self._known[pem]
 
     def note(self, context: Any) -> None:

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.access.authorizer import Authorizer
+from metaquorum.metadata.image import Acl, ImageBuilder, MetadataImage
+from metaquorum.metadata.settings.acls import Operation, PatternType, Permission, ResourceType
+from metaquorum.runtime.config.access.certificates import PrincipalRules
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.metrics import endpoint as endpoint_module
 from metaquorum.runtime.metrics.endpoint import CONNECTIONS_MAX, HEADER_BYTES_MAX, MetricsEndpoint
+from metaquorum.runtime.metrics.rights import ScraperRights
 from metaquorum.runtime.metrics.service import bind_metrics
 from tests.unit.server.nodes import free_port
 from tests.unit.server.test_servers import certificate_files
@@ -27,7 +32,9 @@ def listener(port: int, host: str = "127.0.0.1") -> Listener:
 
 
 @contextlib.asynccontextmanager
-async def served(body: bytes = b"figure 1\n", files: TlsFiles | None = None) -> AsyncIterator[int]:
+async def served(
+    body: bytes = b"figure 1\n", files: TlsFiles | None = None, rights: ScraperRights | None = None
+) -> AsyncIterator[int]:
     async def render() -> bytes:
         return body
 
@@ -37,7 +44,8 @@ async def served(body: bytes = b"figure 1\n", files: TlsFiles | None = None) -> 
     bound = bind_metrics(there, files or TlsFiles())
     assert bound is not None
     port = int(bound.socket.getsockname()[1])
-    endpoint = MetricsEndpoint(render, "text/plain; version=0.0.4; charset=utf-8")
+    refusal = None if rights is None else rights.refusal
+    endpoint = MetricsEndpoint(render, "text/plain; version=0.0.4; charset=utf-8", refusal)
     await endpoint.start(*bound)
     try:
         yield port
@@ -155,6 +163,73 @@ async def test_https_asks_for_a_certificate(tmp_path: Path) -> None:
                 assert (b"figure 1" in said) is gets_in, (needed, shown)
             with contextlib.suppress(OSError):
                 assert b"figure" not in await talk(port, request("/metrics"))
+
+
+def cluster_acl(principal: str, operation: Operation, permission: Permission, host: str = "*") -> Acl:
+    return Acl(
+        resource_type=ResourceType.CLUSTER,
+        resource_name="kafka-cluster",
+        pattern_type=PatternType.LITERAL,
+        principal=principal,
+        host=host,
+        operation=operation,
+        permission_type=permission,
+    )
+
+
+ALLOW, DENY = Permission.ALLOW, Permission.DENY
+ANY = "User:*"
+SCRAPERS: list[tuple[list[Acl], bool, bool]] = [
+    # entries; whether the certificate of CN=scraper reads, whether a caller without one does
+    ([], False, False),
+    ([cluster_acl("User:scraper", Operation.DESCRIBE, ALLOW)], True, False),
+    ([cluster_acl("User:scraper", Operation.ALTER, ALLOW)], True, False),
+    ([cluster_acl("User:scraper", Operation.CLUSTER_ACTION, ALLOW)], False, False),
+    ([cluster_acl("User:scraper", Operation.DESCRIBE, ALLOW, "10.0.0.1")], False, False),
+    ([cluster_acl("User:scraper", Operation.DESCRIBE, ALLOW, "127.0.0.1")], True, False),
+    ([cluster_acl("User:CN=scraper", Operation.DESCRIBE, ALLOW)], False, False),
+    ([cluster_acl("User:ANONYMOUS", Operation.DESCRIBE, ALLOW)], False, True),
+    ([cluster_acl(ANY, Operation.ALL, ALLOW)], True, True),
+    (
+        [cluster_acl(ANY, Operation.ALL, ALLOW), cluster_acl("User:scraper", Operation.DESCRIBE, DENY)],
+        False,
+        True,
+    ),
+]
+
+
+def image_of(acls: list[Acl]) -> MetadataImage:
+    builder = ImageBuilder(MetadataImage())
+    for number, acl in enumerate(acls):
+        builder.acls.put(bytes([number]) * 16, acl)
+    return builder.freeze()
+
+
+async def test_where_there_is_an_authorizer_scrapers_need_describe_on_the_cluster(tmp_path: Path) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    for name in ("node", "scraper", "nobody"):
+        certificate_files(tmp_path, name, authority)
+    now = [MetadataImage()]
+    rules = PrincipalRules("RULE:^CN=(scraper)$/$1/")
+    rights = ScraperRights(Authorizer(super_users=["User:root"]), rules, lambda: now[0])
+    files = TlsFiles(keystore=tmp_path / "node.pem", truststore=tmp_path / "authority.crt", client_auth=True)
+    contexts = {}
+    for name in ("scraper", "nobody"):
+        contexts[name] = ssl.create_default_context(cafile=tmp_path / "authority.crt")
+        contexts[name].load_cert_chain(tmp_path / f"{name}.pem")
+    async with served(files=files, rights=rights) as https, served(rights=rights) as http:
+        for acls, known, unknown in SCRAPERS:
+            now[0] = image_of(acls)
+            found = []
+            for port, tls in ((https, contexts["scraper"]), (http, None), (https, contexts["nobody"])):
+                for method in ("GET", "HEAD"):
+                    said = await talk(port, request("/metrics", method), tls=tls)
+                    assert said[9:12] in (b"200", b"403")
+                    assert said[9:12] == b"200" or b"figure" not in said
+                    found.append(said[9:12] == b"200")
+            assert found == [known, known, unknown, unknown, False, False], acls
+        said = await talk(http, request("/"))
+        assert said.startswith(b"HTTP/1.1 200 "), "it says where the figures are, and none"
 
 
 def test_no_listener_no_socket() -> None:

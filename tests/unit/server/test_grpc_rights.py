@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import ssl
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.runtime.kafka.client.security import ClientSecurity
 from metaquorum.runtime.rpc.callers import GrpcCallers
 from metaquorum.runtime.rpc.rights import GrpcRights
-from tests.unit.server.nodes import Site, new_site, running_broker, running_controller
+from tests.unit.server.nodes import Site, free_port, new_site, running_broker, running_controller
 from tests.unit.server.test_servers import (
     SERVING,
     certificate_files,
@@ -44,6 +47,18 @@ def fixture_folder(tmp_path: Path) -> Path:
     return folder
 
 
+def scraped(port: int, folder: Path, name: str) -> int:
+    """The status of GET /metrics with a certificate."""
+    context = ssl.create_default_context(cafile=folder / "authority.crt")
+    context.load_cert_chain(folder / f"{name}.pem")
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) -> None:
     keys = {
         **tls_keys(folder, "required"),
@@ -51,9 +66,14 @@ async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) ->
         "super.users": "User:node",
         "ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/",
     }
+    pages = {"controller": free_port(), "broker": free_port()}
     address = [("127.0.0.1", site.controller_port)]
     node, client = material(folder, "node"), material(folder, "client")
-    async with running_controller(site.controller_file(keys)), running_broker(site.broker_file(keys)):
+    files = {role: {**keys, "metrics.listener": f"https://127.0.0.1:{pages[role]}"} for role in pages}
+    async with (
+        running_controller(site.controller_file(files["controller"])),
+        running_broker(site.broker_file(files["broker"])),
+    ):
         # The broker registers and is unfenced: nodes may call each other.
         await health_is(site.broker_port, SERVING, client)
         async with AdminClient(address, tls=client, attempts_max=1) as stranger:
@@ -61,6 +81,10 @@ async def test_nodes_get_in_and_others_with_a_right(site: Site, folder: Path) ->
                 await stranger.list_brokers()
         async with AdminClient(address, tls=node) as administrator:
             assert [each.broker_id for each in (await administrator.list_brokers()).brokers] == [101]
+        for port in pages.values():
+            # Figures are for super users, and for those who may describe the cluster.
+            found = [await asyncio.to_thread(scraped, port, folder, name) for name in ("node", "client")]
+            assert found == [200, 403]
         allowed = Acl(
             resource_type=ResourceType.CLUSTER,
             resource_name="kafka-cluster",

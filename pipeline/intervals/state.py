@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from metaquorum.metadata.errors import RecordDecodeError, RecordEncodeError, ReplayError
 from metaquorum.metadata.features import METADATA_VERSION_NAMES
-from metaquorum.metadata.image import MetadataImage, images_equal
+from metaquorum.metadata.image import ImageBuilder, MetadataImage, images_equal
+from metaquorum.metadata.secrets import REDACTED, is_secret_setting
 from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
@@ -41,7 +43,9 @@ class SavedState(msgspec.Struct, kw_only=True):
 
 
 def encode_image(image: MetadataImage) -> bytes:
-    """The image as a snapshot, read again to prove it. Raises StateError when it cannot be said so."""
+    """The image as a snapshot, without its secrets, read again to prove it. Raises StateError when it
+    cannot be said so."""
+    image = without_secrets(image)
     level = max(METADATA_VERSION_NAMES)
     try:
         data = b"".join(snapshot_batches(image, position=_position(image), metadata_version=level))
@@ -52,6 +56,22 @@ def encode_image(image: MetadataImage) -> bytes:
     except (RecordDecodeError, RecordEncodeError, ReplayError, StorageError) as error:
         raise StateError(str(error)) from error
     return data
+
+
+def without_secrets(image: MetadataImage) -> MetadataImage:
+    """The same image, with zeros and `(redacted)` for secrets: no table tells them, and those who may read
+    tables need not know them."""
+    builder = ImageBuilder(image)
+    for key, credential in image.scram.items_sorted():
+        hidden = {
+            name: bytes(len(getattr(credential, name))) for name in ("salt", "stored_key", "server_key")
+        }
+        builder.scram.put(key, structs.replace(credential, **hidden))
+    for resource, values in image.configs.items_sorted():
+        if any(map(is_secret_setting, values)):
+            shown = {name: REDACTED if is_secret_setting(name) else values[name] for name in values}
+            builder.configs.put(resource, shown)
+    return builder.freeze()
 
 
 def decode_image(data: bytes, position: LogPosition, finalized: Mapping[str, int]) -> MetadataImage:

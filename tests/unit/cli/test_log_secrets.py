@@ -17,18 +17,26 @@ from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.nodes.matching import check_quorum
 from metaquorum.metadata.records import types as r
+from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
 from metaquorum.metadata.records.codec import decode_tolerant, encode
 from metaquorum.metadata.records.schema import RECORD_SCHEMAS
+from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.metadata.secrets import REDACTED, SECRET_KEYS, Redacted, is_secret_setting, secret_fields
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.pipeline.arrow.schemas import arrow_schema_of, record_batches
+from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.intervals.moments import Moment
+from metaquorum.pipeline.intervals.state import decode_image, encode_image
 from metaquorum.pipeline.intervals.tables.settings import Configs
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.selection import Selection
+from metaquorum.pipeline.tables import TABLES
+from metaquorum.storage.batches.batch import iter_batches
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.types import LogPosition
 from tests.unit.metadata.made_logs import STORY, Batch, add_snapshot, make_node
+from tests.unit.pipeline.local_tables import write_tables
 
 SALT, STORED, SERVER = b"salt of the earth", b"a stored key " + b"k" * 19, b"a server key " + b"K" * 19
 AGAIN = b"another salt here"
@@ -257,3 +265,44 @@ def test_the_pipelines_settings_have_none_and_still_change() -> None:
     closed, opened = configs.take(), configs.open_rows()
     assert (len(closed), len(opened)) == (1, 1), "a rotation ends a row, a snapshot does not"
     assert leaks(str([closed, opened, configs.save()])) == []
+
+
+CAUSED: list[Batch] = [
+    (2, [cause_record(BatchCause("AlterUserScramCredentials", None, "User:root")), USER]),
+    (2, [r.RemoveUserScramCredentialRecord("nobody", 1)]),  # refused by the replay
+    (2, [r.ConfigRecord(4, "1", "sasl.jaas.config", JAAS), r.RemoveTopicRecord(b"n" * 16)]),
+    (2, [r.NoOpRecord()] * 30),
+]
+
+
+def test_no_table_no_report_and_no_saved_state_has_one(tmp_path: Path) -> None:
+    """Every table of the pipeline, what `ingest` keeps to go on from, and what is made of the tables."""
+    node = tmp_path / "node"
+    make_node(PosixDisk(), [*SECRET_BATCHES, *CAUSED], home=str(node))
+    write_tables([node], out := tmp_path / "tables")
+    source, filled = TableSource(out), set()
+    for table in sorted(TABLES):
+        rows = source.dataset(table).to_table().to_pylist()
+        filled |= {table} if rows else set()
+        assert leaks(str(rows)) == [], table
+    assert {"configs", "violations", "audit_trail", "broker_sessions"} <= filled
+    page = str(tmp_path / "report.html")
+    for words in (["report", str(out), "--out", page], ["audit", str(out)], ["audit", str(out), "--json"]):
+        result = CliRunner().invoke(main, ["pipeline", *words])
+        assert len(result.output) > 50 and leaks(result.output) == [], words
+    assert leaks(Path(page).read_text()) == []
+
+
+def test_what_a_run_keeps_to_go_on_from_has_none(home: Path) -> None:
+    engine = Replayer(ReplayState())
+    for file in segments(home):
+        for batch in iter_batches(file.read_bytes(), file=str(file)):
+            if batch.header.base_offset < 20:
+                engine.apply_batch(batch)
+    image = engine.state().image
+    assert leaks(repr(image.scram.items_sorted()) + repr(image.configs.items_sorted()))
+    kept = encode_image(image)
+    assert [secret for secret in forms() if secret.encode() in kept] == []
+    again = decode_image(kept, LogPosition(0, 20), image.features.finalized)
+    assert len(again.scram) == len(image.scram) > 0
+    assert [*dict(again.configs.items_sorted())] == [*dict(image.configs.items_sorted())]

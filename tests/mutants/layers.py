@@ -189,6 +189,7 @@ LAYERS: dict[str, Layer] = {
                         *("time", "tools", "trimmed"),
                     )
                 ),
+                "tests/unit/cli/test_inspect.py",
                 "tests/unit/cli/test_terminal.py",
             ),
         ),

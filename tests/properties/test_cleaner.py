@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
+from metaquorum.storage.errors import FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faults import PowerLossError
 from tests.unit.storage.cleaner_bench import SETTINGS, Writer, check, clean, load, make_disk, settle, told
@@ -165,3 +166,24 @@ def test_a_log_that_is_cut_or_trimmed_ends_the_pass() -> None:
                 cleaning.swap()
         assert not [name for name in log._disk.list_directory("/d/t-0") if ".cleaned" in name]
         assert cleaning.result is None
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_file_that_is_gone_is_an_error_unless_the_log_has_changed(changed: bool) -> None:
+    log = load(make_disk(1))
+    writer = Writer(log, random.Random(2))
+    writer.write(30, transactions=False)
+    settle(log)
+    plan = plan_cleaning(
+        segment_facts(log), first_dirty=0, stable_to=log.end_offset, settings=SETTINGS, now_ms=writer.now_ms
+    )
+    assert plan is not None
+    cleaning = Cleaning(log, plan, SETTINGS, now_ms=writer.now_ms, key_bytes=1 << 20)
+
+    def gone(*_: object) -> bytes:
+        log._shape += changed
+        raise FileMissingError("segment")
+
+    cleaning._read = gone  # type: ignore[method-assign]
+    with pytest.raises(CleaningEndedError if changed else FileMissingError):
+        list(cleaning.pieces())

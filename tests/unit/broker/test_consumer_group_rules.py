@@ -24,6 +24,8 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     target_record,
 )
 from metaquorum.broker.coordinator.groups.consumer.reconcile import reconciled
+from metaquorum.broker.coordinator.groups.requests import ListGroups
+from metaquorum.metadata.errors import ErrorCode
 from metaquorum.wire.messages import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -33,6 +35,7 @@ from metaquorum.wire.messages import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 from metaquorum.wire.stored import StoredRecord
+from tests.unit.broker.group_world import Groups
 
 T, U, W = b"t" * 16, b"u" * 16, b"w" * 16
 STABLE, UNREVOKED, UNRELEASED = MemberState
@@ -339,3 +342,14 @@ def test_epochs_and_topics_of_a_group_come_and_go() -> None:
         states.append((group.epoch, group.target_epoch, len(group.topics)))
     assert states == [(9, 0, 2), (9, 0, 0), (0, 0, 0)]
     assert all(one != other for one, other in pairwise(states))
+
+
+# ---- a group that only stores offsets -------------------------------------------------------
+
+
+def test_who_only_commits_is_a_group_for_the_next_coordinator_too() -> None:
+    groups = Groups()
+    assert groups.commit(5, group_id="simple") is ErrorCode.NONE
+    for each in (groups, groups.again()):
+        assert list(each.state.groups) == ["simple"]
+        assert [one.group_id for one in each.answers[each.ask(ListGroups())]] == ["simple"]

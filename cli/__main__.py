@@ -20,7 +20,7 @@ def prepare_node() -> None:
 
 def main() -> None:
     """Runs the command line; ends the process."""
-    if sys.argv[1:3] in (["controller", "run"], ["broker", "run"]):
+    if sys.argv[1:3] in (["controller", "run"], ["broker", "run"], ["node", "run"]):
         end_while_starting(sys.argv[1])
         prepare_node()
     with quiet_interrupts():

@@ -11,6 +11,7 @@ from typing import TypeVar
 from metaquorum.cli.client import ClusterClient, TlsOptions
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import HOST, Layout, LocalNode
+from metaquorum.cli.local.forks import ForkServer
 from metaquorum.cli.local.processes import STOP_WAIT_S, Processes
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.common import DescribeQuorumResponse
@@ -23,11 +24,12 @@ ASK_TIMEOUT_S = 3.0
 
 
 class LocalCluster:
-    """Use as a context manager: leaving it closes the client and leaves the processes as they are."""
+    """Use as a context manager: leaving it closes the client and leaves the processes as they are. `forks`
+    starts them; None: one of its own."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
         self.layout = layout
-        self.processes = Processes(layout)
+        self.processes = Processes(layout, forks)
         self.client = ClusterClient(layout.bootstrap, timeout_s=ASK_TIMEOUT_S, tls=TlsOptions())
         self._started: list[LocalNode] = []
         self._began_s = time.monotonic()

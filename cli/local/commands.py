@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -9,9 +10,7 @@ import click
 
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, Layout, create, free_ports, grow, open_layout
-from metaquorum.cli.local.cluster import LocalCluster
-from metaquorum.cli.local.growth import add_missing_voters
-from metaquorum.cli.local.watch import watch as watch_cluster
+from metaquorum.cli.local.forks import ForkServer
 from metaquorum.cli.text.output import echo_json, echo_table, table_options
 
 DIRECTORY = click.option(
@@ -72,24 +71,30 @@ def up(
     grows. Every controller becomes a voter."""
     if combined is not None and (controllers is not None or brokers is not None):
         raise click.UsageError("--combined is all nodes there are: leave --controllers and --brokers out")
-    layout = _layout(directory, controllers, brokers, combined, cluster_id, any_port)
-    if controllers is not None and controllers > len(layout.controllers):
-        layout = _grown(layout, controllers, timeout)
-    with LocalCluster(layout) as cluster:
-        try:
-            cluster.start_all()
-            add_missing_voters(cluster, timeout)
-            seconds = cluster.wait_ready(timeout)
-        except BaseException:
-            cluster.stop_started()
-            raise
-        names = ", ".join(node.name for node in layout.nodes)
-        click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
-        click.echo(f"controllers: {layout.bootstrap}")
-        if layout.bootstrap_servers:
-            click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
-        if watch:
-            watch_cluster(cluster, live=sys.stdout.isatty())
+    with contextlib.closing(ForkServer()) as forks:  # it imports what nodes need while this command imports
+        from metaquorum.cli.local.cluster import LocalCluster
+        from metaquorum.cli.local.growth import add_missing_voters
+
+        layout = _layout(directory, controllers, brokers, combined, cluster_id, any_port)
+        if controllers is not None and controllers > len(layout.controllers):
+            layout = _grown(layout, controllers, timeout)
+        with LocalCluster(layout, forks) as cluster:
+            try:
+                cluster.start_all()
+                add_missing_voters(cluster, timeout)
+                seconds = cluster.wait_ready(timeout)
+            except BaseException:
+                cluster.stop_started()
+                raise
+            names = ", ".join(node.name for node in layout.nodes)
+            click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
+            click.echo(f"controllers: {layout.bootstrap}")
+            if layout.bootstrap_servers:
+                click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
+            if watch:
+                from metaquorum.cli.local.watch import watch as watch_cluster
+
+                watch_cluster(cluster, live=sys.stdout.isatty())
 
 
 def _layout(
@@ -141,6 +146,8 @@ def _layout(
 
 def _grown(layout: Layout, controllers: int, timeout_s: float) -> Layout:
     """The cluster as it is runs first: only a quorum that answers says whether its voters can change."""
+    from metaquorum.cli.local.cluster import LocalCluster
+
     with LocalCluster(layout) as cluster:
         try:
             cluster.start_all()
@@ -162,6 +169,8 @@ def _grown(layout: Layout, controllers: int, timeout_s: float) -> Layout:
 def status(directory: Path, as_json: bool) -> int:
     """Show the processes of the cluster, and why any of them ended. Exit code 1 if a process is not running
     or committed records were lost."""
+    from metaquorum.cli.local.cluster import LocalCluster
+
     layout = open_layout(directory)
     with LocalCluster(layout) as cluster:
         lost = cluster.lost_committed()
@@ -205,6 +214,8 @@ def status(directory: Path, as_json: bool) -> int:
 @DIRECTORY
 def down(directory: Path) -> int:
     """Stop the cluster in order: brokers (controlled shutdown), standby controllers, active controller."""
+    from metaquorum.cli.local.cluster import LocalCluster
+
     layout = open_layout(directory)
     with LocalCluster(layout) as cluster:
         outcomes = cluster.stop_all()

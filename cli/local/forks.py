@@ -80,6 +80,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
+        self._was_asked = False
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "metaquorum.cli.local.forks", str(theirs.fileno())],
@@ -96,6 +97,7 @@ class ForkServer:
         prints. Raises ForkError."""
         order = _Order(arguments=tuple(arguments), environment=dict(environment), directory=str(directory))
         with self._lock:
+            self._was_asked = True
             try:
                 socket.send_fds(self._socket, [msgspec.msgpack.encode(order)], [output])
                 self._socket.settimeout(_START_WAIT_S)
@@ -118,6 +120,8 @@ class ForkServer:
     def close(self) -> None:
         """Ends the process that starts nodes; those that it started go on."""
         self._socket.close()
+        if not self._was_asked:
+            self._process.kill()  # it may still import
         try:
             self._process.wait(_END_WAIT_S)
         except subprocess.TimeoutExpired:

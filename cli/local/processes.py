@@ -34,11 +34,11 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Processes:
-    """The processes of one cluster, however they were started."""
+    """The processes of one cluster, however they were started. `forks` starts them; None: one of its own."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, forks: ForkServer | None = None) -> None:
         self._layout = layout
-        self._forks: ForkServer | None = None
+        self._forks = forks
         self._children: dict[str, Forked] = {}
 
     def close(self) -> None:

@@ -41,6 +41,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from metaquorum.pipeline.intervals.moments import MAX_TIME_MS
 from metaquorum.pipeline.logs.follow import LogEnd, StreamOffset, ends_of, log_ends, pieces_between
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace, NoLogsError
@@ -156,7 +157,8 @@ class MetadataLogReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """Takes into the reader cluster and node, which leave out whole logs, bounds of offset and timestamp,
-        and of the wide view the type. Spark checks again where the bound is coarser than the filter.
+        and of the wide view the type. Spark checks the others, and lists those that are taken in EXPLAIN
+        FORMATTED.
         """
         for one in filters:
             if not self._take_logs(one) and (self._options.type == DAMAGE or not self._take(one)):
@@ -178,7 +180,7 @@ class MetadataLogReader(DataSourceReader):
         given = {"cluster": place.cluster, "node_id": place.node_id}
         return all(given[name] is not None and given[name] in values for name, values in self._only)
 
-    def _take(self, one: Filter) -> bool:  # noqa: PLR0911
+    def _take(self, one: Filter) -> bool:
         """Whether the reader does all that the filter asks for."""
         match one:
             case EqualTo(attribute=("type",), value=str(name)) if self._options.type == ALL:
@@ -195,12 +197,9 @@ class MetadataLogReader(DataSourceReader):
                 return self._take_offsets(None, value)
             case LessThan(attribute=("offset",), value=int(value)):
                 return self._take_offsets(None, value - 1)
-            case GreaterThanOrEqual(attribute=("timestamp",)) | GreaterThan(attribute=("timestamp",)):
-                return self._take_times(_unix_ms(one.value), None)
-            case LessThanOrEqual(attribute=("timestamp",)) | LessThan(attribute=("timestamp",)):
-                return self._take_times(None, _unix_ms(one.value))
             case _:
-                return False
+                bounds = _time_bounds(one)
+                return bounds is not None and self._take_times(*bounds)
 
     def _take_types(self, names: tuple[str, ...]) -> bool:
         known = self._selection.types
@@ -217,15 +216,12 @@ class MetadataLogReader(DataSourceReader):
         )
         return True
 
-    def _take_times(self, low: int | None, high: int | None) -> bool:
-        """Times are kept to the millisecond, so Spark looks again."""
+    def _take_times(self, low: int, high: int) -> bool:
         at = self._selection
-        low = None if low is None else low - 1
-        high = None if high is None else high + 1
         self._selection = _replaced(
             at, from_ms=_tighter(max, at.from_ms, low), to_ms=_tighter(min, at.to_ms, high)
         )
-        return False
+        return True
 
     @_in_one_line
     def partitions(self) -> Sequence[InputPartition]:
@@ -269,11 +265,34 @@ def _tighter(choose: Any, known: int | None, found: int | None) -> int | None:
     return choose(bounds) if bounds else None
 
 
-def _unix_ms(value: Any) -> int | None:
+def _time_bounds(one: Filter) -> tuple[int, int] | None:
+    """The first and the last Unix ms that a filter on the timestamp lets pass, of those that are a time at
+    all; None for any other filter."""
+    if getattr(one, "attribute", None) != ("timestamp",):
+        return None
+    time_us = _unix_us(getattr(one, "value", None))
+    if time_us is None:
+        return None
+    at_least, at_most = -(-time_us // 1000), time_us // 1000
+    match one:
+        case EqualTo():
+            return max(0, at_least), at_most
+        case GreaterThanOrEqual():
+            return max(0, at_least), MAX_TIME_MS
+        case GreaterThan():
+            return max(0, at_most + 1), MAX_TIME_MS
+        case LessThanOrEqual():
+            return 0, at_most
+        case LessThan():
+            return 0, at_least - 1
+    return None
+
+
+def _unix_us(value: Any) -> int | None:
     if not isinstance(value, datetime.datetime):
         return None
     at = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
-    return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    return (at - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
 
 
 _GO_ON = "to continue past it, set the option onDamage to skip; type=damage lists every such place"

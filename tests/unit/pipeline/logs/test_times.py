@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import operator
 import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,8 @@ from metaquorum.pipeline.logs.cut import record_pieces
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import find_logs
 from metaquorum.pipeline.logs.selection import Selection
+from metaquorum.pipeline.source import MetadataLogReader
+from metaquorum.pipeline.source_options import Options
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.storage.archive.write import ArchiveSource, write_archive
 from metaquorum.storage.batches.batch import encode_batch
@@ -115,6 +121,36 @@ def test_an_archived_segment_with_damage_is_always_read(logs: dict[str, Path], t
     named = ArchiveSource(PosixDisk(), str(hurt), f"n/__cluster_metadata-0/{hurt.name}")
     write_archive(PosixDisk(), archive, [named], "1")
     assert len(chosen(Path(archive), Selection(from_ms=5000))) == 1
+
+
+def test_filters_on_the_timestamp_are_taken_to_the_microsecond(logs: dict[str, Path]) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+
+    compared: dict[Any, Callable[[int, int], bool]] = {
+        EqualTo: operator.eq,
+        GreaterThan: operator.gt,
+        GreaterThanOrEqual: operator.ge,
+        LessThan: operator.lt,
+        LessThanOrEqual: operator.le,
+    }
+    stamps = [stamp for segment in STAMPS for stamp in segment]
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    for kind, holds in compared.items():
+        for bound_us in (0, 399_999, 400_000, 400_001, 900_000):
+            reader = MetadataLogReader(Options({"path": str(logs["archive"])}))
+            one = kind(("timestamp",), epoch + datetime.timedelta(microseconds=bound_us))
+            assert list(reader.pushFilters([one])) == []
+            found = [
+                offset
+                for part in reader.partitions()
+                for batch in reader.read(part)
+                for offset in batch.column("offset").to_pylist()
+            ]
+            assert found == [
+                at for at, stamp in enumerate(stamps) if stamp >= 0 and holds(1000 * stamp, bound_us)
+            ], (kind, bound_us)
+    other = EqualTo(("timestamp",), "yesterday")
+    assert list(MetadataLogReader(Options({"path": "/x"})).pushFilters([other])) == [other]
 
 
 @pytest.mark.shared_data

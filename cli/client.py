@@ -110,17 +110,9 @@ class ClientOptions:
         return open_layout(directory).bootstrap
 
 
-def client_options(command: F) -> F:
-    """Adds --bootstrap-controllers, --timeout and the TLS files to a command; it gets them as `options`."""
+def reach_options(command: F) -> F:
+    """Adds --timeout and the TLS files to a command; it gets them as `timeout_s` and `tls`."""
 
-    @click.option(
-        "--bootstrap-controllers",
-        "-b",
-        "bootstrap",
-        envvar=CONTROLLERS_VARIABLE,
-        metavar="HOST:PORT,...",
-        help="Controllers to connect to. Default: those of the local cluster.",
-    )
     @click.option(
         "--timeout",
         type=click.FloatRange(min=0.1),
@@ -140,15 +132,29 @@ def client_options(command: F) -> F:
     )
     @functools.wraps(command)
     def wrapped(
-        *args: Any,
-        bootstrap: str | None,
-        timeout: float,
-        truststore: Path | None,
-        keystore: Path | None,
-        **more: Any,
+        *args: Any, timeout: float, truststore: Path | None, keystore: Path | None, **more: Any
     ) -> Any:
         tls = TlsOptions(keystore=keystore, truststore=truststore)
-        options = ClientOptions(bootstrap=bootstrap, timeout_s=timeout, tls=tls)
+        return command(*args, timeout_s=timeout, tls=tls, **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def client_options(command: F) -> F:
+    """Adds --bootstrap-controllers, --timeout and the TLS files to a command; it gets them as `options`."""
+
+    @click.option(
+        "--bootstrap-controllers",
+        "-b",
+        "bootstrap",
+        envvar=CONTROLLERS_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Controllers to connect to. Default: those of the local cluster.",
+    )
+    @reach_options
+    @functools.wraps(command)
+    def wrapped(*args: Any, bootstrap: str | None, timeout_s: float, tls: TlsOptions, **more: Any) -> Any:
+        options = ClientOptions(bootstrap=bootstrap, timeout_s=timeout_s, tls=tls)
         return command(*args, options=options, **more)
 
     return wrapped  # type: ignore[return-value]

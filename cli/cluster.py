@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.client import CONTROLLERS_VARIABLE, DEFAULT_TIMEOUT_S, ClientOptions, TlsOptions
+from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.runtime.client.admin import ClientError
@@ -93,38 +93,20 @@ def cluster_options(command: F) -> F:
         type=click.Path(path_type=Path),
         help="Properties of a Kafka client: security.protocol, sasl.*, ssl.*.",
     )
-    @click.option(
-        "--timeout",
-        type=click.FloatRange(min=0.1),
-        default=DEFAULT_TIMEOUT_S,
-        show_default=True,
-        help="Request timeout in seconds.",
-    )
-    @click.option(
-        "--truststore",
-        type=click.Path(path_type=Path),
-        help="PEM file with the CA certificates of the cluster; enables TLS.",
-    )
-    @click.option(
-        "--keystore",
-        type=click.Path(path_type=Path),
-        help="PEM file with the client's private key and certificate chain.",
-    )
+    @reach_options
     @functools.wraps(command)
     def wrapped(
         *args: Any,
         bootstrap: str | None,
         command_config: Path | None,
-        timeout: float,
-        truststore: Path | None,
-        keystore: Path | None,
+        timeout_s: float,
+        tls: TlsOptions,
         **more: Any,
     ) -> Any:
-        tls = TlsOptions(keystore=keystore, truststore=truststore)
         if command_config is not None and tls != TlsOptions():
             raise click.UsageError("give the TLS files in --command-config alone, or without it")
         options = ClusterOptions(
-            bootstrap=bootstrap, timeout_s=timeout, tls=tls, command_config=command_config
+            bootstrap=bootstrap, timeout_s=timeout_s, tls=tls, command_config=command_config
         )
         return command(*args, options=options, **more)
 

@@ -39,11 +39,17 @@ from metaquorum.pipeline.derived_tables import DERIVED
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NODE = Column("node_id", INT, "node whose log it was read from; null where nothing names it")
+PARTITION = (
+    Column("topic", STRING, "topic name"),
+    Column("topic_id", STRING, "topic id"),
+    Column("partition", INT, "partition index"),
+)
 RECORDS = _table(
     "records",
     "every record once, however many nodes' logs hold it",
     ("offset", "epoch"),
-    Column("node_id", INT, "node whose log this copy was read from; null where nothing names it"),
+    NODE,
     Column("file", STRING, "segment or checkpoint that it was read from"),
     Column("offset", LONG, "offset in the log; in a checkpoint its place in the file"),
     Column("epoch", INT, "leader epoch of its batch"),
@@ -57,7 +63,7 @@ DAMAGE = _table(
     "damage",
     "what was unreadable or untrusted, and left out: nothing is skipped silently",
     ("file", "position", "offset", "kind", "reason"),
-    Column("node_id", INT, "node whose log it is; null where nothing names it"),
+    NODE,
     Column("file", STRING, "the file"),
     Column("position", LONG, "first byte that is wrong"),
     Column("offset", LONG, "offset that was expected there"),
@@ -75,7 +81,7 @@ FILES = _table(
     "files",
     "the files that the tables were built from",
     ("file",),
-    Column("node_id", INT, "node whose log it is; null where nothing names it"),
+    NODE,
     Column("file", STRING, "segment or checkpoint"),
     Column("bytes", LONG, "its size when it was read"),
     Column("start_offset", LONG, "first offset in it"),
@@ -160,9 +166,7 @@ PARTITION_STATES = _table(
     "partition_states",
     "partition states: one row for each period without a change",
     ("topic_id", "partition", "from_offset"),
-    Column("topic", STRING, "topic name"),
-    Column("topic_id", STRING, "topic id"),
-    Column("partition", INT, "partition index"),
+    *PARTITION,
     Column("leader", INT, "broker that leads; -1: none"),
     Column("leader_epoch", INT, "the partition's leader epoch"),
     Column("partition_epoch", INT, "the partition's epoch"),
@@ -233,9 +237,7 @@ FAILOVERS = _table(
     "failovers",
     "a partition's leader was replaced because it could no longer lead",
     ("topic_id", "partition", "from_offset"),
-    Column("topic", STRING, "topic name"),
-    Column("topic_id", STRING, "topic id"),
-    Column("partition", INT, "partition index"),
+    *PARTITION,
     Column("old_leader", INT, "broker that led"),
     Column("old_rack", STRING, "its rack; null: none or unknown"),
     Column("new_leader", INT, "next leader; null: none yet, or the topic was deleted"),

@@ -17,7 +17,7 @@ from metaquorum.metadata.inspect.entities.diff import (
 from metaquorum.metadata.inspect.entities.history import Span
 from metaquorum.metadata.inspect.entities.views import Fields
 from metaquorum.metadata.secrets import Redacted
-from metaquorum.metadata.text.cause_text import asked_json, asked_text, brief_text
+from metaquorum.metadata.text.cause_text import asked_by, asked_text, brief_text
 
 _SIGNS = {ADDED: "+", CHANGED: "~", REMOVED: "-"}
 _LISTED_BY_KEY = ("config", "quota")
@@ -70,7 +70,7 @@ def cause_json(cause: ChangeCause | None) -> dict[str, Any] | None:
         "createTime": cause.time_ms,
         "type": cause.type_name,
         "version": cause.version,
-        **({} if cause.asked is None else {"askedBy": asked_json(cause.asked)}),
+        **asked_by(cause.asked),
     }
 
 

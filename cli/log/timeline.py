@@ -43,7 +43,7 @@ from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem
-from metaquorum.metadata.text.cause_text import asked_json, brief_text
+from metaquorum.metadata.text.cause_text import asked_by, brief_text
 
 _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "bright_black"}
 
@@ -180,6 +180,6 @@ def event_json(event: TimelineEvent) -> dict[str, Any]:
         "entities": list(event.entities or (event.entity,)),
         "rule": event.rule,
         "text": event.text,
-        **({} if event.asked is None else {"askedBy": asked_json(event.asked)}),
+        **asked_by(event.asked),
         **({} if event.stamp_ms is None else {"stampedTime": event.stamp_ms}),
     }

@@ -37,7 +37,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation, Link
 from metaquorum.metadata.secrets import Redacted
-from metaquorum.metadata.text.cause_text import asked_json, asked_text
+from metaquorum.metadata.text.cause_text import asked_by, asked_json, asked_text
 
 NOBODY_NAMED = "no record says who asked for it: see the request and authorizer logs of the active controller"
 """Of Kafka's logs, and with `metadata.log.causes.enable=false`. Said with every chain of those, since that is
@@ -190,7 +190,7 @@ def _link_json(link: Link) -> dict[str, Any]:
         "createTime": link.time_ms,
         **({} if link.stamp_ms is None else {"stampedTime": link.stamp_ms}),
         "type": link.type_name,
-        **({} if link.asked is None else {"askedBy": asked_json(link.asked)}),
+        **asked_by(link.asked),
         "changes": [{"field": name, "before": old, "after": new} for name, old, new in link.changes],
         "causes": [
             {

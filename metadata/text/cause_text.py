@@ -54,3 +54,8 @@ def asked_json(cause: BatchCause | None) -> dict[str, Any] | None:
         "address": cause.address,
         "forwardedBy": cause.broker_id,
     }
+
+
+def asked_by(cause: BatchCause | None) -> dict[str, Any]:
+    """The field of a JSON object that says who asked; none where the log does not say."""
+    return {} if cause is None else {"askedBy": asked_json(cause)}

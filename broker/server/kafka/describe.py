@@ -13,6 +13,7 @@ from metaquorum.metadata.image import Acl, MetadataImage
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
+from metaquorum.runtime.kafka.acl_fields import RIGHT, in_message
 from metaquorum.runtime.kafka.forwarded.access import acl_filter
 from metaquorum.wire.messages import (
     DescribeAclsRequest,
@@ -43,15 +44,7 @@ def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAc
                 resource_type=kind,
                 resource_name=name,
                 pattern_type=pattern,
-                acls=tuple(
-                    DescribeAclsResponse.AclDescription(
-                        principal=acl.principal,
-                        host=acl.host,
-                        operation=acl.operation,
-                        permission_type=acl.permission_type,
-                    )
-                    for acl in acls
-                ),
+                acls=tuple(DescribeAclsResponse.AclDescription(**in_message(acl, RIGHT)) for acl in acls),
             )
             for (kind, name, pattern), acls in groupby(found, key=_resource)
         ),

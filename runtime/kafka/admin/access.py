@@ -13,6 +13,15 @@ from metaquorum.metadata.requests.settings import DeletedAcls, QuotaChange, Sett
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.quotas import QuotaFilter, entity_title, sorted_entity
 from metaquorum.metadata.settings.scram import SALT_BYTES, Mechanism, UserCredentials, salted_password
+from metaquorum.runtime.kafka.acl_fields import (
+    CREATION,
+    FILTER,
+    RESOURCE,
+    RIGHT,
+    entry,
+    from_message,
+    in_message,
+)
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import (
     AlterClientQuotasRequest,
@@ -30,49 +39,18 @@ _EXACT, _DEFAULT, _ANY = 0, 1, 2
 async def create_acls(client: KafkaClient, acls: Sequence[Acl]) -> tuple[SettingResult, ...]:
     """A result for each entry; one that exists is no error."""
     body = CreateAclsRequest(
-        creations=tuple(
-            CreateAclsRequest.AclCreation(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                resource_pattern_type=each.pattern_type,
-                principal=each.principal,
-                host=each.host,
-                operation=each.operation,
-                permission_type=each.permission_type,
-            )
-            for each in acls
-        )
+        creations=tuple(CreateAclsRequest.AclCreation(**in_message(each, CREATION)) for each in acls)
     )
     answer = await client.ask(body, lowest=1)
     return tuple(_result(acl.principal, each) for acl, each in zip(acls, answer.results, strict=True))
 
 
-def _filter(wanted: AclFilter) -> dict[str, Any]:
-    return {
-        "resource_type_filter": wanted.resource_type,
-        "resource_name_filter": wanted.resource_name,
-        "pattern_type_filter": wanted.pattern_type,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission_type,
-    }
-
-
 async def list_acls(client: KafkaClient, wanted: AclFilter) -> tuple[Acl, ...]:
     """The entries that a filter means. Raises ApiError."""
-    answer = await client.ask(DescribeAclsRequest(**_filter(wanted)), lowest=1)
+    answer = await client.ask(DescribeAclsRequest(**in_message(wanted, FILTER)), lowest=1)
     client.refuse(answer.error_code, answer.error_message)
     return tuple(
-        Acl(
-            resource_type=on.resource_type,
-            resource_name=on.resource_name,
-            pattern_type=on.pattern_type,
-            principal=each.principal,
-            host=each.host,
-            operation=each.operation,
-            permission_type=each.permission_type,
-        )
+        Acl(**from_message(on, RESOURCE), **from_message(each, RIGHT))
         for on in answer.resources
         for each in on.acls
     )
@@ -80,25 +58,13 @@ async def list_acls(client: KafkaClient, wanted: AclFilter) -> tuple[Acl, ...]:
 
 async def delete_acls(client: KafkaClient, wanted: AclFilter) -> DeletedAcls:
     """Removes the entries that a filter means, and says which."""
-    body = DeleteAclsRequest(filters=(DeleteAclsRequest.DeleteAclsFilter(**_filter(wanted)),))
+    body = DeleteAclsRequest(filters=(DeleteAclsRequest.DeleteAclsFilter(**in_message(wanted, FILTER)),))
     (answer,) = (await client.ask(body, lowest=1)).filter_results
     refused = next((each for each in answer.matching_acls if each.error_code), answer)
     return DeletedAcls(
         error=ErrorCode.of(refused.error_code),
         message=refused.error_message,
-        acls=tuple(
-            Acl(
-                resource_type=each.resource_type,
-                resource_name=each.resource_name,
-                pattern_type=each.pattern_type,
-                principal=each.principal,
-                host=each.host,
-                operation=each.operation,
-                permission_type=each.permission_type,
-            )
-            for each in answer.matching_acls
-            if not each.error_code
-        ),
+        acls=tuple(entry(each) for each in answer.matching_acls if not each.error_code),
     )
 
 

@@ -78,20 +78,17 @@ class Committed:
 
 async def list_groups(client: KafkaClient) -> list[GroupListing]:
     """Every group, by name."""
-    found = []
-    for broker in await client.brokers():
-        answer = await client.ask(ListGroupsRequest(), at=broker)
-        client.refuse(answer.error_code, f"broker {broker} does not list its groups")
-        found += [
-            GroupListing(
-                group_id=each.group_id,
-                kind=each.group_type.lower(),
-                protocol_type=each.protocol_type,
-                state=each.group_state,
-                coordinator=broker,
-            )
-            for each in answer.groups
-        ]
+    found = [
+        GroupListing(
+            group_id=each.group_id,
+            kind=each.group_type.lower(),
+            protocol_type=each.protocol_type,
+            state=each.group_state,
+            coordinator=broker,
+        )
+        for broker, answer in await client.ask_every_broker(ListGroupsRequest(), "its groups")
+        for each in answer.groups
+    ]
     return sorted(found, key=lambda each: each.group_id)
 
 

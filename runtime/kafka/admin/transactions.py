@@ -88,19 +88,17 @@ async def list_transactions(
     body = ListTransactionsRequest(
         state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
     )
-    found = []
-    for broker in await client.brokers():
-        answer = await client.ask(body, at=broker, lowest=0 if longer_than_ms < 0 else _WITH_DURATION)
-        client.refuse(answer.error_code, f"broker {broker} does not list its transactions")
-        found += [
-            TransactionListing(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer_id,
-                state=each.transaction_state,
-                coordinator=broker,
-            )
-            for each in answer.transaction_states
-        ]
+    lowest = 0 if longer_than_ms < 0 else _WITH_DURATION
+    found = [
+        TransactionListing(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            state=each.transaction_state,
+            coordinator=broker,
+        )
+        for broker, answer in await client.ask_every_broker(body, "its transactions", lowest=lowest)
+        for each in answer.transaction_states
+    ]
     return sorted(found, key=lambda each: each.transactional_id)
 
 

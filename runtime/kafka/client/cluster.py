@@ -149,6 +149,15 @@ class KafkaClient:
 
         return await self._asked(send, at)
 
+    async def ask_every_broker(self, body: Any, what: str, *, lowest: int = 0) -> list[tuple[int, Any]]:
+        """The id and the answer of each live broker. Raises ApiError for one that does not tell `what`."""
+        found = []
+        for broker in await self.brokers():
+            answer = await self.ask(body, at=broker, lowest=lowest)
+            self.refuse(answer.error_code, f"broker {broker} does not list {what}")
+            found.append((broker, answer))
+        return found
+
     async def _asked(
         self, use: Callable[[NodeConnection, float], Awaitable[Any]], at: int | Coordinator | None
     ) -> Any:

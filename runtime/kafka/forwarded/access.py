@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from metaquorum.metadata.errors import ApiError
-from metaquorum.metadata.image import Acl
 from metaquorum.metadata.requests import settings as core
 from metaquorum.metadata.settings.acls import AclFilter
+from metaquorum.runtime.kafka.acl_fields import CREATION, ENTRY, FILTER, entry, from_message, in_message
 from metaquorum.runtime.kafka.forwarded.call import Call, Parts
 from metaquorum.wire.messages import (
     AlterClientQuotasRequest,
@@ -21,18 +21,7 @@ from metaquorum.wire.messages import (
 
 
 async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse:
-    acls = tuple(
-        Acl(
-            resource_type=each.resource_type,
-            resource_name=each.resource_name,
-            pattern_type=each.resource_pattern_type,
-            principal=each.principal,
-            host=each.host,
-            operation=each.operation,
-            permission_type=each.permission_type,
-        )
-        for each in body.creations
-    )
+    acls = tuple(entry(each, CREATION) for each in body.creations)
     answer = await call.answer(core.CreateAclsRequest(acls=acls), core.SettingsResponse)
     results = answer if isinstance(answer, ApiError) else answer.results
     return CreateAclsResponse(
@@ -45,42 +34,25 @@ async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse
 
 def acl_filter(asked: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> AclFilter:
     """Which entries a request means; a null leaves a field open."""
-    return AclFilter(
-        resource_type=asked.resource_type_filter,
-        resource_name=asked.resource_name_filter,
-        pattern_type=asked.pattern_type_filter,
-        principal=asked.principal_filter,
-        host=asked.host_filter,
-        operation=asked.operation,
-        permission_type=asked.permission_type,
-    )
+    return AclFilter(**from_message(asked, FILTER))
 
 
 async def delete_acls(body: DeleteAclsRequest, call: Call) -> DeleteAclsResponse:
     filters = tuple(map(acl_filter, body.filters))
     answer = await call.answer(core.DeleteAclsRequest(filters=filters), core.DeleteAclsResponse)
     results = answer if isinstance(answer, ApiError) else answer.results
+    Deleted = DeleteAclsResponse.DeleteAclsMatchingAcl
     return DeleteAclsResponse(
         filter_results=tuple(
             DeleteAclsResponse.DeleteAclsFilterResult(
                 error_code=code,
                 error_message=message,
-                matching_acls=tuple(map(_deleted, () if result is None else result.acls)),
+                matching_acls=tuple(
+                    Deleted(**in_message(acl, ENTRY)) for acl in (() if result is None else result.acls)
+                ),
             )
             for _, (code, message), result in Parts((each, None) for each in filters).settled(results)
         )
-    )
-
-
-def _deleted(acl: Acl) -> DeleteAclsResponse.DeleteAclsMatchingAcl:
-    return DeleteAclsResponse.DeleteAclsMatchingAcl(
-        resource_type=acl.resource_type,
-        resource_name=acl.resource_name,
-        pattern_type=acl.pattern_type,
-        principal=acl.principal,
-        host=acl.host,
-        operation=acl.operation,
-        permission_type=acl.permission_type,
     )
 
 

@@ -78,10 +78,10 @@ class LogAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsSynced:
-    """Durable now, of one directory: (partition, incarnation, exclusive end offset)."""
+    """Durable now, of one directory: (partition, incarnation, exclusive end offset, bytes of the log)."""
 
     directory_id: bytes
-    ends: tuple[tuple[PartitionKey, int, int], ...]
+    ends: tuple[tuple[PartitionKey, int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +211,8 @@ class PromoteReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendPartition:
-    """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it."""
+    """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it, or
+    that alone."""
 
     directory_id: bytes
     key: PartitionKey

@@ -271,8 +271,8 @@ class ReplicaManager:
                 self._requests.handle(key, request, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
             case LogAppended() | LogCut() | ReplicaLogTrimmed():
                 self._log_moved(event)
-            case LogsSynced(ends=ends):
-                self._synced(event.directory_id, ends)
+            case LogsSynced():
+                self._synced(event)
             case PartitionRead():
                 self._requests.read(event, now_ms=now_ms, wall_ms=wall_ms)
             case PeerFetched(correlation_id=at, response=response):
@@ -308,11 +308,11 @@ class ReplicaManager:
             partition.trimmed(event, now_ms=self._now_ms)
         self._touched(partition)
 
-    def _synced(self, directory_id: bytes, ends: tuple[tuple[PartitionKey, int, int], ...]) -> None:
-        for key, incarnation, end_offset in ends:
-            partition = self._placement.partition_at(directory_id, key)
+    def _synced(self, event: LogsSynced) -> None:
+        for key, incarnation, end_offset, size_bytes in event.ends:
+            partition = self._placement.partition_at(event.directory_id, key)
             if partition is not None:
-                partition.synced(incarnation, end_offset, now_ms=self._now_ms)
+                partition.synced(incarnation, end_offset, size_bytes, now_ms=self._now_ms)
                 self._touched(partition)
 
     def _directory_failed(self, directory_id: bytes, reason: str) -> None:

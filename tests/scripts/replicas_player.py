@@ -263,13 +263,20 @@ class ReplicasPlayer(Player):
         self._event(event)
 
     def do_synced(self, directory: str, *ends: str) -> None:
-        """synced a x-0:1:5: partition, incarnation, end."""
+        """synced a x-0:1:5: partition, incarnation, end; the size is what was written last."""
         parts = [each.split(":") for each in ends]
         event = LogsSynced(
             directory_id=place_of(directory),
-            ends=tuple((key(name), int(incarnation), int(end)) for name, incarnation, end in parts),
+            ends=tuple(
+                (key(name), int(incarnation), int(end), self._size(key(name)))
+                for name, incarnation, end in parts
+            ),
         )
         self._event(event)
+
+    def _size(self, name: PartitionKey) -> int:
+        running = self.host.manager.partitions.get(name)
+        return 0 if running is None else running.size_bytes
 
     def do_trimmed(self, directory: str, partition: str, incarnation: str, start: str, size: str) -> None:
         event = ReplicaLogTrimmed(

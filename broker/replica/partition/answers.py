@@ -64,6 +64,12 @@ class AnsweringReplica(ReplicaView):
                 return reading.elsewhere(preferred)
         return reading.fetch(request)
 
+    def about_bytes(self, plan: ReadPlan) -> int:
+        """About how much there is to read, by the mean of the log: `min_bytes` of a fetch is a wish."""
+        log = self._log
+        mean = max(1, log.size_bytes // max(1, log.end - log.start))
+        return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
+
     def _followed(self, asked_epoch: int, reader: Reader) -> Reading | None:
         """The log of a follower: clients may read what it knows to be committed (KIP-392); None: not now."""
         log, leader = self._log, self.leader

@@ -198,7 +198,7 @@ class IsrState:
                 continue
             progress = self.followers.get(broker_id)
             if progress is None or not (
-                progress.acknowledged == leader_end or self._was_caught_up(progress, now_ms)
+                progress.acknowledged >= leader_end or self._was_caught_up(progress, now_ms)
             ):
                 found.append(broker_id)
         return found

@@ -183,6 +183,7 @@ class Leading:
             append_time_ms=wall_ms if self.settings.log_append_time else None,
         )
         log.append(placed, wall_ms)
+        log.changes |= Changes.END
         return placed.headers[0]
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:

@@ -227,11 +227,12 @@ class LocalLog:
         self._wrote_to(event.end_offset)
         self.size_bytes = event.size_bytes
 
-    def synced_to(self, incarnation: int, end: int) -> None:
+    def synced_to(self, incarnation: int, end: int, size_bytes: int) -> None:
         if incarnation != self.incarnation or end <= self.synced:
             return
         self.synced = min(end, self.end)
-        # The two threads' reports may cross: what is durable was written.
+        self.size_bytes = size_bytes
+        # What is durable was written, told or not; the two threads' reports may cross, too.
         self._wrote_to(self.synced)
         self.changes |= Changes.POSITION
 

@@ -10,8 +10,6 @@ After each call the manager asks `take_changes` what may concern others (parked 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
@@ -257,7 +255,7 @@ class Partition(AnsweringReplica):
             return plan
         # This very fetch has moved it.
         stable = self._log.last_stable_offset
-        return replace(plan, high_watermark=self.high_watermark, last_stable_offset=stable)
+        return plan._replace(high_watermark=self.high_watermark, last_stable_offset=stable)
 
     def was_caught_up(self, replica_id: int, at_ms: int) -> None:
         """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all
@@ -333,8 +331,8 @@ class Partition(AnsweringReplica):
         self._log.appended(event)
         self._advance(now_ms)
 
-    def synced(self, incarnation: int, end_offset: int, *, now_ms: int) -> None:
-        self._log.synced_to(incarnation, end_offset)
+    def synced(self, incarnation: int, end_offset: int, size_bytes: int, *, now_ms: int) -> None:
+        self._log.synced_to(incarnation, end_offset, size_bytes)
         self._advance(now_ms)
 
     def cut(self, event: LogCut, *, now_ms: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, Flag, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -30,10 +30,10 @@ class ReplicaRole(Enum):
 class Changes(Flag):
     """What moved since the manager last asked (`Partition.take_changes`).
 
-    END: a follower may read further (the written end moved). HIGH_WATERMARK: a consumer may, or the log
-    starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked fetches are to be looked
-    at again, all of them. ISR: `isr_change` may have something to propose. POSITION: `fetch_position` may
-    give another answer.
+    END: a follower may read further (the leader took a batch, or the written end moved). HIGH_WATERMARK: a
+    consumer may, or the log starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked
+    fetches are to be looked at again, all of them. ISR: `isr_change` may have something to propose. POSITION:
+    `fetch_position` may give another answer.
     """
 
     NONE = 0
@@ -98,8 +98,7 @@ class Reader:
         return self.replica_id > CONSUMER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPlan:
+class ReadPlan(NamedTuple):
     """What a fetch may have: whole batches of [from_offset, to_offset), at most `max_bytes` unless the first
     batch is larger. Nothing to read if the two are equal. The rest is for the head of the answer."""
 

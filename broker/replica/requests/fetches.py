@@ -2,6 +2,7 @@
 
 Owns the fetches under way, who is woken by what, and how much goes into an answer. What may be read is the
 partition's; which partitions are looked at is the session's. Costs time by what changed, not by its size.
+Followers get a batch from memory while it is written here.
 """
 
 from __future__ import annotations
@@ -276,10 +277,13 @@ class Fetches:
         partition = self._find(part.key)
         if not isinstance(partition, Partition):
             return partition.as_fetched(part.key)
-        if not arrived:
-            return partition.plan_read(part, fetch.reader)
-        found = partition.fetch(part, fetch.reader, now_ms=now_ms)
-        self._touched(partition)
+        if arrived:
+            found = partition.fetch(part, fetch.reader, now_ms=now_ms)
+            self._touched(partition)
+        else:
+            found = partition.plan_read(part, fetch.reader)
+        if isinstance(found, ReadPlan) and fetch.reader.is_follower and self._tail.holds(*found[:2]):
+            return found._replace(to_offset=partition.end_offset)
         return found
 
     def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
@@ -288,13 +292,8 @@ class Fetches:
         return isinstance(partition, Partition) and self.throttle.holds(partition, session.replica_id, now_ms)
 
     def _estimate(self, plan: ReadPlan) -> int:
-        """About how many bytes there are to read, by the mean of the log: `min_bytes` is a wish."""
         partition = self._find(plan.key)
-        if not isinstance(partition, Partition):
-            return 0
-        held = max(1, partition.end_offset - partition.start_offset)
-        mean = max(1, partition.size_bytes // held)
-        return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
+        return partition.about_bytes(plan) if isinstance(partition, Partition) else 0
 
     def _begin_reads(self, fetch: Fetch) -> None:
         room = fetch.max_bytes
@@ -325,7 +324,7 @@ class Fetches:
                     max_bytes=min(plan.max_bytes, max(room, 1)),
                 )
             )
-            room -= self._estimate(plan)
+            room -= partition.about_bytes(plan)
 
     # ---- the answer --------------------------------------------------------------------------
 

@@ -49,6 +49,10 @@ class Tail:
         while self.kept_bytes > self._max_bytes:
             self._forget_oldest()
 
+    def holds(self, key: PartitionKey, offset: int) -> bool:
+        """Whether `read` finds something there."""
+        return offset in self._batches.get(key, ())
+
     def read(self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int) -> bytes | None:
         """Whole batches from the one that begins at `from_offset`, none that reaches beyond `to_offset`, at
         least one; None: the log has to be read."""

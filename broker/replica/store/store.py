@@ -348,7 +348,8 @@ class DirectoryStore:
         for key, incarnation, ticket in sync.tickets:
             replica = self._replicas.get(key)
             if replica is not None and replica.incarnation == incarnation and replica.log is ticket.log:
-                ends.append((key, incarnation, replica.log.sync_completed(ticket)))
+                end = replica.log.sync_completed(ticket)
+                ends.append((key, incarnation, end, replica.size_bytes))
         for checkpoint in sync.checkpoints:
             checkpoint.log.checkpointed(checkpoint)
         return LogsSynced(directory_id=self.directory_id, ends=tuple(ends))

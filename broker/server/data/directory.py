@@ -23,6 +23,8 @@ from metaquorum.broker.replica.disk_work import (
     DirectoryFailed,
     DiskWork,
     FindOffset,
+    LogAppended,
+    LogsSynced,
     ReadPartition,
 )
 from metaquorum.broker.replica.events import DataEvent
@@ -48,8 +50,8 @@ CHECKPOINT_S = 60.0
 
 SHORT_SYNC_S = 0.002
 SYNCS_REMEMBERED = 16
-"""Where syncs take less, as they did lately, the io thread runs them itself: appends that wait for it lose
-less than handing it to another thread and back takes."""
+"""Where syncs take less, as they did lately, the io thread runs them itself, and reports appends with them:
+appends that wait for it lose less than handing it to another thread and back takes."""
 
 CLOSE_MAX_S = 30.0
 """How long the process's end waits for a directory that takes no part in it."""
@@ -188,11 +190,10 @@ class DirectoryThreads:
         while True:
             items = self._gather(next_tick_s)
             try:
-                self._do(items)
+                self._start_sync(self._do(items))
                 if not self._broken and time.monotonic() >= next_tick_s:
                     self._tick()
                     next_tick_s = time.monotonic() + TICK_S
-                self._start_sync()
             except Exception as error:
                 self._broken = True
                 self._tell(error)
@@ -211,7 +212,8 @@ class DirectoryThreads:
             pass
         return items
 
-    def _do(self, items: list[_IoItem]) -> None:
+    def _do(self, items: list[_IoItem]) -> list[DataEvent]:
+        """What is to be reported."""
         works: list[DiskWork] = []
         events: list[DataEvent] = []
         for item in items:
@@ -234,20 +236,21 @@ class DirectoryThreads:
                         self._sync_wanted = True
         if works and not self._broken:
             events += self._store.execute_all(works)
+        return events
+
+    def _start_sync(self, events: list[DataEvent], *, checkpoint: bool = False) -> None:
+        """Reports `events`, together with the sync that covers them where it is run here."""
+        sync = None
+        if (self._sync_wanted or checkpoint) and not (self._sync_running or self._broken):
+            self._sync_wanted = False
+            sync = self._store.prepare_sync(checkpoint=checkpoint)
+        if sync is not None and self._sync_s <= SHORT_SYNC_S and not checkpoint:
+            self._run_timed(sync)
+            synced, sync = self._store.sync_completed(sync), None
+            events = [*_not_told_by(synced, events), synced]
         if events:
             self._bunches.put(events)
-
-    def _start_sync(self, *, checkpoint: bool = False) -> None:
-        if self._sync_running or self._broken or not (self._sync_wanted or checkpoint):
-            return
-        self._sync_wanted = False
-        sync = self._store.prepare_sync(checkpoint=checkpoint)
-        if sync is None:
-            return
-        if self._sync_s <= SHORT_SYNC_S and not checkpoint:
-            self._run_timed(sync)
-            self._bunches.put([self._store.sync_completed(sync)])
-        else:
+        if sync is not None:
             self._sync_running = True
             self._syncs.put(sync)
 
@@ -278,7 +281,7 @@ class DirectoryThreads:
         due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
         if due and not self._sync_running:
             self._checkpointed_s = now_s
-            self._start_sync(checkpoint=True)
+            self._start_sync([], checkpoint=True)
 
     def _abandon(self) -> None:
         self._broken = True
@@ -323,3 +326,13 @@ class DirectoryThreads:
         if not isinstance(error, StorageError) and not self.is_bad:
             _log.error("unexpected error in %s", self.path, exc_info=error)
         self._bunches.put([_Failure(error)])
+
+
+def _not_told_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]:
+    """What is durable was written: one report of an append is enough."""
+    ends = {(key, incarnation): end for key, incarnation, end, _ in synced.ends}
+    return [
+        each
+        for each in events
+        if type(each) is not LogAppended or each.end_offset > ends.get((each.key, each.incarnation), -1)
+    ]

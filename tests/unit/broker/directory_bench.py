@@ -250,7 +250,7 @@ class Bench:
         prepared.run()
         synced = store.sync_completed(prepared)
         assert synced.directory_id == DIRECTORY_ID
-        for key, incarnation, end in synced.ends:
+        for key, incarnation, end, _ in synced.ends:
             model = self.models[key]
             assert (incarnation, end) == (model.incarnation, model.end)
             model.kept = end
@@ -267,10 +267,11 @@ class Bench:
             return
         prepared._file_system = Interrupted(prepared._file_system, self.something)
         prepared.run()
-        for key, incarnation, end in store.sync_completed(prepared).ends:
+        for key, incarnation, end, size_bytes in store.sync_completed(prepared).ends:
             model = self.models[key]
             assert incarnation == model.incarnation and min(ends[key], model.end) <= end <= model.end
             model.kept = max(model.kept, end)
+            assert size_bytes >= sum(map(len, model.batches.values()))
 
     def something(self) -> None:
         steps = (self.append, self.append, self.cut, self.trim, self.start_over, self.remove, self.create)

@@ -34,7 +34,8 @@ def filled(bench: Bench, count: int = 20, settings: LogSettings = SMALL) -> Part
     prepared = bench.opened().prepare_sync()
     assert prepared is not None
     prepared.run()
-    assert bench.opened().sync_completed(prepared).ends == ((key, bench.models[key].incarnation, count),)
+    ((synced, incarnation, end, _),) = bench.opened().sync_completed(prepared).ends
+    assert (synced, incarnation, end) == (key, bench.models[key].incarnation, count)
     return key
 
 

@@ -342,7 +342,8 @@ class Host:
             end_offset=disk.end,
             size_bytes=disk.size_bytes,
         )
-        synced = LogsSynced(directory_id=work.directory_id, ends=((work.key, work.incarnation, disk.end),))
+        ends = ((work.key, work.incarnation, disk.end, disk.size_bytes),)
+        synced = LogsSynced(directory_id=work.directory_id, ends=ends)
         return [appended, synced] if work.sync else [appended]
 
 

@@ -281,7 +281,9 @@ class Replica:
     def sync(self) -> None:
         disk = self.disk
         disk.synced = len(disk.batches)
-        self.partition.synced(self.partition.incarnation, disk.synced_end, now_ms=self.now_ms)
+        self.partition.synced(
+            self.partition.incarnation, disk.synced_end, self.partition.size_bytes, now_ms=self.now_ms
+        )
 
     def settle(self) -> None:
         """The disk writes and syncs all that it was asked for."""

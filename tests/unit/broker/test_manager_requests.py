@@ -402,6 +402,25 @@ def test_what_was_just_appended_is_answered_from_memory_until_it_is_led_no_more(
     assert only(host.ask(fetch(at(x, 0, epoch=2), follower=2), "f"), ReadPartition).from_offset == 0
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 1_000])
+def test_followers_have_a_batch_from_memory_while_the_leaders_disk_takes_it(kept_bytes: int) -> None:
+    """Where memory has it; either way it is committed when the leader's disk has it, too."""
+    _, host = leading("x", replicas=(1, 2), log_tail_cache_max_bytes=kept_bytes)
+    x = key_of("x")
+    host.ask(fetch(at(x, 0, epoch=0), follower=2), "f")
+    host.ask(fetch(at(x, 0)), "client")
+    answers = [each.key for each in of_kind(host.ask(produce(x), "p"), DataRespond)]
+    assert answers == (["f"] if kept_bytes else [])
+    if kept_bytes:
+        held = host.ask(fetch(at(x, 1, epoch=0, last=0), follower=2), "g")
+        assert of_kind(held, DataRespond) == []
+    done = host.work()
+    assert ("f" in [each.key for each in of_kind(done, DataRespond)]) is not bool(kept_bytes)
+    if kept_bytes:
+        assert answer_to(done, "p").results[0].error is ErrorCode.NONE
+        assert len(answer_to(done, "client").partitions[0].records) > 0
+
+
 # ---- fetch sessions (KIP-227) --------------------------------------------------------------------
 
 

@@ -154,7 +154,7 @@ def test_a_produce_goes_through_the_node_and_is_refused_once_the_lease_is_over()
     made.give(produce())
     where = {"directory_id": A, "key": KEY, "incarnation": create.incarnation}
     made.give(LogAppended(**where, end_offset=1, size_bytes=70))  # type: ignore[arg-type]
-    effects = made.give(LogsSynced(directory_id=A, ends=((KEY, create.incarnation, 1),)))
+    effects = made.give(LogsSynced(directory_id=A, ends=((KEY, create.incarnation, 1, 100),)))
     assert only(effects, DataRespond).response.results[0].error is ErrorCode.NONE  # type: ignore[union-attr]
     made.now_ms += SESSION_MS + 1
     refused = only(made.give(produce()), DataRespond).response
@@ -182,7 +182,7 @@ def test_before_an_orderly_end_who_waits_is_answered_and_high_watermarks_are_wri
     made.give(produce())
     where = {"directory_id": A, "key": KEY, "incarnation": create.incarnation}
     made.give(LogAppended(**where, end_offset=1, size_bytes=70))  # type: ignore[arg-type]
-    made.give(LogsSynced(directory_id=A, ends=((KEY, create.incarnation, 1),)))
+    made.give(LogsSynced(directory_id=A, ends=((KEY, create.incarnation, 1, 100),)))
     part = FetchPartition(key=KEY, fetch_offset=1, max_bytes=100)
     waits = FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=100, partitions=(part,))
     made.give(DataRequestArrived(key="waits", request=waits))

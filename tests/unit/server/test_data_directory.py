@@ -100,7 +100,7 @@ class ScriptedStore:
 
     def sync_completed(self, sync: ScriptedSync) -> LogsSynced:
         self.synced = sync.end_offset
-        return LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset),))
+        return LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset, 0),))
 
     def measure(self) -> DirectoryMeasured:
         return DirectoryMeasured(directory_id=DIRECTORY, total_bytes=2, usable_bytes=1)
@@ -173,6 +173,19 @@ def test_appends_are_reported_in_order_and_synced() -> None:
         assert bench.appended() == [1, 2, 3]
         assert await bench.threads.close(clean=True)
         assert bench.store.closed == ["clean"]
+
+    run(test)
+
+
+def test_a_short_sync_is_reported_with_what_it_covers() -> None:
+    async def test(bench: Bench) -> None:
+        bench.threads._sync_s = 0.0
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bool(bench.events))
+        assert (bench.synced(), bench.appended()) == ([1], [])
+        bench.threads.submit(append(2, sync=False))
+        await bench.until(lambda: bench.appended() == [2])
+        assert await bench.threads.close(clean=True)
 
     run(test)
 

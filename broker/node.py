@@ -27,6 +27,7 @@ from metaquorum.broker.events import (
     Stop,
     TrimLog,
 )
+from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import DataEffect, DataEvent, OfflineDirectoriesChanged
 from metaquorum.broker.replica.manager import ReplicaManager
 from metaquorum.broker.session import BrokerSession
@@ -53,7 +54,7 @@ class BrokerNode:
     drives it and `raft`, and calls `follow`. `voters` are the ids of the controllers to ask first.
     `previous_broker_epoch`: that of the process before this one, if it stopped in order. `replicas`: the
     broker's partition data; None: it holds none. The broker registers those of `config.directories` that
-    `replicas` found good."""
+    `replicas` found good. `turns` counts inputs that may have changed more than partition data."""
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ class BrokerNode:
         )
         self._now_ms, self._wall_ms = now_ms, 0
         self._metadata_due_ms: int | None = None
-        self._stopped = False
+        self._session_due_ms: int | None = now_ms
+        self._stopped, self.turns = False, 0
         self._out: Outbox[Effect] = Outbox()
 
     # ---- driven by the shell ---------------------------------------------------------------------
@@ -169,10 +171,8 @@ class BrokerNode:
         """When `tick` is due; None: no timer is needed."""
         if self._stopped:
             return None
-        replicas = self._replicas
-        data_ms = None if replicas is None else replicas.next_deadline_ms()
-        deadlines = (self._session.next_deadline_ms(), self._metadata_due_ms, data_ms)
-        return min([each for each in deadlines if each is not None], default=None)
+        data_ms = None if self._replicas is None else self._replicas.next_deadline_ms()
+        return earliest(self._session_due_ms, self._metadata_due_ms, data_ms)
 
     # ---- asked by the shell ----------------------------------------------------------------------
 
@@ -214,7 +214,6 @@ class BrokerNode:
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).
-
         `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet.
         """
         if self._session.serves(now_ms):
@@ -306,13 +305,13 @@ class BrokerNode:
     # ---- partition data --------------------------------------------------------------------------
 
     def _handle_data(self, event: DataEvent, now_ms: int, wall_ms: int) -> list[Effect]:
-        """The way of every produce and fetch: the clock of the lease, and nothing of the metadata log."""
+        """The way of every produce and fetch: nothing of the metadata log, of the lease whether it is due."""
         if self._replicas is None:
             raise InvariantViolation(
                 f"broker {self._config.node_id} holds no data and was given {type(event).__name__}: report"
                 " this with the broker's log"
             )
-        if now_ms != self._now_ms:
+        if self._session_due_ms is not None and now_ms >= self._session_due_ms:
             self._lifecycle(self._session.tick(now_ms))
         self._now_ms, self._wall_ms = now_ms, wall_ms
         if not self._stopped:
@@ -372,6 +371,8 @@ class BrokerNode:
                 self._stopped = True
                 self._stop_replicas()
             self._out.append(effect)
+        self._session_due_ms = self._session.next_deadline_ms()
+        self.turns += 1
 
     def _stop_replicas(self) -> None:
         """Before the last effect: who waits is answered, and what a restart needs is written."""
@@ -395,6 +396,5 @@ class BrokerNode:
             self._out += [effect for effect in parts if effect is not None]
             if isinstance(parts[0], PublishImage):
                 self._follow(parts[0], now_ms)
-        # Not asked for at each produce and fetch, which cannot change it.
         self._metadata_due_ms = self._metadata.next_deadline_ms() if self._drives else None
         return self._out.take()

@@ -12,6 +12,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
+def earliest(*dues_ms: int | None) -> int | None:
+    """The first of these times; None: nothing is due."""
+    first: int | None = None
+    for due_ms in dues_ms:
+        if due_ms is not None and (first is None or due_ms < first):
+            first = due_ms
+    return first
+
+
 class Deadlines(Generic[T]):
     """Items with the time at which each is due, in ms. An item that is armed again moves."""
 

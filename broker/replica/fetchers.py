@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
 from metaquorum.broker.replica.partition.partition import Partition
@@ -201,8 +201,7 @@ class Fetchers:
             self._ready[loop] = None
 
     def next_deadline_ms(self) -> int | None:
-        waits = (self._paused.next_ms(), self._retries.next_ms())
-        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
+        return earliest(self._paused.next_ms(), self._retries.next_ms())
 
     def _send(self, loop: FetchLoop, now_ms: int) -> None:
         if loop.correlation_id is not None or loop.busy or not loop.members:

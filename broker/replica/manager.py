@@ -17,7 +17,7 @@ from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
 from metaquorum.broker.replica.controller_requests.requests import ControllerTalk
-from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.disk_work import (
     DirectoryFailed,
     DirectoryMeasured,
@@ -231,7 +231,7 @@ class ReplicaManager:
             return None
         if len(self._placement):
             return self._now_ms
-        waits = (
+        return earliest(
             self._partition_deadlines.next_ms(),
             self._fetchers.next_deadline_ms(),
             self._fetches.next_deadline_ms(),
@@ -241,7 +241,6 @@ class ReplicaManager:
             None if self._user is None else self._user.next_deadline_ms(),
             self._rounds_due_ms,
         )
-        return min([due_ms for due_ms in waits if due_ms is not None])
 
     def status(self) -> LocalReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""

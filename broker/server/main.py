@@ -183,6 +183,7 @@ class BrokerRole:
         self._raft = process.raft
         self._controllers = process.controllers
         self._node = node
+        self._turns = -1
         controllers_tls = tls if config.controllers_use_tls else None
         self._calls = ControllerCalls(self._controllers, driver.post, controllers_tls)
         addresses = self._controllers.addresses
@@ -331,7 +332,10 @@ class BrokerRole:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
     def after_step(self, now_ms: int) -> None:
-        """Tells what moved."""
+        """Tells what moved, unless it was partition data alone."""
+        if self._node.turns == self._turns:
+            return
+        self._turns = self._node.turns
         self._health.update(self._node.serves(now_ms))
         if self._lines is not None:
             self._lines.tick(now_ms)

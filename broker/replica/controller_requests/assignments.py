@@ -8,6 +8,7 @@ manager says when the image shows what was reported.
 from __future__ import annotations
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
+from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST
 from metaquorum.metadata.requests.data import PartitionKey
@@ -153,5 +154,4 @@ class Assignments:
         )
 
     def next_deadline_ms(self) -> int | None:
-        waits = (self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())
-        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
+        return earliest(self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
-from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import PartitionKey
@@ -63,8 +63,7 @@ class IsrChanges:
             self._waiting[key] = None
 
     def next_deadline_ms(self) -> int | None:
-        waits = (self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
-        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
+        return earliest(self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
 
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
         """The next batch, which is in flight then; None: no one proposes anything."""

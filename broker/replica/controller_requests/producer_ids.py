@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
-from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import InitProducerIdRequest, InitProducerIdResponse
@@ -104,8 +104,7 @@ class ProducerIdBlocks:
         return keys
 
     def next_deadline_ms(self) -> int | None:
-        waits = (self.call.next_deadline_ms(waits=self.needs_block), self._deadlines.next_ms())
-        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
+        return earliest(self.call.next_deadline_ms(waits=self.needs_block), self._deadlines.next_ms())
 
     def _pop(self, serial: int) -> object | None:
         key = self._keys.pop(serial, None)

@@ -13,6 +13,7 @@ from metaquorum.broker.replica.controller_requests.assignments import Assignment
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
 from metaquorum.broker.replica.controller_requests.producer_ids import ProducerIdBlocks
+from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import AskController, ControllerAnswered, DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -99,14 +100,13 @@ class ControllerTalk:
             self._send(self._producer_ids.call, request, now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        waits = (
+        if self.broker_epoch < 0:
+            return None
+        return earliest(
             self._producer_ids.next_deadline_ms(),
             self._assignments.next_deadline_ms(),
             self._isr.next_deadline_ms(),
         )
-        if self.broker_epoch < 0:
-            return None
-        return min((due_ms for due_ms in waits if due_ms is not None), default=None)
 
     def _send(
         self,

@@ -46,7 +46,7 @@ class Deleting:
 
     @property
     def deadline_ms(self) -> int | None:
-        return min((ticket.deadline_ms for _, ticket in self._waiting), default=None)
+        return min([ticket.deadline_ms for _, ticket in self._waiting]) if self._waiting else None
 
     def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
         """A result: it is refused, or so already. None: it waits, and `ticket.complete` is called.

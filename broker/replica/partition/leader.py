@@ -7,6 +7,7 @@ rules of a batch are `validation`'s. Knows no session and no request with severa
 from __future__ import annotations
 
 from metaquorum.broker.replica.config import ReplicaConfig
+from metaquorum.broker.replica.deadlines import earliest
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.deleting import Deleting
 from metaquorum.broker.replica.partition.isr import IsrState
@@ -286,8 +287,8 @@ class Leading:
             self.advance(now_ms=now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        deadlines = (self._until_written.deadline_ms, self._until_held.deadline_ms, self.isr.held_until_ms)
-        return min((due_ms for due_ms in deadlines if due_ms is not None), default=None)
+        waiting = earliest(self._until_written.deadline_ms, self._until_held.deadline_ms)
+        return earliest(waiting, self.isr.held_until_ms, self.deleting.deadline_ms)
 
     def cancel(self, ticket: ProduceTicket) -> None:
         self._until_written.cancel(ticket)

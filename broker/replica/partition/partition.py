@@ -360,10 +360,7 @@ class Partition(AnsweringReplica):
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: never. A cheap look, it may be early."""
-        if self._leading is None:
-            return None
-        due = (self._leading.next_deadline_ms(), self._leading.deleting.deadline_ms)
-        return min((due_ms for due_ms in due if due_ms is not None), default=None)
+        return None if self._leading is None else self._leading.next_deadline_ms()
 
     def expire_producers(self, wall_ms: int) -> None:
         """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""

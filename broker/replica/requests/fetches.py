@@ -8,7 +8,7 @@ Followers get a batch from memory while it is written here.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 from metaquorum.broker.replica.config import ReplicaConfig
@@ -264,7 +264,7 @@ class Fetches:
         if fetch.plans:
             self._begin_reads(fetch)
         if not fetch.pending:
-            self._respond(fetch)
+            self._respond(fetch, fresh)
 
     def _enough(self, fetch: Fetch) -> bool:
         if fetch.min_bytes <= 1:
@@ -328,7 +328,8 @@ class Fetches:
 
     # ---- the answer --------------------------------------------------------------------------
 
-    def _respond(self, fetch: Fetch) -> None:
+    def _respond(self, fetch: Fetch, fresh: Container[PartitionKey] = ()) -> None:
+        """`fresh`: what was just looked at."""
         session = fetch.session
         self._close_fetch(fetch)
         answered: list[FetchedPartition] = []
@@ -339,7 +340,7 @@ class Fetches:
             data = fetch.data.get(key) or b""
             if total and total + len(data) > fetch.max_bytes:
                 data = b""
-            part = self._part(fetch, key, data)
+            part = self._part(fetch, key, data, is_fresh=key in fresh)
             total += len(part.records)
             speaks = bool(part.records or part.error or part.diverging or part.is_elsewhere)
             told = (part.high_watermark, part.last_stable_offset, part.log_start_offset)
@@ -353,7 +354,7 @@ class Fetches:
         response = FetchResponse(session_id=session.session_id, partitions=tuple(answered))
         self._out.append(DataRespond(key=fetch.key, response=response))
 
-    def _part(self, fetch: Fetch, key: PartitionKey, data: bytes) -> FetchedPartition:
+    def _part(self, fetch: Fetch, key: PartitionKey, data: bytes, *, is_fresh: bool) -> FetchedPartition:
         """One partition as it is now; what was read counts only if it is still led in that epoch."""
         known = fetch.answers.get(key)
         if known is not None:
@@ -361,10 +362,10 @@ class Fetches:
         partition, asked = self._find(key), fetch.session.partitions[key]
         if not isinstance(partition, Partition):
             return partition.as_fetched(key)
-        now = partition.plan_read(asked, fetch.reader)
+        plan = fetch.plans.get(key)
+        now = plan if is_fresh and plan is not None else partition.plan_read(asked, fetch.reader)
         if isinstance(now, FetchedPartition):
             return now
-        plan = fetch.plans.get(key)
         if plan is None or plan.leader_epoch != now.leader_epoch:
             data = b""
         aborted = partition.aborted_in(asked.fetch_offset, data) if fetch.reader.read_committed else None
@@ -374,7 +375,7 @@ class Fetches:
 
     def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:
         """Where it is still read here: a log that is being cut or removed may look damaged, too."""
-        now = self._part(fetch, key, b"")
+        now = self._part(fetch, key, b"", is_fresh=False)
         if now.error is not ErrorCode.NONE:
             return now
         text = f"the requested data is damaged: {problem}; elect another leader, then repair the directory"

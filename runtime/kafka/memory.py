@@ -4,7 +4,7 @@ Owns the budgets and the lines before them. A frame counts with the length that 
 it may be received until it is answered. Long frames, which do not fit into one read, have three quarters of
 the bound, short ones the rest: heartbeats, joins and followers' fetches do not wait for large produces. At
 the bound, a connection is read no further than the length of its next frame, and waits for its turn. The
-bytes held never exceed the bound but for these lengths. Answers do not count.
+bytes held never exceed the bound but for these lengths. Answers, and what TLS has read ahead, do not count.
 
 Why no connection waits forever: one that waits holds nothing but what one read had brought, and the first in
 line fits once the others have gone, since each budget holds the longest frame of its kind. One that has a

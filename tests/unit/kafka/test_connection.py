@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -59,13 +60,13 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: Server) -> AsyncIterator[Server]:
+async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     def make() -> ClientConnection:
         return ClientConnection(
             server.config, server.services, server.limits, server.open.add, server.open.discard
         )
 
-    listening = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+    listening = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0, ssl=tls)
     server.port = listening.sockets[0].getsockname()[1]
     try:
         yield server

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from tests.unit.kafka.test_connection import (
     until,
 )
 from tests.unit.server.nodes import new_site
+from tests.unit.server.test_servers import certificate_files
 
 MIB = 1024 * 1024
 LENGTHS = 4
@@ -58,7 +61,16 @@ def long_frame(correlation_id: int) -> bytes:
     return len(frame).to_bytes(4, "big") + frame
 
 
-async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_one() -> None:
+@pytest.mark.parametrize("over_tls", [False, True])
+async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_one(
+    over_tls: bool, tmp_path: Path
+) -> None:
+    serves = asks = None
+    if over_tls:
+        certificate_files(tmp_path, "node", certificate_files(tmp_path, "authority", None))
+        serves = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        serves.load_cert_chain(tmp_path / "node.pem")
+        asks = ssl.create_default_context(cafile=tmp_path / "authority.crt")
     frame, bound = long_frame(7), 4 * MIB
     server = bounded(bound, MIB)
     memory = server.config.memory
@@ -70,17 +82,19 @@ async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_on
             await asyncio.sleep(0.001)
             most = max(most, memory.held_bytes)
 
-    async with serving(server):
-        writers = [Caller(*await asyncio.open_connection("127.0.0.1", server.port)) for _ in range(20)]
+    def connect() -> Any:
+        return asyncio.open_connection("127.0.0.1", server.port, ssl=asks)
+
+    async with serving(server, serves):
+        writers = [Caller(*await connect()) for _ in range(20)]
         for writer in writers:
             writer.writer.write(frame[:300_000])
         await until(lambda: memory.waiting == 20 - 3)  # 3 MiB of long frames, of nearly 1 MiB each
         await settled()
-        async with calling(server) as other:  # a short request of another client is answered meanwhile
-            other.send(
-                API_VERSIONS, 3, 1, ApiVersionsRequest(client_software_name="t", client_software_version="1")
-            )
-            assert (await other.receive(API_VERSIONS, 3)).correlation_id == 1
+        other = Caller(*await connect())  # a short request of another client is answered meanwhile
+        request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        other.send(API_VERSIONS, 3, 1, request)
+        assert (await other.receive(API_VERSIONS, 3)).correlation_id == 1
         for writer in writers:
             writer.writer.write(frame[300_000:])
         for writer in writers:
@@ -88,8 +102,8 @@ async def test_slow_writers_of_large_frames_stay_under_the_bound_and_block_no_on
             await settled()
         assert 2 * MIB < most <= bound + LENGTHS * 20
         assert (memory.held_bytes, memory.waiting) == (0, 0)
-        for writer in writers:
-            writer.writer.close()
+        for each in (*writers, other):
+            each.writer.close()
 
 
 async def test_requests_under_way_count_until_they_are_answered() -> None:
@@ -100,9 +114,11 @@ async def test_requests_under_way_count_until_they_are_answered() -> None:
         for caller in callers:
             for at in range(6):
                 caller.send(FIND_COORDINATOR, 2, at, FindCoordinatorRequest(key="k" * 30_000))
-        await until(lambda: memory.waiting == 9)
-        begun = len(server.gates)
-        assert 20 < begun < 54 and memory.held_bytes <= MIB + LENGTHS * 9
+        await until(lambda: memory.waiting)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            assert memory.held_bytes <= MIB + LENGTHS * 9
+        assert 20 < len(server.gates) < 54
         for number in range(54):
             await until(lambda: len(server.gates) > number)  # noqa: B023
             server.gates[number].set_result(FindCoordinatorResponse())

@@ -1,8 +1,7 @@
 """The bytes of an archive: head, blocks, index, tail.
 
     head   8 bytes "MQARCHIV", u32 version
-    blocks zstd, each BLOCK_BYTES of the content (the last one less); the content is what the files hold,
-           what several of them hold once
+    blocks zstd, each a part of the content, which is what the files hold, what several of them hold once
     index  zstd of JSON: `ArchiveIndex`
     tail   u64 place of the index, u32 its bytes, u32 its bytes unpacked, u32 its CRC-32C,
            u32 CRC-32C of the 20 bytes before, 8 bytes "MQARCEND"
@@ -29,6 +28,8 @@ HEAD_MAGIC, TAIL_MAGIC = b"MQARCHIV", b"MQARCEND"
 HEAD = struct.Struct(">8sI")
 TAIL = struct.Struct(">QIIII8s")
 BLOCK_BYTES = 4 << 20
+"""Of the content, in every block that is written but the last. A reader takes up to MAX_BLOCK_BYTES."""
+MAX_BLOCK_BYTES = 64 << 20
 MAX_INDEX_BYTES = 1 << 30
 LEVEL = 12
 """Of zstd: higher ones need several times the time and save a few percent."""
@@ -159,7 +160,7 @@ def decode_index(file: str, tail: ArchiveTail, stored: bytes) -> ArchiveIndex:
 def _problem(index: ArchiveIndex, end: int) -> str | None:
     if HEAD.size + sum(block.stored_bytes for block in index.blocks) != end:
         return "its blocks do not fill the archive"
-    if any(not 0 < block.content_bytes <= BLOCK_BYTES for block in index.blocks):
+    if any(not 0 < block.content_bytes <= MAX_BLOCK_BYTES for block in index.blocks):
         return "a block has a size that none can have"
     content_bytes = sum(block.content_bytes for block in index.blocks)
     for file in index.files:

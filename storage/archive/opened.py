@@ -12,7 +12,6 @@ from hashlib import sha256
 from itertools import accumulate
 
 from metaquorum.storage.archive.format import (
-    BLOCK_BYTES,
     HEAD,
     TAIL,
     ArchivedFile,
@@ -44,6 +43,8 @@ class LogArchive:
         self.stored_bytes = size
         sizes = (block.stored_bytes for block in self.index.blocks)
         self._positions = list(accumulate(sizes, initial=HEAD.size))
+        contents = (block.content_bytes for block in self.index.blocks)
+        self._starts = list(accumulate(contents, initial=0))
         self._cached: OrderedDict[int, bytes] = OrderedDict()
         self.files = {one.name: one for one in self.index.files}
         self.folders: dict[str, set[str]] = {"": set()}
@@ -66,7 +67,8 @@ class LogArchive:
     def content(self, start: int, length: int) -> Iterator[bytes]:
         """Bytes of the content, in parts."""
         while length > 0:
-            number, at = divmod(start, BLOCK_BYTES)
+            number = bisect_right(self._starts, start) - 1
+            at = start - self._starts[number]
             part = self._block(number)[at : at + length]
             yield part
             start, length = start + len(part), length - len(part)

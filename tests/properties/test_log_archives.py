@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.archive import packer
+from metaquorum.storage.archive import opened, packer
 from metaquorum.storage.archive.disk import disk_for
 from metaquorum.storage.archive.opened import LogArchive
 from metaquorum.storage.archive.write import ArchiveSource, extract_archive, pack, write_archive
@@ -83,6 +84,15 @@ def quorum(rng: random.Random, nodes: int) -> dict[str, bytes]:
         files[f"{home}/{LOG}/{7:020}-{3:010}.checkpoint"] = snapshot + bytes(rng.randint(0, 1))
         files[f"{home}/{LOG}/empty"] = b""
     return files
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_blocks() -> Iterator[None]:
+    """Files reach over several blocks, and more than are kept."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(packer, "BLOCK_BYTES", 300)
+        patched.setattr(opened, "CACHED_BLOCKS", 2)
+        yield
 
 
 def laid_out(disk: Disk, root: str, files: dict[str, bytes]) -> list[ArchiveSource]:

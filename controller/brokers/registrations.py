@@ -54,13 +54,11 @@ def decide_register_controller(
             "3.7-IV0 or above"
         )
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
-    problem = None
     if static_voters is not None and request.controller_id not in static_voters:
-        problem = "is not a voter: correct its node.id or controller.quorum.voters"
-    elif static_voters is None and request.controller_id in image.brokers:
-        problem = "has the id of a broker: give it its own node.id"
-    if problem is not None:
-        text = f"controller {request.controller_id} {problem}"
+        text = (
+            f"controller {request.controller_id} is not a voter: correct its node.id or "
+            "controller.quorum.voters"
+        )
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, text), depends_on_image=False)
     if len(request.incarnation_id) != UUID_BYTES or not any(request.incarnation_id):
         text = "the incarnation id is not a uuid: send 16 bytes that are random for each start"

@@ -9,6 +9,7 @@ LIVES = "tests/properties/test_controller_brokers.py"
 METADATA = "tests/unit/metadata"
 LAWS = "tests/properties/test_replay_laws.py"
 BROKER = "tests/unit/broker"
+COMBINED = "tests/unit/combined"
 SESSION = "tests/properties/test_broker_session.py"
 STORIES = "tests/sim/test_scenarios.py"
 SIM = "sim 0..40"
@@ -331,6 +332,24 @@ BROKER_BUGS = (
         old="or goal is None or applied_offset < goal",
         new="or goal is None",
         caught_by=(BROKER,),
+    ),
+    Bug(
+        name="combined-node-resigns-before-its-broker-stopped",
+        breaks="a combined node's broker stops before its controller",
+        source="docs/adr/0017-one-log-for-both-roles.md",
+        file="combined/node.py",
+        old="effects = [*self.broker.handle(event, now_ms=now_ms, wall_ms=wall_ms)]",
+        new="effects = [*self.controller.handle(event, now_ms=now_ms, wall_ms=wall_ms)]",
+        caught_by=(COMBINED,),
+    ),
+    Bug(
+        name="combined-broker-takes-its-own-disk-for-the-quorum",
+        breaks="a broker registers once it has caught up with what a leader says is committed",
+        source="S2.1, S2.3",
+        file="combined/node.py",
+        old="return raft.high_watermark if known and raft.leader_id is not None else None",
+        new="return raft.high_watermark if known or raft.leader_id is None else None",
+        caught_by=(COMBINED,),
     ),
     Bug(
         name="publishes-an-image-older-than-its-registration",

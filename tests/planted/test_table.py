@@ -24,7 +24,15 @@ def test_a_bug_fits_the_code_and_changes_what_it_means(bug: Bug) -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_is_one_line_in_a_package_and_somebody_catches_it(bug: Bug) -> None:
-    assert bug.file.split("/")[0] in ("storage", "metadata", "raft", "controller", "broker", "runtime")
+    assert bug.file.split("/")[0] in (
+        "storage",
+        "metadata",
+        "raft",
+        "controller",
+        "broker",
+        "combined",
+        "runtime",
+    )
     sound = (REPOSITORY / bug.file).read_text()
     assert max(lines_changed(sound.splitlines(), apply(bug, sound).splitlines())) == 1
     assert bug.caught_by

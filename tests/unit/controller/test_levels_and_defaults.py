@@ -22,7 +22,7 @@ from metaquorum.metadata.requests.settings import (
     RegisterControllerRequest,
     UpdateFeaturesRequest,
 )
-from tests.unit.controller.node_quorum import image_of
+from tests.unit.controller.node_quorum import Quorum, image_of
 
 
 @pytest.mark.parametrize(("level", "allowed"), [(14, False), (15, True), (16, True)])
@@ -30,6 +30,17 @@ def test_controllers_register_from_the_level_on_that_can_carry_them(level: int, 
     request = RegisterControllerRequest(controller_id=3, incarnation_id=b"i" * 16, endpoints=(), features=())
     result = decide_register_controller(image_of(level=level), request)
     assert (result.response == Done()) == allowed == bool(result.records)
+
+
+@pytest.mark.parametrize("static_voters", [None, frozenset({3})])
+def test_a_combined_node_registers_both_of_its_roles(static_voters: frozenset[int] | None) -> None:
+    quorum = Quorum(1)
+    quorum.elect()
+    quorum.start_broker(3)
+    request = RegisterControllerRequest(controller_id=3, incarnation_id=b"i" * 16, endpoints=(), features=())
+    image = quorum.leader.node.ledger.committed.image
+    result = decide_register_controller(image, request, static_voters=static_voters)
+    assert 3 in image.brokers and result.response == Done() and len(result.records) == 1
 
 
 @pytest.mark.parametrize(("state", "allowed"), [(0, True), (1, False), (2, False), (3, True)])

@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import click
@@ -87,9 +87,12 @@ def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
             yield from helps(found, f"{path} {name}")
 
 
+parsed = lru_cache(maxsize=1)(ast.parse)
+
+
 def explained(source: str) -> Iterator[tuple[int, str]]:
     """The docstrings and comments of a module, code spans left out; lines of one comment are one text."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -140,7 +143,7 @@ def read_by_people() -> tuple[tuple[str, str], ...]:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             if "_pb2" not in path.name:
                 source = path.read_text("utf-8")
-                texts = [*spoken(ast.parse(source)), *explained(source)]
+                texts = [*spoken(parsed(source)), *explained(source)]
                 found += [(f"{path.relative_to(REPOSITORY)}:{line}", text) for line, text in texts]
     return tuple(found)
 
@@ -154,13 +157,11 @@ def offences(pattern: str, texts: tuple[tuple[str, str], ...]) -> list[str]:
     ]
 
 
-@pytest.mark.xdist_group("prose")  # every worker that runs one of these reads all sources
 @pytest.mark.parametrize("pattern", BANNED, ids=BANNED.values())
 def test_words_of_the_style_sheet(pattern: str) -> None:
     assert offences(pattern, read_by_people()) == [], f"write: {BANNED[pattern]}"
 
 
-@pytest.mark.xdist_group("prose")
 def test_the_search_finds_what_it_must() -> None:
     source = '"""nobody here"""\nraise ValueError(f"{x} is told that nobody leads")\n# nobody\n'
     assert [text for _, text in spoken(ast.parse(source))] == ["{} is told that nobody leads"]

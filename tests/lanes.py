@@ -12,7 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 PROCESSES = "tests/e2e/"
-ONE_BY_ONE = ("tests/properties/", "tests/sim/")
+ONE_BY_ONE = "tests/sim/"
 """Here one test may take a minute, so those of a file are shared. Were every test handed out by itself, the
 process that does so would take half a minute more."""
 

@@ -7,10 +7,11 @@ highest that is known is read as that one.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from metaquorum.wire.generator import compile_decoder
+from metaquorum.wire.generator import compile_decoder, compile_writer
 from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.table import read_structure
 
@@ -53,6 +54,11 @@ def consumer_subscription(data: bytes) -> Embedded | None:
     return _decode("ConsumerProtocolSubscription", _SUBSCRIPTION, data)
 
 
+def embedded_version(data: bytes) -> int:
+    """The version that a message begins with, as it stands; 0 where there is none."""
+    return int(_VERSION.unpack_from(data)[0]) if len(data) >= _VERSION.size else 0
+
+
 def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | None:
     """The partitions of a consumer's assignment, and its user data; None: it is none."""
     found = consumer_assignment(data)
@@ -62,6 +68,22 @@ def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | No
     return [
         (each.topic, index) for each in assigned for index in each.partitions
     ], found.value.user_data or b""
+
+
+def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
+    """A ConsumerProtocolAssignment of partitions by topic, in `version` or the highest that is known."""
+    version = max(0, min(version, _HIGHEST))
+    schema = _schema("ConsumerProtocolAssignment", _ASSIGNMENT)
+    parts = schema.cls.TopicPartition
+    value = schema.cls(
+        assigned_partitions=tuple(
+            parts(topic=topic, partitions=tuple(sorted(indexes)))
+            for topic, indexes in sorted(partitions.items())
+        )
+    )
+    out = bytearray(_VERSION.pack(version))
+    _writer("ConsumerProtocolAssignment", _ASSIGNMENT, version)(value, out)
+    return bytes(out)
 
 
 def subscribed_topics(data: bytes) -> tuple[str, ...] | None:
@@ -78,6 +100,11 @@ def _schema(name: str, text: str) -> StructSchema:
 @cache
 def _decoder(name: str, text: str, version: int) -> Any:
     return compile_decoder(_schema(name, text), version, flexible=False)
+
+
+@cache
+def _writer(name: str, text: str, version: int) -> Any:
+    return compile_writer(_schema(name, text), version, flexible=False)
 
 
 def _decode(name: str, text: str, data: bytes) -> Embedded | None:

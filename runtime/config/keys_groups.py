@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
-from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.config import GroupConfig, MigrationPolicy
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 from metaquorum.runtime.config.key import BROKER, MAX_INT, Key, bytes_key, ms_key
 
@@ -103,6 +103,15 @@ COORDINATORS = (
         "How often such a member is to send heartbeats.",
     ),
     _count("group.consumer.max.size", "int", MAX_INT, "Maximum number of members of such a group."),
+    Key(
+        "group.consumer.migration.policy",
+        "choice",
+        _GROUPS.group_consumer_migration_policy.value,
+        "Whether a group of consumers that has members changes its protocol: to the new one when a member "
+        "of it joins (`upgrade`), to the classic one when the last such member goes (`downgrade`), or both.",
+        roles=(BROKER,),
+        choices=tuple(each.value for each in MigrationPolicy),
+    ),
     *_topic_rows("transaction.state.log", "__transaction_state"),
     _count(
         "transaction.state.log.min.isr",
@@ -133,8 +142,8 @@ COORDINATORS = (
 )
 
 
-def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
-    """What the rows say; `number` gives the value of a key."""
+def coordinator_config(number: Callable[[str], int], text: Callable[[str], str]) -> CoordinatorConfig:
+    """What the rows say; `number` and `text` give the value of a key."""
     return CoordinatorConfig(
         offsets_topic=_topic(number, "offsets.topic", "__consumer_offsets", compression="producer"),
         transactions_topic=_topic(
@@ -154,6 +163,7 @@ def coordinator_config(number: Callable[[str], int]) -> CoordinatorConfig:
             group_consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
             group_consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
             group_consumer_max_size=number("group.consumer.max.size"),
+            group_consumer_migration_policy=MigrationPolicy(text("group.consumer.migration.policy")),
             offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
             offsets_retention_ms=number("offsets.retention.minutes") * 60_000,
             offsets_retention_check_interval_ms=number("offsets.retention.check.interval.ms"),

@@ -256,7 +256,7 @@ class NodeConfig:
 
     def coordinators(self) -> CoordinatorConfig:
         """What a broker's coordinators and their internal topics are configured with."""
-        return coordinator_config(self.number)
+        return coordinator_config(self.number, self.text)
 
     def replicas(self) -> ReplicaConfig:
         """What a broker's replicas are configured with. Raises ConfigError if the values do not fit

@@ -6,6 +6,7 @@ from tests.planted.bug import Bug
 
 GENERATIONS = "tests/unit/broker/test_group_generations.py"
 CONSUMER_LAWS = "tests/properties/test_consumer_group_laws.py"
+MIGRATION = "tests/unit/broker/test_group_migration.py"
 OFFSETS = "tests/unit/broker/test_group_offsets.py"
 COORDINATORS = "tests/unit/broker/test_coordinators.py"
 LOOPS = "tests/unit/broker/test_fetch_loops.py"
@@ -99,9 +100,9 @@ GROUP_BUGS = (
         name="no-new-epoch-for-a-member-that-leaves",
         breaks="what a member leaves behind is assigned to others",
         source="KIP-848",
-        file="broker/coordinator/groups/consumer/heartbeat.py",
-        old="        self._raise_epoch(draft, put, must=True)\n",
-        new="        self._raise_epoch(draft, put, must=False)\n",
+        file="broker/coordinator/groups/consumer/groups.py",
+        old="        change.raise_epoch(must=True)\n",
+        new="        change.raise_epoch(must=False)\n",
         caught_by=(GENERATIONS,),
     ),
     Bug(
@@ -109,9 +110,18 @@ GROUP_BUGS = (
         breaks="members commit in their epoch",
         source="KIP-848",
         file="broker/coordinator/groups/commits.py",
-        old="    return None if member.epoch == epoch else",
-        new="    return None if member.epoch >= epoch else",
+        old="    if member.epoch == epoch:\n",
+        new="    if member.epoch >= epoch:\n",
         caught_by=(GENERATIONS,),
+    ),
+    Bug(
+        name="a-downgraded-group-is-stable-to-the-next-coordinator",
+        breaks="what a member leaves behind is assigned to others",
+        source="KIP-848",
+        file="broker/coordinator/groups/records.py",
+        old="Phase.STABLE if value.leader else Phase.PREPARING",
+        new="Phase.STABLE",
+        caught_by=(MIGRATION,),
     ),
     Bug(
         name="committed-when-the-leader-has-it",

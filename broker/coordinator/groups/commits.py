@@ -185,8 +185,10 @@ def committed_response(
 
 
 def _epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode | None:
-    """Members of the new protocol commit in their epoch."""
+    """Members of the new protocol commit in their epoch, classic ones among them in their generation."""
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return None if member.epoch == epoch else ErrorCode.STALE_MEMBER_EPOCH
+    if member.epoch == epoch:
+        return None
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION

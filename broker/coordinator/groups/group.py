@@ -131,7 +131,7 @@ class Group:
     def elect(self) -> bool:
         """Whether the leader has joined, or another one that has now leads."""
         leader = None if self.leader is None else self.members.get(self.leader)
-        if leader is None or leader.join_key is not None:
+        if not self.members or (leader is not None and leader.join_key is not None):
             return True
         joined = next((each.member_id for each in self.members.values() if each.join_key is not None), None)
         if joined is not None:

@@ -25,11 +25,16 @@ from metaquorum.wire.messages import GroupMetadataValue
 NEW_MEMBER_TIMEOUT_MS = 5 * 60_000
 """How long the JoinGroup of a member waits that does not know its id yet (Kafka's bound)."""
 
-_MEMBER_ID_REQUIRED, _SKIPS_ASSIGNMENT = 4, 9
+MEMBER_ID_REQUIRED, _SKIPS_ASSIGNMENT = 4, 9
 """The versions of JoinGroup that know these."""
 
 Timer = tuple[str, str, str]
-"""(what is due, group, member): `session` and `pending` of a member, `join` and `sync` of a group."""
+"""(what is due, group, member): `session` and `pending` of a member, `join`, `sync`, `rejoin` of a group."""
+
+
+def new_member_id(rng: random.Random, member: GroupMember) -> str:
+    begin = member.client_id if member.instance_id is None else member.instance_id
+    return f"{begin}-{uuid.UUID(bytes=random_uuid(rng))}"
 
 
 class Rebalances:
@@ -45,12 +50,11 @@ class Rebalances:
     def join_new(self, work: Work, group: Group, member: GroupMember, ask: Ask) -> None:
         """A JoinGroup without a member id, of which `member` is made. From version 4 on a new member gets its
         id first, and must join with it (KIP-394)."""
-        begin = member.client_id if member.instance_id is None else member.instance_id
-        member.member_id = f"{begin}-{uuid.UUID(bytes=random_uuid(self._rng))}"
+        member.member_id = new_member_id(self._rng, member)
         known = group.static_id(member.instance_id)
         if known is not None:
             self._replace_static(work, group, known, member, ask.request.version)
-        elif member.instance_id is None and ask.request.version >= _MEMBER_ID_REQUIRED:
+        elif member.instance_id is None and ask.request.version >= MEMBER_ID_REQUIRED:
             group.pending.add(member.member_id)
             self._arm(work, "pending", group, member.member_id, member.session_timeout_ms)
             work.reply(ask.key, not_joined(member.member_id, ErrorCode.MEMBER_ID_REQUIRED))
@@ -322,6 +326,13 @@ class Rebalances:
             self._arm_session(work, group, member)
         if len(group.members) > self._config.group_max_size:
             self._maybe_prepare(work, group)
+
+    def rejoin(self, work: Work, group: Group) -> None:
+        """A group was stored while everyone was to join again: its members have the time for it."""
+        if group.phase is Phase.PREPARING and ("join", group.group_id, "") not in self._timers:
+            for member in group.members.values():
+                self._arm_session(work, group, member)
+            self._arm(work, "join", group, "", group.rebalance_timeout_ms)
 
     def end(self, group: Group) -> None:
         """The group is gone."""

@@ -57,7 +57,8 @@ def group_tombstone(group_id: str) -> StoredRecord:
 
 
 def group_of(group_id: str, value: GroupMetadataValue) -> Group:
-    """The group that a record describes: stable, or empty."""
+    """The group that a record describes: empty, or stable, or without a leader, who is yet to be found when
+    all have joined again."""
     members = {
         each.member_id: GroupMember(
             member_id=each.member_id,
@@ -73,11 +74,11 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
     }
     return Group(
         group_id=group_id,
-        phase=Phase.STABLE if members else Phase.EMPTY,
+        phase=Phase.EMPTY if not members else Phase.STABLE if value.leader else Phase.PREPARING,
         generation=value.generation,
         protocol_type=value.protocol_type or None,
         protocol=value.protocol,
-        leader=value.leader,
+        leader=value.leader or None,
         state_since_ms=value.current_state_timestamp,
         members=members,
     )

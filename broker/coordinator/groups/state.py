@@ -9,18 +9,22 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from metaquorum.broker.coordinator.groups.classic import ClassicRequests
 from metaquorum.broker.coordinator.groups.commits import Commits
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.consumer.classic import ClassicMembers
 from metaquorum.broker.coordinator.groups.consumer.group import (
     CONSUMER_RECORDS,
     ConsumerGroup,
     group_tombstones,
 )
+from metaquorum.broker.coordinator.groups.consumer.groups import CONSUMER_TIMERS, ConsumerGroups
 from metaquorum.broker.coordinator.groups.consumer.heartbeat import (
-    CONSUMER_TIMERS,
-    ConsumerGroups,
+    ConsumerHeartbeats,
+    heartbeat_refused,
     too_many_groups,
 )
+from metaquorum.broker.coordinator.groups.consumer.migration import upgrade_records
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
@@ -34,13 +38,13 @@ from metaquorum.broker.coordinator.groups.requests import (
     ListGroups,
 )
 from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.coordinator.shard import coordinator_error
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now
 from metaquorum.broker.replica.deadlines import Deadlines
-from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     GroupMetadataKey,
     HeartbeatRequest,
     HeartbeatResponse,
@@ -75,7 +79,10 @@ class GroupState:
         self.offsets = OffsetTable()
         self._rebalances = Rebalances(config, self._timers, rng)
         self._commits = Commits(config, self.offsets, self._rebalances, self._is_full)
-        self.consumers = ConsumerGroups(config, self._timers, rng)
+        self.consumers = ConsumerGroups(config, self._timers)
+        self._heartbeats = ConsumerHeartbeats(config, self.consumers, rng)
+        self._classic = ClassicRequests(config, self._rebalances)
+        self._mixed = ClassicMembers(config, self.consumers, rng)
         self._is_loaded = False
         self._deleted_topics: set[str] = set()
 
@@ -97,7 +104,9 @@ class GroupState:
             elif self._is_loaded and known is not None:
                 self._rebalances.stored(known, record.value)
             else:
-                self.groups[key.group] = group_of(key.group, record.value)
+                group = self.groups[key.group] = group_of(key.group, record.value)
+                if group.phase is Phase.PREPARING:
+                    self._timers.arm(("rejoin", key.group, ""), 0)
 
     def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
         for group_id in self.offsets.marker(origin.producer_id, committed=committed):
@@ -178,34 +187,57 @@ class GroupState:
         return self.groups.get(group_id) or self.consumers.groups.get(group_id)
 
     def _consumer_heartbeat(self, work: Work, ask: Ask) -> None:
-        """A group without members may change its protocol."""
+        """A classic group becomes one of the new protocol, with its members if that may be."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         classic = self.groups.get(body.group_id)
-        if classic is not None and (classic.members or classic.pending):
-            text = f"group {body.group_id} has members of the classic protocol: stop them first"
-            work.reply(
-                ask.key,
-                ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=text),
-            )
-            return
+        first: tuple[StoredRecord, ...] = ()
+        if classic is not None and classic.members:
+            problem = self._upgrade_problem(classic)
+            found = upgrade_records(classic, self.consumers.image)
+            if problem is None and found is None:
+                problem = "does not consist of consumers, or their metadata cannot be read"
+            if problem is not None or found is None:
+                text = f"group {body.group_id} has members of the classic protocol, and {problem}"
+                work.reply(ask.key, heartbeat_refused(ErrorCode.GROUP_ID_NOT_FOUND, text))
+                return
+            first = found
+        elif classic is not None and classic.generation > 0:
+            first = (group_tombstone(body.group_id),)
         if self._any(body.group_id) is None and body.member_epoch == 0 and self._is_full():
             work.reply(ask.key, too_many_groups())
-            return
-        self.consumers.heartbeat(work, ask)
-        if classic is not None and work.records:
-            self._bury(work, classic)
+        elif self._heartbeats.handle(work, ask, first) and classic is not None:
+            self._replaced(work, classic, ask)
+
+    def _upgrade_problem(self, group: Group) -> str | None:
+        if not self._config.group_consumer_migration_policy.upgrades:
+            return "group.consumer.migration.policy does not let it change its protocol: stop them first"
+        if len(group.members) > self._config.group_consumer_max_size:
+            return "they are more than group.consumer.max.size"
+        return None
+
+    def _replaced(self, work: Work, classic: Group, ask: Ask) -> None:
+        """A classic group became one of the new protocol: who waits in it is to join again."""
+        if not classic.members and classic.generation == 0:
+            self._remove(classic)
+        for member in classic.members.values():
+            work.reply(member.join_key, not_joined(member.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
+            work.reply(member.sync_key, not_synced(ErrorCode.REBALANCE_IN_PROGRESS))
+
+        def refused(again: Work, error: ErrorCode) -> None:
+            text = "the group coordinator could not store this: try again"
+            again.reply(ask.key, ApiError(coordinator_error(error), text))
+
+        work.if_refused(refused)
 
     def _join(self, work: Work, ask: Ask) -> None:
         body: JoinGroupRequest = ask.body
-        consumers = self.consumers.groups.get(body.group_id)
-        if consumers is not None:
-            if consumers.members:
-                work.reply(ask.key, not_joined(body.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-                return
-            work.records += group_tombstones(body.group_id)
         low, high = self._config.group_min_session_timeout_ms, self._config.group_max_session_timeout_ms
         if not low <= body.session_timeout_ms <= high:
             work.reply(ask.key, not_joined(body.member_id, ErrorCode.INVALID_SESSION_TIMEOUT))
+            return
+        consumers = self.consumers.groups.get(body.group_id)
+        if consumers is not None and consumers.members:
+            self._mixed.join(work, ask, _member_of(ask))
             return
         group = self.groups.get(body.group_id)
         if group is None and body.member_id:
@@ -214,76 +246,42 @@ class GroupState:
         if group is None and consumers is None and self._is_full():
             work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
+        if consumers is not None:
+            work.records += group_tombstones(body.group_id)
         group = self._group_or_new(body.group_id) if group is None else group
-        if not group.accepts(body.member_id, self._config.group_max_size):
-            self._rebalances.drop(group, body.member_id)
-            work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
-        elif not group.supports(body.protocol_type, (each.name for each in body.protocols)):
-            work.reply(ask.key, not_joined(body.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
-        elif body.member_id:
-            self._rebalances.join_known(work, group, _member_of(ask), ask)
-        else:
-            self._rebalances.join_new(work, group, _member_of(ask), ask)
+        self._classic.join(work, ask, group, _member_of(ask))
 
     def _sync(self, work: Work, ask: Ask) -> None:
         body: SyncGroupRequest = ask.body
         group = self.groups.get(body.group_id)
-        if group is None:
+        if body.group_id in self.consumers.groups:
+            self._mixed.sync(work, ask.key, body)
+        elif group is None:
             work.reply(ask.key, not_synced(ErrorCode.UNKNOWN_MEMBER_ID))
-            return
-        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
-        if error is None and body.generation_id != group.generation:
-            error = ErrorCode.ILLEGAL_GENERATION
-        if error is None:
-            said = ((body.protocol_type, group.protocol_type), (body.protocol_name, group.protocol))
-            if any(theirs is not None and theirs != ours for theirs, ours in said):
-                error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        if error is not None:
-            work.reply(ask.key, not_synced(error))
-            return
-        given = {each.member_id: each.assignment for each in body.assignments}
-        self._rebalances.sync(work, group, ask.key, body.member_id, given)
+        else:
+            self._classic.sync(work, ask.key, group, body)
 
     def _heartbeat(self, work: Work, body: HeartbeatRequest) -> ErrorCode:
+        if body.group_id in self.consumers.groups:
+            return self._mixed.heartbeat(work, body)
         group = self.groups.get(body.group_id)
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        error = self._rebalances.stranger(group, body.member_id, body.group_instance_id)
-        if error is not None:
-            return error
-        if body.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-        if group.phase is Phase.EMPTY:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        self._rebalances.alive(work, group, body.member_id)
-        return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.PREPARING else ErrorCode.NONE
+        return ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._classic.heartbeat(work, group, body)
 
     def _leave(self, work: Work, key: object, body: LeaveGroupRequest) -> None:
-        group = self.groups.get(body.group_id)
-        results = tuple(
-            LeaveGroupResponse.MemberResponse(
-                member_id=each.member_id,
-                group_instance_id=each.group_instance_id,
-                error_code=self._leave_one(work, group, each),
+        if body.group_id in self.consumers.groups:
+            codes = self._mixed.leave(work, body)
+        else:
+            group = self.groups.get(body.group_id)
+            codes = tuple(
+                ErrorCode.UNKNOWN_MEMBER_ID if group is None else self._classic.leave(work, group, each)
+                for each in body.members
             )
-            for each in body.members
+        kinds = LeaveGroupResponse.MemberResponse
+        results = tuple(
+            kinds(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code)
+            for each, code in zip(body.members, codes, strict=True)
         )
         work.reply(key, LeaveGroupResponse(members=results))
-
-    def _leave_one(self, work: Work, group: Group | None, who: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
-        """An operator may name a static member by its instance id alone."""
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        member_id = who.member_id
-        if not member_id:
-            member_id = group.static_id(who.group_instance_id) or ""
-        error = None
-        if member_id not in group.pending:
-            error = self._rebalances.stranger(group, member_id, who.group_instance_id)
-        if error is not None:
-            return error
-        self._rebalances.leave(work, group, member_id)
-        return ErrorCode.NONE
 
     def _delete(self, work: Work, group_id: str) -> ErrorCode:
         group = self.groups.get(group_id)
@@ -332,11 +330,13 @@ class GroupState:
             elif timer == _DELETED_TOPICS:
                 self._forget_topics(work)
             elif name in CONSUMER_TIMERS:
-                self.consumers.is_due(work, group_id, member_id)
+                self.consumers.is_due(work, timer)
             elif group is None:
                 continue
             elif name == "join":
                 self._rebalances.join_is_due(work, group)
+            elif name == "rejoin":
+                self._rebalances.rejoin(work, group)
             elif name == "sync":
                 self._rebalances.sync_is_due(work, group)
             elif name == "pending":

@@ -31,7 +31,10 @@ class Work:
     def store(self, record: StoredRecord, refused: Callable[[Work, ErrorCode], None] | None = None) -> None:
         self.records.append(record)
         if refused is not None:
-            self._refused.append(refused)
+            self.if_refused(refused)
+
+    def if_refused(self, refused: Callable[[Work, ErrorCode], None]) -> None:
+        self._refused.append(refused)
 
     def decision(self, *, at_once: bool = False) -> Decision:
         return Decision(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
@@ -27,12 +28,20 @@ G = "group"
 CONFIG = GroupConfig(group_initial_rebalance_delay_ms=100, group_min_session_timeout_ms=10)
 
 
-def subscription(*topics: str) -> bytes:
-    """Version 0 of a consumer's metadata."""
-    data = b"\0\0" + len(topics).to_bytes(4, "big")
-    for topic in topics:
-        data += len(topic).to_bytes(2, "big") + topic.encode()
-    return data + b"\xff\xff\xff\xff"
+def subscription(*topics: str, owned: Mapping[str, Sequence[int]] | None = None) -> bytes:
+    """A consumer's metadata: version 0, or 1 where it says what it has."""
+
+    def text(value: str) -> bytes:
+        return len(value).to_bytes(2, "big") + value.encode()
+
+    data = len(topics).to_bytes(4, "big") + b"".join(map(text, topics)) + b"\xff\xff\xff\xff"
+    if owned is None:
+        return b"\0\0" + data
+    data += len(owned).to_bytes(4, "big")
+    for topic, indexes in owned.items():
+        data += text(topic) + len(indexes).to_bytes(4, "big")
+        data += b"".join(index.to_bytes(4, "big") for index in indexes)
+    return b"\0\1" + data
 
 
 class Groups:
@@ -43,10 +52,12 @@ class Groups:
         config: GroupConfig = CONFIG,
         records: list[StoredRecord] | None = None,
         now_ms: int = 1_000,
+        seed: int = 7,
     ) -> None:
         self.config = config
         self.now_ms = now_ms
-        self.state = GroupState(config, random.Random(7))
+        self._seed = seed
+        self.state = GroupState(config, random.Random(seed))
         self.records: list[StoredRecord] = []
         self.answers: dict[object, Any] = {}
         self.next_key = 0
@@ -67,7 +78,7 @@ class Groups:
 
     def again(self) -> Groups:
         """What another broker finds in the log."""
-        return Groups(self.config, self.records, self.now_ms)
+        return Groups(self.config, self.records, self.now_ms, self._seed + 1)
 
     # ---- inputs ----------------------------------------------------------------------------------
 

@@ -257,8 +257,8 @@ UNSET = frozenset(
         "super.users",
     }
 )
-NEWER = frozenset({"controller.quorum.auto.join.enable"})
-"""Keys of Kafka 4.2."""
+NEWER = frozenset({"controller.quorum.auto.join.enable", "group.consumer.migration.policy"})
+"""Keys of Kafka 4.2 and 3.8."""
 REFUSED_BY_KAFKA_TOO = frozenset({"broker.id", "controller.quorum.voters", "node.id", "process.roles"})
 """Its defaults are those of a broker with ZooKeeper: a node of a quorum has to set them."""
 

@@ -12,17 +12,19 @@ from enum import IntEnum
 from typing import Any
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import Parts
-from metaquorum.broker.coordinator.groups.group import CONSUMER, Phase
+from metaquorum.broker.coordinator.groups.group import CONSUMER, Phase, Protocols
 from metaquorum.wire.messages import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
 )
 from metaquorum.wire.stored import StoredRecord
 
@@ -49,9 +51,17 @@ class MemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """What a member of the classic protocol brings that others do not."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     """`assigned`: what it may consume, `revoking`: what it must stop to. `previous_epoch`: that of the answer
-    before, which it may not have got."""
+    before, which it may not have got. `classic` None: it speaks the new protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -61,6 +71,7 @@ class ConsumerMember:
     topics: tuple[str, ...] = ()
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
+    classic: ClassicMember | None = None
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
@@ -121,6 +132,7 @@ class ConsumerGroup:
             topics=value.subscribed_topic_names,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             assignor=value.server_assignor,
+            classic=_classic_of(value.classic_member_metadata),
         )
 
     def _replay_assignment(
@@ -174,6 +186,26 @@ class ConsumerGroup:
     def subscribed(self) -> frozenset[str]:
         return frozenset(name for each in self.members.values() for name in each.topics)
 
+    @property
+    def is_all_classic(self) -> bool:
+        """Whether there are members, and none speaks the new protocol."""
+        return bool(self.members) and all(each.classic is not None for each in self.members.values())
+
+    def supports(self, member_id: str, names: Iterable[str]) -> bool:
+        """Whether every other classic member supports one of these protocols, so that the group can become
+        a classic one."""
+        others = [
+            {name for name, _ in each.classic.protocols}
+            for each in self.members.values()
+            if each.classic is not None and each.member_id != member_id
+        ]
+        return bool(set(names).intersection(*others))
+
+    def awaits_others(self, member: ConsumerMember) -> bool:
+        """Whether something of its target is not given up yet."""
+        missing = set(flat(self.targets.get(member.member_id, {}))) - set(flat(member.assigned))
+        return not missing.isdisjoint(self.owned_by_others(member.member_id))
+
     def owned_by_others(self, member_id: str) -> set[tuple[bytes, int]]:
         """Partitions that other members have or have not given up yet."""
         return {
@@ -204,8 +236,16 @@ def gathered(flattened: Iterable[tuple[bytes, int]]) -> dict[bytes, frozenset[in
     return {topic: frozenset(indexes) for topic, indexes in found.items()}
 
 
+def _classic_of(value: ConsumerGroupMemberMetadataValue.ClassicMemberMetadata | None) -> ClassicMember | None:
+    if value is None:
+        return None
+    protocols = tuple((each.name, each.metadata) for each in value.supported_protocols)
+    return ClassicMember(session_timeout_ms=value.session_timeout_ms, protocols=protocols)
+
+
 def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
-    value = ConsumerGroupMemberMetadataValue(
+    kinds, classic = ConsumerGroupMemberMetadataValue, member.classic
+    value = kinds(
         instance_id=member.instance_id,
         rack_id=member.rack_id,
         client_id=member.client_id,
@@ -214,6 +254,14 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
         subscribed_topic_regex=None,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
+        classic_member_metadata=None
+        if classic is None
+        else kinds.ClassicMemberMetadata(
+            session_timeout_ms=classic.session_timeout_ms,
+            supported_protocols=tuple(
+                kinds.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.protocols
+            ),
+        ),
     )
     return StoredRecord(
         ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id), value, 5
@@ -259,9 +307,21 @@ def member_tombstones(group_id: str, member_id: str) -> tuple[StoredRecord, ...]
     return StoredRecord(current, None, 8), StoredRecord(target, None, 7), StoredRecord(metadata, None, 5)
 
 
-def group_tombstones(group_id: str) -> tuple[StoredRecord, ...]:
-    """Everything that is stored of a group without members; the last one ends it."""
+def group_record(group_id: str, epoch: int) -> StoredRecord:
+    key = ConsumerGroupMetadataKey(group_id=group_id)
+    return StoredRecord(key, ConsumerGroupMetadataValue(epoch=epoch), 3)
+
+
+def targets_record(group_id: str, epoch: int) -> StoredRecord:
+    """The targets of all members are for this epoch."""
+    key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
+    return StoredRecord(key, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch), 6)
+
+
+def group_tombstones(group_id: str, member_ids: Iterable[str] = ()) -> tuple[StoredRecord, ...]:
+    """Everything that is stored of a group with these members; the last one ends it."""
     return (
+        *(record for each in member_ids for record in member_tombstones(group_id, each)),
         StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None, 6),
         StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None, 4),
         StoredRecord(ConsumerGroupMetadataKey(group_id=group_id), None, 3),

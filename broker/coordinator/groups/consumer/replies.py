@@ -8,8 +8,8 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import ConsumerGroupDescribeResponse, ListGroupsResponse
 
-_NEW_PROTOCOL = 1
-"""The type of a member in version 1 of ConsumerGroupDescribe; 0 is a classic one."""
+_CLASSIC, _NEW_PROTOCOL = 0, 1
+"""The type of a member in version 1 of ConsumerGroupDescribe."""
 
 
 def consumer_listed(group: ConsumerGroup) -> ListGroupsResponse.ListedGroup:
@@ -55,7 +55,7 @@ def consumer_described(
                 subscribed_topic_names=each.topics,
                 assignment=assignment(each.assigned),
                 target_assignment=assignment(group.targets.get(each.member_id, {})),
-                member_type=_NEW_PROTOCOL,
+                member_type=_NEW_PROTOCOL if each.classic is None else _CLASSIC,
             )
             for each in group.members.values()
         ),

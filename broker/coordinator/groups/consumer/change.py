@@ -1,0 +1,119 @@
+"""One change of a consumer group in the making.
+
+Everything is decided on a draft of the group, to which each record is replayed as it is decided; the group
+itself changes when the log has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS, Parts, Subscriber
+from metaquorum.broker.coordinator.groups.consumer.group import (
+    ConsumerGroup,
+    ConsumerMember,
+    assignment_record,
+    group_record,
+    member_record,
+    member_tombstones,
+    target_record,
+    targets_record,
+)
+from metaquorum.broker.coordinator.groups.consumer.reconcile import reconciled
+from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.wire.messages import ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue
+from metaquorum.wire.stored import StoredRecord
+
+
+class GroupChange:
+    """`group`: the draft. Its records go into `work`."""
+
+    def __init__(self, work: Work, group: ConsumerGroup, image: MetadataImage) -> None:
+        self.work = work
+        self.group = group
+        self._image = image
+
+    def put(self, record: StoredRecord) -> None:
+        self.work.store(record)
+        self.group.replay(record)
+
+    def update(self, before: ConsumerMember, member: ConsumerMember, owned: Parts | None) -> ConsumerMember:
+        """A member that was `before`, perhaps new, is as `member` now, and has `owned` (None: it does not
+        say). What it has after one step to its target."""
+        draft = self.group
+        is_new = before.member_id not in draft.members
+        if is_new or member != before:
+            self.put(member_record(draft.group_id, member))
+        self.raise_epoch(must=is_new or set(member.topics) != set(before.topics))
+        if draft.epoch > draft.target_epoch:
+            self._assign()
+        after = reconciled(draft, member, owned)
+        if after != member or is_new:
+            self.put(assignment_record(draft.group_id, after))
+        return after
+
+    def come_back(self, old: ConsumerMember, new_id: str) -> ConsumerMember:
+        """A static member returns to what it had, perhaps under another id."""
+        draft = self.group
+        member = replace(old, member_id=new_id, epoch=0, previous_epoch=-1)
+        target = draft.targets.get(old.member_id, {})
+        if new_id != old.member_id:
+            self.remove(old.member_id)
+        self.put(member_record(draft.group_id, member))
+        self.put(target_record(draft.group_id, new_id, target))
+        self.put(assignment_record(draft.group_id, member))
+        return member
+
+    def remove(self, member_id: str) -> None:
+        for record in member_tombstones(self.group.group_id, member_id):
+            self.put(record)
+
+    def raise_epoch(self, *, must: bool) -> None:
+        """A new epoch where members or their topics are others than those of the last one."""
+        draft = self.group
+        topics = topics_of(draft, self._image)
+        if topics != draft.topics:
+            must = True
+            kinds = ConsumerGroupPartitionMetadataValue
+            value = kinds(
+                topics=tuple(
+                    kinds.TopicMetadata(topic_id=topic_id, topic_name=name, num_partitions=count)
+                    for name, (topic_id, count) in sorted(topics.items())
+                )
+            )
+            self.put(StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=draft.group_id), value, 4))
+        if must:
+            self.put(group_record(draft.group_id, draft.epoch + 1))
+
+    def _assign(self) -> None:
+        """A target for everyone in the group's epoch, by the assignor that most members name."""
+        draft = self.group
+        named = sorted(each.assignor for each in draft.members.values() if each.assignor)
+        name = max(named, key=named.count) if named else next(iter(ASSIGNORS))
+        ids = {topic: topic_id for topic, (topic_id, _) in draft.topics.items()}
+        subscribers = tuple(
+            Subscriber(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                topics=frozenset(ids[topic] for topic in each.topics if topic in ids),
+                has=draft.targets.get(each.member_id, {}),
+            )
+            for each in draft.members.values()
+        )
+        targets = ASSIGNORS[name](subscribers, dict(draft.topics.values()))
+        for member_id, target in sorted(targets.items()):
+            if draft.targets.get(member_id) != target:
+                self.put(target_record(draft.group_id, member_id, target))
+        self.put(targets_record(draft.group_id, draft.epoch))
+
+
+def topics_of(group: ConsumerGroup, image: MetadataImage) -> dict[str, tuple[bytes, int]]:
+    """(topic id, number of partitions) of the topics that the group subscribes to and that exist."""
+    topics = image.topics
+    found = {name: topics.topic_named(name) for name in group.subscribed()}
+    return {
+        name: (topic.topic_id, topics.partition_count_of(topic.topic_id))
+        for name, topic in found.items()
+        if topic is not None
+    }

@@ -1,0 +1,156 @@
+"""The consumer groups of one partition: their members' timers, and what becomes of a member that goes."""
+
+from __future__ import annotations
+
+from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
+from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState
+from metaquorum.broker.coordinator.groups.consumer.migration import downgrade_records
+from metaquorum.broker.coordinator.groups.consumer.replies import consumer_described, consumer_listed
+from metaquorum.broker.coordinator.groups.rebalance import Timer
+from metaquorum.broker.coordinator.groups.requests import ListGroups
+from metaquorum.broker.coordinator.groups.work import Work
+from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.wire.messages import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupMetadataKey,
+    ListGroupsResponse,
+)
+from metaquorum.wire.stored import StoredRecord
+
+_SESSION, _REVOCATION, _JOIN, _SYNC = "consumer session", "revocation", "classic join", "classic sync"
+_DOWNGRADE = "downgrade"
+CONSUMER_TIMERS = (_SESSION, _REVOCATION, _JOIN, _SYNC, _DOWNGRADE)
+"""Of a member: it was silent, has not given up what it must, or, a classic one, has not joined again or not
+asked for its assignment. Of a group: only classic members are left in it."""
+
+
+class ConsumerGroups:
+    """See the module. `image`: the newest metadata."""
+
+    def __init__(self, config: GroupConfig, timers: Deadlines[Timer]) -> None:
+        self._config = config
+        self._timers = timers
+        self.image = MetadataImage()
+        self.groups: dict[str, ConsumerGroup] = {}
+
+    def replay(self, record: StoredRecord) -> None:
+        group_id = record.key.group_id
+        if isinstance(record.key, ConsumerGroupMetadataKey) and record.value is None:
+            self.groups.pop(group_id, None)
+            return
+        group = self.groups.get(group_id)
+        if group is None and record.value is not None:
+            group = self.groups[group_id] = ConsumerGroup(group_id=group_id)
+        if group is not None:
+            group.replay(record)
+
+    def begin(self, work: Work) -> None:
+        """The log was read: members have their session's time to be heard."""
+        for group in self.groups.values():
+            for member in group.members.values():
+                self.heard(work, group, member, is_new_step=True)
+            self.settle(work, group)
+
+    def change(self, work: Work, group_id: str) -> GroupChange:
+        """A change of a group, perhaps a new one."""
+        group = self.groups.get(group_id)
+        draft = ConsumerGroup(group_id=group_id) if group is None else group.draft()
+        return GroupChange(work, draft, self.image)
+
+    # ---- members that go -------------------------------------------------------------------------
+
+    def expel(self, change: GroupChange, member_id: str) -> None:
+        """A member leaves, or is thrown out. When the last one of the new protocol goes, the group becomes a
+        classic one."""
+        if change.group.members[member_id].classic is None and self._downgrade(change, member_id):
+            return
+        change.remove(member_id)
+        self.forget(change.group, member_id)
+        change.raise_epoch(must=True)
+
+    def settle(self, work: Work, group: ConsumerGroup) -> None:
+        """A group that all members of the new protocol have left becomes a classic one, soon."""
+        if group.is_all_classic and self._config.group_consumer_migration_policy.downgrades:
+            self._timers.arm((_DOWNGRADE, group.group_id, ""), work.now.ms)
+
+    def _downgrade(self, change: GroupChange, leaving: str | None = None) -> bool:
+        group = change.group
+        rest = [each for each in group.members.values() if each.member_id != leaving]
+        if (
+            not self._config.group_consumer_migration_policy.downgrades
+            or not 0 < len(rest) <= self._config.group_max_size
+            or any(each.classic is None for each in rest)
+        ):
+            return False
+        records = downgrade_records(group, leaving, self.image, change.work.now.wall_ms)
+        if records is None:
+            return False
+        for member_id in group.members:
+            self.forget(group, member_id)
+        for record in records:
+            change.put(record)
+        return True
+
+    def is_due(self, work: Work, timer: Timer) -> None:
+        """A member was silent, or has not done in time what it must: it is thrown out."""
+        name, group_id, member_id = timer
+        if group_id not in self.groups:
+            return
+        change: GroupChange = work.drafts.setdefault(group_id, self.change(work, group_id))
+        if name == _DOWNGRADE:
+            self._downgrade(change)
+        elif member_id in change.group.members:
+            self.expel(change, member_id)
+
+    # ---- timers ----------------------------------------------------------------------------------
+
+    def heard(self, work: Work, group: ConsumerGroup, member: ConsumerMember, *, is_new_step: bool) -> None:
+        """A member was heard. `is_new_step`: what it must do now began with this."""
+        at = (group.group_id, member.member_id)
+        timeout_ms = self._config.group_consumer_session_timeout_ms
+        if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+        else:
+            self._timers.disarm((_JOIN, *at))
+            self._timers.disarm((_SYNC, *at))
+        self._timers.arm((_SESSION, *at), work.now.ms + timeout_ms)
+        if member.state is not MemberState.UNREVOKED or member.classic is not None:
+            self._timers.disarm((_REVOCATION, *at))
+        elif is_new_step:
+            self._timers.arm((_REVOCATION, *at), work.now.ms + max(0, member.rebalance_timeout_ms))
+
+    def must_join(self, work: Work, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """A classic member hears that it is to join again."""
+        timer = (_JOIN, group.group_id, member.member_id)
+        if timer not in self._timers:
+            self._timers.arm(timer, work.now.ms + member.rebalance_timeout_ms)
+
+    def must_sync(self, work: Work, group: ConsumerGroup, member: ConsumerMember) -> None:
+        """A classic member has joined, and is to ask for its assignment."""
+        at = (group.group_id, member.member_id)
+        self._timers.disarm((_JOIN, *at))
+        self._timers.arm((_SYNC, *at), work.now.ms + member.rebalance_timeout_ms)
+
+    def has_synced(self, group: ConsumerGroup, member: ConsumerMember) -> None:
+        self._timers.disarm((_SYNC, group.group_id, member.member_id))
+
+    def forget(self, group: ConsumerGroup, member_id: str) -> None:
+        for name in CONSUMER_TIMERS:
+            self._timers.disarm((name, group.group_id, member_id))
+
+    # ---- operators -------------------------------------------------------------------------------
+
+    def listed(self, asked: ListGroups) -> list[ListGroupsResponse.ListedGroup]:
+        if asked.types and "consumer" not in asked.types:
+            return []
+        found = self.groups.values()
+        return [
+            consumer_listed(each)
+            for each in found
+            if not asked.states or each.state_name.lower() in asked.states
+        ]
+
+    def described(self, group_id: str) -> ConsumerGroupDescribeResponse.DescribedGroup:
+        return consumer_described(group_id, self.groups.get(group_id), self.image)

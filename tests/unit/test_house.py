@@ -55,6 +55,9 @@ CALLED_BY_A_LIBRARY = (
     "format_commands",  # click
     "streamReader",  # Spark's data source
     "pushFilters",
+    # io.RawIOBase
+    "seekable",
+    "readinto",
     # asyncio.BufferedProtocol
     "connection_made",
     "connection_lost",

@@ -1,5 +1,5 @@
-"""`log dump` of the files of topic partitions and log directories: on this machine's disk, in the form of
-kafka-dump-log where it prints them.
+"""`log dump` of the files of topic partitions and log directories, on this machine's disk or in an archive:
+in the form of kafka-dump-log where it prints them.
 
 Owns which files those are, the reading of one batch at a time, and the JSON of a batch. The lines are
 `partition_text`'s, the rows of other files `partition_files`'.
@@ -7,10 +7,13 @@ Owns which files those are, the reading of one batch at a time, and the JSON of 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
+from io import SEEK_CUR, SEEK_END, SEEK_SET, BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
@@ -26,14 +29,19 @@ from metaquorum.metadata.text.partition_text import (
     sequence_at,
 )
 from metaquorum.metadata.text.stored_json import stored_json
+from metaquorum.storage.archive.disk import archive_in, disk_for
 from metaquorum.storage.batches.batch import BatchHeader, RawRecord, RecordBatch, batch_problem, parse_header
 from metaquorum.storage.batches.format import HEADER_BYTES, LENGTH_OVERHEAD_BYTES
+from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
 from metaquorum.storage.log.segment_index import INDEX_SUFFIX
 from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.stored import decode_stored
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _DIRECTORY = re.compile(r"(?P<topic>[\w.-]+)-\d+")
 _SEGMENT = re.compile(r"\d{20}\.log")
@@ -54,7 +62,7 @@ def partition_files(path: str, topic: str | None) -> list[Path]:
     another file of a partition or log directory; none: it names something else. With a `topic`, every segment
     is one of a partition."""
     found = Path(path)
-    if rows_for(found.name) is not None and found.is_file():
+    if rows_for(found.name) is not None and _is_file(path):
         return [found]
     directory = found.absolute() if found.is_dir() else found.absolute().parent
     of_partition = _DIRECTORY.fullmatch(directory.name) is not None and directory.name != METADATA_DIRECTORY
@@ -63,6 +71,50 @@ def partition_files(path: str, topic: str | None) -> list[Path]:
     if found.is_dir():
         return sorted(each for each in found.iterdir() if _SEGMENT.fullmatch(each.name))
     return [found] if _SEGMENT.fullmatch(found.name) and found.is_file() else []
+
+
+_archive = lru_cache(maxsize=1)(disk_for)
+
+
+def _is_file(path: str) -> bool:
+    archive = archive_in(path)
+    if archive is None:
+        return os.path.isfile(path)
+    return _archive(archive).exists(path) and not _archive(archive).is_directory(path)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file on this machine's disk or in an archive. Raises OSError, StorageError."""
+    archive = archive_in(str(path))
+    if archive is None:
+        return path.open("rb")
+    return BufferedReader(_Archived(_archive(archive).open_read(str(path))))
+
+
+class _Archived(RawIOBase):
+    """A file in an archive as a stream of Python's."""
+
+    def __init__(self, file: DiskFile) -> None:
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = SEEK_SET) -> int:
+        start = {SEEK_SET: 0, SEEK_CUR: self._position, SEEK_END: self._file.size()}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self._file.read_at(self._position, len(view))
+        view[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 def dump_file(path: Path, how: Shown) -> None:
@@ -79,7 +131,7 @@ def dump_file(path: Path, how: Shown) -> None:
 def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
     segment = path.with_suffix(".log")
     is_index = rows.suffix == INDEX_SUFFIX
-    with path.open("rb") as file:
+    with _opened(path) as file:
         found = 0
         for found, row in enumerate(rows.read(file, str(path)), 1):
             if is_index:
@@ -94,9 +146,9 @@ def _dump_rows(path: Path, rows: FileRows, how: Shown) -> None:
 def _index_problem(segment: Path, row: dict[str, Any]) -> str | None:
     """Why a reader that begins at an entry's position would miss records; None: it does not, or the segment
     is not there."""
-    if not segment.is_file():
+    if not _is_file(str(segment)):
         return None
-    with segment.open("rb") as log:
+    with _opened(segment) as log:
         log.seek(row["position"])
         try:
             header = parse_header(log.read(HEADER_BYTES))

@@ -64,6 +64,8 @@ COMMANDS: list[tuple[object, ...]] = [
     ("check", "", "--json"),
     ("check", f"/{NODES[1]}"),
     ("dump", f"/{NODES[1]}/__cluster_metadata-0/{4:020}.log"),
+    ("dump", f"/{NODES[1]}/meta.properties"),
+    ("dump", f"/{NODES[1]}/__cluster_metadata-0/quorum-state", "--json"),
     ("state", f"/{NODES[2]}/__cluster_metadata-0/{11:020}-{1:010}.checkpoint"),
     ("salvage", ""),
 ]
@@ -78,6 +80,18 @@ def test_every_tool_says_of_an_archive_what_it_says_of_the_directory(
     assert there.stdout
     assert (here.exit_code, here.stdout.replace(str(packed), str(quorum))) == (there.exit_code, there.stdout)
     assert here.stderr.replace(str(packed), str(quorum)) == there.stderr
+
+
+@pytest.mark.shared_data
+def test_indexes_in_an_archive_are_compared_with_their_segment(shared_data: Path, tmp_path: Path) -> None:
+    node = shared_data / "kafka-3.7" / "controller-3000"
+    assert run("archive", node, "--to", tmp_path / "a.mqa").exit_code == 0
+    for suffix in ("index", "timeindex"):
+        name = f"__cluster_metadata-0/{1850:020}.{suffix}"
+        there, here = run("dump", node / name), run("dump", tmp_path / "a.mqa" / "controller-3000" / name)
+        assert there.exit_code == here.exit_code == 0
+        assert there.stdout.count("\n") > 3
+        assert here.stdout.replace(f"{tmp_path}/a.mqa", str(node.parent)) == there.stdout
 
 
 def test_the_shell_and_the_library_open_an_archive(quorum: Path, packed: Path) -> None:

@@ -8,6 +8,8 @@ tail of the log that was never committed, and is replaced later, leaves nothing 
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
@@ -32,8 +34,7 @@ from metaquorum.pipeline.intervals.state import (
     StateError,
     decode_image,
     decode_state,
-    encode_image,
-    encode_state,
+    saved_bytes,
 )
 from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.tables.questions import (
@@ -79,13 +80,15 @@ class ClusterReplay:
         self._touched = Touched()
         self._question = Question()
         self._active = ActiveBrokers()
-        told = self._told = Trackers()
+        told = self.told = Trackers()
+        """The parts that make rows."""
         self._coverage = told.coverage
         self._quorum, self._brokers, self._directories = told.quorum, told.brokers, told.directories
         self._topics, self._configs, self._partitions = told.topics, told.configs, told.partitions
         self._availability, self._failovers = told.availability, told.failovers
         self._violations = told.violations
-        self._moment = Moment(0, None, -1)
+        self.moment = Moment(0, None, -1)
+        """The last batch, or the snapshot before the next one."""
         self._final: RowsByTable | None = None
         self.saved_state: bytes | None = None
         """What a later run continues from; None before the resume point, and where there is none."""
@@ -108,9 +111,9 @@ class ClusterReplay:
     def begins(self, offset: int) -> None:
         """The next record is that at `offset`. Nothing is known of the state there, and what was so where the
         records before it end has ended, no one saw how."""
-        moment = self._moment.at(self.end_offset)
-        if self._moment.offset or self.end_offset:
-            self._told.lose(moment)
+        moment = self.moment.at(self.end_offset)
+        if self.moment.offset or self.end_offset:
+            self.told.lose(moment)
         self._touched, self._question = Touched(), Question()
         self._begins = offset
         self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
@@ -119,13 +122,13 @@ class ClusterReplay:
         """What the state is where the next record comes: `image` is that of a snapshot that ends there, and
         `quorum` what its control records say."""
         provenance = image.provenance
-        moment = self._moment = self._told.clock.moment(provenance.offset, provenance.timestamp_ms)
+        moment = self.moment = self.told.clock.moment(provenance.offset, provenance.timestamp_ms)
         self._note_begin(moment)
-        self._told.learn(image, quorum or QuorumView(), moment)
+        self.told.learn(image, quorum or QuorumView(), moment)
         self._touched, self._question = Touched(), Question()
         self._go_on(image)
         if self.end_offset < self._log_end < self._next_resume:
-            self._remember(self._engine.state())
+            self._remember()
 
     def _note_begin(self, moment: Moment) -> None:
         if self._begins is not None:
@@ -143,6 +146,11 @@ class ClusterReplay:
         return self._engine.state().image
 
     @property
+    def is_inside(self) -> bool:
+        """Whether a transaction is open."""
+        return self._touched.is_open
+
+    @property
     def knows_state(self) -> bool:
         """Whether the state is known, or only what records tell by themselves."""
         return self._begins is None and self._coverage.is_known
@@ -150,26 +158,25 @@ class ClusterReplay:
     def batch(self, batch: RecordBatch, records: tuple[DecodedRecord, ...]) -> None:
         """The next batch of the log and its records. One that does not start where the last ended is taken
         all the same: the caller tells of the gap."""
-        header = batch.header
-        cause = cause_in(records[0].record) if records else None
-        last, moment = self._moment, self._told.clock.moment(header.base_offset, header.max_timestamp_ms)
-        moment = self._moment = moment._replace(actor=actor_of(cause))
+        header, cause = batch.header, cause_in(records[0].record) if records else None
+        last, moment = self.moment, self.told.clock.moment(header.base_offset, header.max_timestamp_ms)
+        moment = self.moment = moment._replace(actor=actor_of(cause))
         self._engine.builder.offset = header.base_offset
         self._note_begin(moment)
         idle = header.records_count == 1 and len(records) == 1 and type(records[0].record) is NoOpRecord
-        self._told.time_passes(last, moment, idle=idle)
+        self.told.time_passes(last, moment, idle=idle)
         self._coverage.batch(header.records_count, moment.time_ms)
         if cause is not None:
-            self._told.audit_trail.batch(cause, records, moment, header.leader_epoch)
+            self.told.audit_trail.batch(cause, records, moment, header.leader_epoch)
         elects = header.is_control and any(isinstance(at.record, LeaderChangeMessage) for at in records)
         self._quorum.batch(header.leader_epoch, header.records_count, moment, elects=elects)
         if header.is_control:
-            self._told.voters.control(header.leader_epoch, records, moment)
+            self.told.voters.control(header.leader_epoch, records, moment)
             for at in records:
                 self._quorum.control(at.record)
                 if isinstance(at.record, LeaderChangeMessage):
                     level = self._engine.builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
-                    self._told.elected(at.record, header.leader_epoch, last, moment, level)
+                    self.told.elected(at.record, header.leader_epoch, last, moment, level)
             self._engine.apply_batch(batch)
         else:
             kinds = {type(at.record) for at in records}
@@ -183,7 +190,7 @@ class ClusterReplay:
         if header.next_offset >= self._next_resume and not self._touched.is_open:
             self._next_resume = _next_resume(self._engine.end_offset)
             if self._next_resume > self._log_end and self._coverage.is_known:
-                self._remember(self._engine.state())
+                self._remember()
 
     def _apply_judged(
         self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type], moment: Moment
@@ -219,7 +226,7 @@ class ClusterReplay:
 
     def _refuse(self, error: ReplayError) -> None:
         if self._coverage.is_known:
-            self._violations.refused(error, self._moment)
+            self._violations.refused(error, self.moment)
         else:
             self._coverage.left_out()
 
@@ -244,7 +251,7 @@ class ClusterReplay:
             if topic_id in self._topics.names and topic_id not in self._engine.builder.topics.by_id:
                 self._remove_topic(topic_id, moment.at(offset))
         if self._coverage.is_known:
-            self._told.nodes_changed(self._engine.builder, touched, ran, moment)
+            self.told.nodes_changed(self._engine.builder, touched, ran, moment)
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
         level = self._engine.builder.finalized.get(METADATA_VERSION, 0)
@@ -262,13 +269,13 @@ class ClusterReplay:
             now = self._engine.builder.brokers.get(broker_id)
             there, by = moment.at(offset), record.type_name
             if before is None and now is None and not self._coverage.is_known:
-                self._told.stranger(broker_id, record, there)
+                self.told.stranger(broker_id, record, there)
                 continue
             self._question.broker(broker_id, before, now)
             if self._coverage.is_known:
-                self._told.broker_changed(broker_id, before, now, record, there)
+                self.told.broker_changed(broker_id, before, now, record, there)
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
-                self._availability.racks_changed()
+                self._availability.racks_changed(broker_id)
             if before is not None or self._coverage.is_known:
                 self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
             if self._brokers.changed(broker_id, now, there, by):
@@ -291,7 +298,7 @@ class ClusterReplay:
                 self._question.topic_settings(resource.name)
             places = {name: moment.at(offset) for name, offset in names.items()}
             if self._configs.changed(resource, places, configs.get(resource) or {}):
-                self._told.min_isr_changed()
+                self.told.min_isr_changed()
 
     def _settle_partitions(self, moment: Moment) -> None:
         broken, is_known = self._violations.broken, self._coverage.is_known
@@ -309,7 +316,7 @@ class ClusterReplay:
             if before is now:
                 continue
             if is_known:
-                self._told.partition_changed(key, before, now, moment)
+                self.told.partition_changed(key, before, now, moment)
                 sound = is_plainly_sound(now) and self._active.carry(now)
                 if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
                     self._question.partitions.add(key)
@@ -323,7 +330,7 @@ class ClusterReplay:
             if before.directories != now.directories:
                 self._directories.partition(before, now, offset)
             if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
-                self._told.leader_changed(key, name, before, now, moment.at(offset))
+                self.told.leader_changed(key, name, before, now, moment.at(offset))
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)
@@ -336,7 +343,7 @@ class ClusterReplay:
         name = self._topics.name(topic_id)
         gone = self._partitions.topic_removed(topic_id, name, moment)
         for info in gone:
-            self._told.partition_removed(info, moment)
+            self.told.partition_removed(info, moment)
         self._topics.removed(topic_id, len(gone), moment)
         if self._violations.broken:
             self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}
@@ -348,16 +355,16 @@ class ClusterReplay:
         """Rows that no later run will say otherwise, since the last call: those before the resume point.
         They hold only if `saved_state` is there in the end; else all rows are provisional."""
         if self._final is None:
-            return self._told.take()
+            return self.told.take()
         taken, self._final = self._final, {}
         return taken
 
     def provisional_rows(self) -> RowsByTable:
         """The rest, to be asked for once, at the log's end and after `final_rows`."""
         if self._coverage.is_known:
-            self._violations.finish(self._engine.state().image, self._moment)
-        rows = self._told.take()
-        for table, more in self._told.open_rows(self.end_offset).items():
+            self._violations.finish(self._engine.state().image, self.moment)
+        rows = self.told.take()
+        for table, more in self.told.open_rows(self.end_offset).items():
             rows[table] = [*rows.get(table, []), *more]
         return rows
 
@@ -366,30 +373,23 @@ class ClusterReplay:
         rows = self._availability.rows(self._cluster, self._failovers.failing())
         return [(day * DAY_MS, row) for day, row in rows]
 
-    def _remember(self, state: ReplayState) -> None:
-        """The resume point is here."""
-        try:
-            image = encode_image(state.image)
-        except StateError:
-            return  # what the image holds cannot be said: the next run starts over
-        provenance = state.image.provenance
-        self.saved_state = encode_state(
-            SavedState(
-                offset=provenance.offset,
-                last_offset=self._moment.offset,
-                epoch=provenance.epoch,
-                image=image,
-                finalized=dict(state.image.features.finalized),
-                trackers=self._told.save(provenance.timestamp_ms),
-            )
-        )
-        self.resume_point = (provenance.offset, provenance.epoch)
-        self._final = self._told.take()
+    def saved_here(self) -> bytes:
+        """What a replay needs to go on here. Raises StateError where the image cannot be said."""
+        image = self._engine.state().image
+        return saved_bytes(image, self.moment.offset, self.told.save(image.provenance.timestamp_ms))
+
+    def _remember(self) -> None:
+        """The resume point is here, if its image can be said: else the next run starts over."""
+        with suppress(StateError):
+            self.saved_state = self.saved_here()
+            provenance = self._engine.state().image.provenance
+            self.resume_point = (provenance.offset, provenance.epoch)
+            self._final = self.told.take()
 
     def _load(self, saved: SavedState) -> MetadataImage:
         image = decode_image(saved.image, LogPosition(max(saved.epoch, 0), saved.offset), saved.finalized)
-        timestamp_ms = self._told.load(saved.trackers, image)
-        self._moment = self._told.clock.moment(saved.last_offset, timestamp_ms)
+        timestamp_ms = self.told.load(saved.trackers, image)
+        self.moment = self.told.clock.moment(saved.last_offset, timestamp_ms)
         return image.with_provenance(Provenance(saved.offset, saved.epoch, timestamp_ms))
 
 

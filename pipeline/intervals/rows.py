@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 class OpenValue(NamedTuple):
@@ -21,6 +22,21 @@ class OpenValue(NamedTuple):
     time_ms: int | None
     known: bool
     actor: str | None
+
+
+class Memory(dict[K, V]):
+    """What was said last of each key. `missed` are the keys that `recall` was asked for in vain."""
+
+    def __init__(self, known: Iterable[tuple[K, V]] = ()) -> None:
+        super().__init__(known)
+        self.missed: set[K] = set()
+
+    def recall(self, key: K) -> V | None:
+        """The value; None where nothing was said."""
+        if key not in self:
+            self.missed.add(key)
+            return None
+        return self[key]
 
 
 class Intervals(Generic[K]):
@@ -52,6 +68,12 @@ class Intervals(Generic[K]):
     def refine(self, key: K, value: Row) -> None:
         """More is known of the value that holds; it began when it did."""
         self.open[key] = self.open[key]._replace(value=value)
+
+    def adopt(self, left: Intervals[K], below: int) -> None:
+        """What began below an offset is what `left` has of the same key: it knows how it began."""
+        for key, at in list(self.open.items()):
+            if at.offset < below:
+                self.open[key] = left.open[key]
 
     def lose(self, moment: Moment, ending: Callable[[K], Row] | None = None) -> None:
         """No one saw what came after `moment`: everything ends there, unknown how."""

@@ -87,8 +87,19 @@ def _position(image: MetadataImage) -> LogPosition:
     return LogPosition(max(image.provenance.epoch, 0), image.provenance.offset)
 
 
-def encode_state(state: SavedState) -> bytes:
-    return msgspec.msgpack.encode(state)
+def saved_bytes(image: MetadataImage, last_offset: int, trackers: dict[str, Any]) -> bytes:
+    """A replay that reached `image` and what is still open. Raises StateError where that cannot be said."""
+    provenance = image.provenance
+    return msgspec.msgpack.encode(
+        SavedState(
+            offset=provenance.offset,
+            last_offset=last_offset,
+            epoch=provenance.epoch,
+            image=encode_image(image),
+            finalized=dict(image.features.finalized),
+            trackers=trackers,
+        )
+    )
 
 
 def decode_state(data: bytes) -> SavedState:

@@ -6,7 +6,6 @@ so that sums do not depend on their order, and a log that was read in two runs g
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,8 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, sums_row
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
-from metaquorum.pipeline.tables import FAILOVER_BOUNDS_MS, FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
+from metaquorum.pipeline.intervals.rows import Memory
+from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
 _WHOLE = (CLUSTER, "")
@@ -23,6 +24,8 @@ _KEPT_SCOPES = 4_096
 
 Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
+Cell = tuple[int, Scope]
+"""The day and scope of some sums."""
 
 
 @lru_cache(maxsize=65536)
@@ -32,27 +35,6 @@ def _isr_moves(
     """Brokers that fell out of an ISR and still hold a replica, and those that came into it."""
     out = tuple([at for at in before if at not in now and at in replicas])
     return out, tuple([at for at in now if at not in before])
-
-
-class DailySums(msgspec.Struct):
-    """The sums of one day and scope."""
-
-    observed_ms: int = 0
-    unobserved_ms: int = 0
-    off_ms: int = 0
-    partition_ms: int = 0
-    leaderless_ms: int = 0
-    under_min_isr_ms: int = 0
-    leader_changes: int = 0
-    unclean_elections: int = 0
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    fences: int = 0
-    fence_storms: int = 0
-    failovers: int = 0
-    failovers_open: int = 0
-    durations: dict[int, int] = {}
-    """How many failovers that began on this day took so many milliseconds."""
 
 
 class _Leading(NamedTuple):
@@ -73,7 +55,7 @@ class _Short(NamedTuple):
 class Availability:
     """The sums of one cluster. `racks` is kept by the caller and read when something is counted."""
 
-    def __init__(self, racks: Mapping[int, str | None]) -> None:
+    def __init__(self, racks: Memory[int, str | None]) -> None:
         self._racks = racks
         self._cells: dict[tuple[int, Scope], DailySums] = {}
         self._leading: dict[PartitionKey, _Leading] = {}
@@ -83,10 +65,13 @@ class Availability:
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
         self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
+        self.was_moved = False
+        """Whether a broker of which something was counted has another rack than before."""
 
-    def racks_changed(self) -> None:
+    def racks_changed(self, broker_id: int) -> None:
         """A broker has another rack than before."""
         self._found = {}
+        self.was_moved = self.was_moved or broker_id in self._racks or broker_id in self._racks.missed
 
     def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
         """The cells of the cluster, the brokers and their racks: asked for at nearly every record."""
@@ -108,7 +93,7 @@ class Availability:
         """The cluster, the brokers and their racks, each once."""
         members = tuple(brokers)
         scopes = [_WHOLE, *((BROKER, str(broker_id)) for broker_id in members)]
-        racks = {rack for broker_id in members if (rack := self._racks.get(broker_id)) is not None}
+        racks = {rack for broker_id in members if (rack := self._racks.recall(broker_id)) is not None}
         return [*scopes, *((RACK, rack) for rack in racks)]
 
     def advance(self, now_ms: int) -> None:
@@ -282,9 +267,55 @@ class Availability:
         cells, self._cells, self._found = self._cells, kept, {}
         whole = {day: cell for (day, scope), cell in cells.items() if scope == _WHOLE}
         return [
-            (day, _row(scope[0], scope[1] if scope != _WHOLE else cluster, cell, whole.get(day, DailySums())))
+            (
+                day,
+                sums_row(
+                    scope[0], scope[1] if scope != _WHOLE else cluster, cell, whole.get(day, DailySums())
+                ),
+            )
             for (day, scope), cell in sorted(cells.items())
         ]
+
+    def context(self) -> Any:
+        """What later sums depend on, but for since when something is so; None while nothing is counted."""
+        if self._is_off:
+            return None
+        start = self._now_ms - FENCE_STORM_WINDOW_MS
+        fenced = [at for at in self._fenced if at[0] >= start]
+        in_storm = self._in_storm and len({at for _, at in fenced}) >= FENCE_STORM_BROKERS
+        leaderless = sorted((key, at.last) for key, at in self._leading.items() if at.leader < 0)
+        short = sorted((key, at.missing) for key, at in self._short.items())
+        return [self._now_ms, len(self._leading), leaderless, short, fenced, in_storm]
+
+    def counted(self) -> list[tuple[Cell, DailySums]]:
+        """The sums so far, as a copy."""
+        return [
+            (key, msgspec.structs.replace(cell, durations=dict(cell.durations)))
+            for key, cell in self._cells.items()
+        ]
+
+    def adopt(self, left: Availability, counted: Mapping[Cell, DailySums], began_ms: int) -> None:
+        """The sums of `left`, and what was counted here beyond `counted`. This one began at `began_ms`: what
+        was so then was so since `left` says."""
+        mine, self._found = self._cells, {}
+        self._cells = dict(left.counted())
+        for place, cell in mine.items():
+            more = difference_of(cell, counted.get(place, DailySums()))
+            if more is not None:
+                add_sums(self._cell(*place), more)
+        for key, leading in left._leading.items():
+            if leading.since_ms < began_ms:
+                if self._leading.get(key) == leading._replace(since_ms=began_ms):
+                    self._leading[key] = leading
+                else:
+                    self._count_leading(leading, began_ms)
+        for key, short in left._short.items():
+            if short.since_ms < began_ms:
+                if self._short.get(key) == short._replace(since_ms=began_ms):
+                    self._short[key] = short
+                else:
+                    self._count_short(short, began_ms)
+        self._found = {}
 
     def save(self) -> Any:
         return {
@@ -308,45 +339,3 @@ class Availability:
         self._now_ms, self._in_storm = saved["now_ms"], saved["in_storm"]
         self._is_off = saved["is_off"]
         self._fenced = [tuples(at) for at in saved["fenced"]]
-
-
-def _row(scope: str, name: str, cell: DailySums, whole: DailySums) -> Row:
-    """`whole` is the cluster's cell of that day."""
-    return (
-        *(scope, name, whole.observed_ms / 1000, whole.unobserved_ms / 1000, whole.off_ms / 1000),
-        cell.partition_ms / 1000,
-        *(cell.leaderless_ms / 1000, cell.under_min_isr_ms / 1000, cell.leader_changes),
-        *(cell.unclean_elections, cell.isr_shrinks, cell.isr_expands, cell.fences, cell.fence_storms),
-        *(cell.failovers, cell.failovers_open),
-        *(quantile(cell.durations, 0.5), quantile(cell.durations, 0.95)),
-        *(float(max(cell.durations)) if cell.durations else None, _histogram(cell.durations)),
-    )
-
-
-def quantile(counts: Mapping[int, int], share: float) -> float | None:
-    """The quantile of values with their counts, linear between neighbours; None without any."""
-    total = sum(counts.values())
-    if not total:
-        return None
-    place = share * (total - 1)
-    low, part = int(place), place - int(place)
-    found: list[int] = []
-    seen = 0
-    for value in sorted(counts):
-        seen += counts[value]
-        while len(found) < 2 and seen > low + len(found):
-            found.append(value)
-        if len(found) == 2:
-            break
-    upper = found[-1]
-    return found[0] + (upper - found[0]) * part
-
-
-def _histogram(counts: Mapping[int, int]) -> list[int]:
-    buckets: Counter[int] = Counter()
-    for value, count in counts.items():
-        at = next(
-            (n for n, bound in enumerate(FAILOVER_BOUNDS_MS) if value <= bound), len(FAILOVER_BOUNDS_MS)
-        )
-        buckets[at] += count
-    return [buckets[at] for at in range(len(FAILOVER_BOUNDS_MS) + 1)]

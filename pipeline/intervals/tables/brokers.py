@@ -16,7 +16,7 @@ from metaquorum.metadata.records.types import (
     UnfenceBrokerRecord,
 )
 from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.pipeline.intervals.rows import Intervals, Memory
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 FENCED, ACTIVE, SHUTDOWN = "fenced", "active", "controlled_shutdown"
@@ -75,7 +75,7 @@ class BrokerSessions:
 
     def __init__(self) -> None:
         self.registrations: dict[int, BrokerRegistration] = {}
-        self.racks: dict[int, str | None] = {}
+        self.racks: Memory[int, str | None] = Memory()
         """The last known rack of every broker, also of those that are gone."""
         self._heard: dict[int, Heard] = {}
         """Brokers whose registration is in no log, as far as later records tell of them."""
@@ -142,6 +142,16 @@ class BrokerSessions:
 
     def open_rows(self) -> list[Row]:
         return self._rows.open_rows(lambda _: (None,))
+
+    def context(self) -> Any:
+        """What later rows depend on, but for how those that last began."""
+        return sorted((broker_id, at.value[1], at.value[4]) for broker_id, at in self._rows.open.items())
+
+    def adopt(self, left: BrokerSessions, below: int) -> None:
+        """What began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
+        for broker_id, rack in left.racks.items():
+            self.racks.setdefault(broker_id, rack)
 
     def save(self) -> Any:
         return [list(self.racks.items()), self._rows.save()]  # nothing is saved while brokers are unknown

@@ -5,6 +5,7 @@ Owns the stretches, one after the other from offset 0 to the end. Knows no recor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -120,6 +121,21 @@ class CoverageRows:
         if self._off is not None:
             rows.append((OFF, *self._off, end_offset, self._last_ms, 0, 0, _OFF_REASON))
         return rows
+
+    def context(self) -> Any:
+        """What later rows depend on, but for how the range began and what it counted."""
+        return [self._now.state, self._last_ms, self._off]
+
+    def adopt(self, left: CoverageRows, counted: Sequence[int]) -> None:
+        """The range began as `left` has it; this one had `counted` records and left out so many by then."""
+        now, was = self._now, left._now
+        now.from_offset, now.from_ms, now.reason = was.from_offset, was.from_ms, was.reason
+        now.records += was.records - counted[0]
+        now.left_out += was.left_out - counted[1]
+
+    def counted(self) -> tuple[int, int]:
+        """Records of the range so far, and those that were left out."""
+        return self._now.records, self._now.left_out
 
     def save(self) -> Any:
         return [self._now, self._last_ms, self._off]

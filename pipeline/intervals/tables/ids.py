@@ -7,7 +7,7 @@ from typing import Any
 
 from metaquorum.metadata.image import BrokerRegistration
 from metaquorum.pipeline.intervals.moments import Moment, Row, tuples
-from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.pipeline.intervals.rows import Intervals, Memory
 from metaquorum.storage.uuids import uuid_to_text
 
 Home = tuple[tuple[str, ...], str | None, tuple[str, ...]]
@@ -20,14 +20,14 @@ class BrokerIds:
 
     def __init__(self) -> None:
         self._rows: Intervals[int] = Intervals()
-        self._last: dict[int, tuple[Home, bytes]] = {}
+        self.last: Memory[int, tuple[Home, bytes]] = Memory()
         """Where each id ran last, and its process; also of brokers that are gone."""
         self._processes: dict[int, int] = {}
 
     def registered(self, now: BrokerRegistration, moment: Moment, *, known: bool = True) -> None:
         """A registration, or a broker in a snapshot."""
-        home, (last, process) = _home(now), self._last.get(now.broker_id, (None, b""))
-        self._last[now.broker_id] = (home, now.incarnation_id)
+        home, (last, process) = _home(now), self.last.recall(now.broker_id) or (None, b"")
+        self.last[now.broker_id] = (home, now.incarnation_id)
         if home == last and now.broker_id in self._rows.open:
             self._processes[now.broker_id] += process != now.incarnation_id
             return
@@ -55,12 +55,29 @@ class BrokerIds:
     def open_rows(self) -> list[Row]:
         return self._rows.open_rows(lambda broker_id: (self._processes[broker_id],))
 
+    def context(self) -> Any:
+        """What later rows depend on, but for how those that last began."""
+        return sorted((broker_id, self.last[broker_id]) for broker_id in self._rows.open)
+
+    def counted(self) -> dict[int, int]:
+        """Processes so far, by broker."""
+        return {broker_id: self._processes[broker_id] for broker_id in self._rows.open}
+
+    def adopt(self, left: BrokerIds, below: int, counted: Mapping[int, int]) -> None:
+        """What began below an offset is as `left` has it; `counted` are the processes here by then."""
+        for broker_id, at in self._rows.open.items():
+            if at.offset < below:
+                self._processes[broker_id] += left._processes[broker_id] - counted[broker_id]
+        self._rows.adopt(left._rows, below)
+        for broker_id, last in left.last.items():
+            self.last.setdefault(broker_id, last)
+
     def save(self) -> Any:
-        return [self._rows.save(), list(self._last.items()), list(self._processes.items())]
+        return [self._rows.save(), list(self.last.items()), list(self._processes.items())]
 
     def load(self, saved: Any) -> None:
         self._rows.load(saved[0])
-        self._last = {broker_id: tuples(at) for broker_id, at in saved[1]}
+        self.last = Memory((broker_id, tuples(at)) for broker_id, at in saved[1])
         self._processes = dict(saved[2])
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
-from metaquorum.metadata.inspect.causes.broker_causes import fence_cause
+from metaquorum.metadata.inspect.causes.broker_causes import SESSION_TIMEOUT_MS, fence_cause
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
 from metaquorum.metadata.inspect.changes.change_steps import (
@@ -309,6 +309,47 @@ class Incidents:
             *(longest, at.from_offset, at.from_ms, *to, at.known, known, at.actor),
         )
 
+    def learn_election(self, leader: tuple[int, int]) -> None:
+        """(leader, epoch) of the quorum at the snapshot."""
+        self._leader = leader
+
+    def context(self, now_ms: int) -> Any:
+        """What later rows depend on, but for how those that last began and what they counted. The rules ask
+        how a broker was within a session before, and whether it lost leaderships just before."""
+        opened = [
+            (key, at.what, at.directories, at.known and at.cause is None) for key, at in self._open.items()
+        ]
+        waiting = [loss for loss in self._waiting if now_ms - loss.now_ms <= SPLIT_MS]
+        stories = [
+            (who, _recent(at.alive, now_ms, SESSION_TIMEOUT_MS), _recent(at.moved_off, now_ms, SPLIT_MS))
+            for who, at in self._words.stories.items()
+        ]
+        told = sorted(at for at in stories if at[1] or at[2])
+        without = sorted((key, *owner) for key, owner in self._without.items())
+        return [sorted(opened), without, waiting, told, self._leader, len(self._steps)]
+
+    def counted(self) -> dict[tuple[int, int], tuple[int, int, int]]:
+        """Partitions, leaders and leaderless ones so far, of those that last."""
+        return {key: (at.partitions, at.leaders, at.leaderless) for key, at in self._open.items()}
+
+    def adopt(
+        self, left: Incidents, below: int, counted: Mapping[tuple[int, int], tuple[int, int, int]]
+    ) -> None:
+        """What began below an offset is as `left` has it; `counted` is what was counted here by then."""
+        for key, at in self._open.items():
+            if at.from_offset >= below:
+                continue
+            was, seen = left._open[key], counted[key]
+            at.cause, at.known = was.cause, was.known
+            at.from_offset, at.from_ms = was.from_offset, was.from_ms
+            at.partitions += was.partitions - seen[0]
+            at.leaders += was.leaders - seen[1]
+            at.leaderless += was.leaderless - seen[2]
+            longest = [ms for ms in (was.leaderless_ms, at.leaderless_ms) if ms is not None]
+            at.leaderless_ms = max(longest, default=None)
+        for who, story in left._words.stories.items():
+            self._words.stories.setdefault(who, story)
+
     def save(self) -> Any:
         stories = [(broker_id, _places(story)) for broker_id, story in self._words.stories.items()]
         without = [(key, *owner) for key, owner in self._without.items()]
@@ -329,6 +370,11 @@ class Incidents:
 def _is_by(loss: _Loss, incident: _Incident) -> bool:
     """Whether the incident explains the loss."""
     return incident.what == BROKER_OUT or loss.directory in incident.directories
+
+
+def _recent(place: tuple[int, int] | None, now_ms: int, within_ms: int) -> tuple[int, int] | None:
+    """The place, if a rule may still ask for it."""
+    return place if place is not None and now_ms - place[1] <= within_ms else None
 
 
 _PLACES = (

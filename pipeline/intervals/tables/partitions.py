@@ -117,6 +117,17 @@ class PartitionStates:
             for at in states.values()
         ]
 
+    def adopt(self, left: PartitionStates, below: int) -> None:
+        """States that began below an offset are as `left` has them. Raises KeyError where it has others."""
+        for topic_id, states in self._topics.items():
+            theirs = left._topics.get(topic_id, {})
+            for index, at in states.items():
+                if at.offset < below:
+                    was = theirs[index]
+                    if was.info != at.info:
+                        raise KeyError(f"partition {index} of topic {uuid_to_text(topic_id)}")
+                    states[index] = was
+
     def save(self) -> Any:
         return [
             (topic_id, [(index, *at[1:]) for index, at in states.items()])

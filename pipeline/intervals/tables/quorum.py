@@ -97,6 +97,32 @@ class QuorumEpochs:
     def open_rows(self) -> list[Row]:
         return [] if self._now is None else [_row(self._now, None, None)]
 
+    def learn_election(self, record: LeaderChangeMessage) -> None:
+        """The epoch that a snapshot named began with this record."""
+        if self._now is not None:
+            known = self._now.last_voters
+            self.control(record)
+            self._now.last_voters = known or self._now.last_voters
+
+    def context(self) -> Any:
+        """What later rows depend on, but for how the epoch began and what it counted."""
+        now = self._now
+        if now is None or self._lost is not None:
+            return None
+        return [now.epoch, now.leader, now.voters, now.granting, now.last_voters, now.kraft_version]
+
+    def counted(self) -> int:
+        """Records of the epoch so far."""
+        return self._now.records if self._now is not None else 0
+
+    def adopt(self, left: QuorumEpochs, below: int, counted: int) -> None:
+        """An epoch that began below an offset is as `left` has it; it had `counted` records here by then."""
+        now, was = self._now, left._now
+        if now is not None and was is not None and now.from_offset < below:
+            now.from_offset, now.from_ms = was.from_offset, was.from_ms
+            now.known, now.skipped = was.known, was.skipped
+            now.records += was.records - counted
+
     def save(self) -> Any:
         return self._now
 

@@ -58,6 +58,10 @@ class Topics:
         self._rows.lose(moment, lambda topic_id: (partitions(topic_id),))
         self.names = {}
 
+    def adopt(self, left: Topics, below: int) -> None:
+        """What began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
+
     def take(self) -> list[Row]:
         return self._rows.take()
 
@@ -150,6 +154,14 @@ class Configs:
         for key in keys:
             self._rows.end(key, moment)
         self._min_isr.pop(topic, None)
+
+    def context(self) -> Any:
+        """What later rows depend on, but for how those that last began."""
+        return [sorted((key, at.value[3]) for key, at in self._rows.open.items()), self._default]
+
+    def adopt(self, left: Configs, below: int) -> None:
+        """What began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
 
     def take(self) -> list[Row]:
         return self._rows.take()

@@ -8,9 +8,11 @@ from typing import Any
 from metaquorum.metadata.features import METADATA_VERSION, METADATA_VERSION_NAMES
 from metaquorum.metadata.image import BrokerRegistration, ControllerRegistration
 from metaquorum.pipeline.intervals.moments import Moment, Row
-from metaquorum.pipeline.intervals.rows import Intervals
+from metaquorum.pipeline.intervals.rows import Intervals, Memory
 
 FEATURE, BROKER, CONTROLLER = "feature", "broker", "controller"
+LevelKey = tuple[str, str]
+"""What has a level, and its name."""
 Node = BrokerRegistration | ControllerRegistration
 
 
@@ -19,7 +21,7 @@ class Upgrades:
 
     def __init__(self) -> None:
         self._rows: Intervals[tuple[str, str]] = Intervals()
-        self._before: dict[tuple[str, str], int] = {}
+        self.before: Memory[tuple[str, str], int] = Memory()
         """The last level of each, also of nodes that are gone."""
 
     def feature(self, name: str, level: int | None, moment: Moment, *, known: bool = True) -> None:
@@ -48,8 +50,8 @@ class Upgrades:
             return
         self._rows.end(key, moment)
         name = METADATA_VERSION_NAMES.get(level) if is_release else None
-        self._rows.start(key, (*key, level, name, self._before.get(key)), moment, known=known)
-        self._before[key] = level
+        self._rows.start(key, (*key, level, name, self.before.recall(key)), moment, known=known)
+        self.before[key] = level
 
     def learn(self, finalized: Mapping[str, int], nodes: Iterable[tuple[int, Node]], moment: Moment) -> None:
         """The levels in a snapshot."""
@@ -68,9 +70,19 @@ class Upgrades:
     def open_rows(self) -> list[Row]:
         return self._rows.open_rows()
 
+    def context(self) -> Any:
+        """What later rows depend on, but for how those that last began."""
+        return sorted((key, at.value[2]) for key, at in self._rows.open.items())
+
+    def adopt(self, left: Upgrades, below: int) -> None:
+        """What began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
+        for key, level in left.before.items():
+            self.before.setdefault(key, level)
+
     def save(self) -> Any:
-        return [self._rows.save(), list(self._before.items())]
+        return [self._rows.save(), list(self.before.items())]
 
     def load(self, saved: Any) -> None:
         self._rows.load(saved[0])
-        self._before = {tuple(key): level for key, level in saved[1]}
+        self.before = Memory(((kind, name), level) for (kind, name), level in saved[1])

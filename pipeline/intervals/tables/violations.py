@@ -85,6 +85,14 @@ class Violations:
     def open_rows(self) -> list[Row]:
         return self._rows.open_rows()
 
+    def context(self) -> Any:
+        """What later rows depend on, but for how those that last began."""
+        return sorted(self._rows.open)
+
+    def adopt(self, left: Violations, below: int) -> None:
+        """What began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
+
     def save(self) -> Any:
         return self._rows.save()
 

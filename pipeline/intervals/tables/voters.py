@@ -6,6 +6,7 @@ Owns the comparison of one set with the next. Knows elections only as far as the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -78,6 +79,24 @@ class VoterPeriods:
 
     def open_rows(self) -> list[Row]:
         return self._rows.open_rows()
+
+    def learn_election(self, view: QuorumView, moment: Moment) -> None:
+        """After `learn`: the leader at `moment`, as its election leaves the `view`."""
+        if self._view.voter_set:
+            self._view = replace(self._view, leader_id=view.leader_id, epoch=view.epoch)
+        elif view.voter_set:
+            self._view = view
+            self._start((None, None, None), moment, known=False)
+
+    def context(self) -> Any:
+        """What later rows depend on, but for how the period began."""
+        view = self._view
+        quorum = (view.leader_id, view.epoch, view.kraft_version, view.voter_set)
+        return [quorum, self._knows_version, len(self._rows.open)]
+
+    def adopt(self, left: VoterPeriods, below: int) -> None:
+        """A period that began below an offset is as `left` has it."""
+        self._rows.adopt(left._rows, below)
 
     def save(self) -> Any:
         return [self._rows.save(), self._view, self._knows_version]

@@ -7,8 +7,8 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaquorum.pipeline.intervals.daily_sums import quantile
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_JUMP_MS, MAX_TIME_MS, BatchClock, days
-from metaquorum.pipeline.intervals.tables.availability import quantile
 
 
 @given(st.integers(0, 10 * DAY_MS), st.integers(0, 10 * DAY_MS))

@@ -1,0 +1,186 @@
+"""Where two replays of one log are joined: one that read all before, and one that began at a snapshot.
+
+Owns what must be equal for their later rows to be equal (the context), and what only the first one knows: how
+that which is open began, and what was counted before. A snapshot says neither. The two are compared at
+several places (posts) after the snapshot: what came shortly before it matters only for a while.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from metaquorum.pipeline.intervals.daily_sums import DailySums
+from metaquorum.pipeline.intervals.moments import Row
+from metaquorum.pipeline.intervals.tables.availability import Cell
+from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
+
+
+class _Ends(NamedTuple):
+    """The columns that the end of an interval tells, beside `to_...`; those that are `added` up, and those of
+    which the `longest` counts. All others are as the interval began."""
+
+    told: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    longest: tuple[str, ...] = ()
+
+
+_ALWAYS = ("to_offset", "to_time", "to_known")
+JOINED = {
+    "quorum_epochs": _Ends(("last_voters", "kraft_version"), ("records",)),
+    "voter_sets": _Ends(),
+    "broker_sessions": _Ends(("ended_by",)),
+    "partition_states": _Ends(("removed",)),
+    "topics": _Ends(("partitions",)),
+    "configs": _Ends(),
+    "violations": _Ends(),
+    "incidents": _Ends(("ended_by",), ("partitions", "leaders", "leaderless"), ("leaderless_ms",)),
+    "upgrades": _Ends(),
+    "ids": _Ends((), ("processes",)),
+}
+"""The tables whose rows reach over seams. `coverage` ends none without a hole; where two replays agree, the
+same failovers are open."""
+_NOT_KEYS = ("from_offset", "found")
+
+
+class Counted(msgspec.Struct, kw_only=True):
+    """What a replay that began at a snapshot had counted at a post."""
+
+    coverage: tuple[int, int]
+    quorum: int
+    ids: dict[int, int]
+    incidents: list[tuple[tuple[int, int], tuple[int, int, int]]]
+    sums: list[tuple[Cell, DailySums]]
+
+
+class Post(msgspec.Struct, kw_only=True):
+    """The place before the batch at `offset`. `context` is empty where nothing can be joined."""
+
+    offset: int
+    context: bytes
+    counted: Counted
+    opened: RowsByTable
+    """Rows of what is open, of the tables with columns that are added up."""
+
+
+def context_of(told: Trackers) -> bytes:
+    """A digest of all that later rows depend on, but for the image and how that which is open began; empty
+    where the state is unknown, or the cluster is off."""
+    sums, quorum = told.availability.context(), told.quorum.context()
+    if sums is None or quorum is None or not told.coverage.is_known:
+        return b""
+    now_ms = told.clock.now_ms
+    parts = (
+        *(told.clock, told.silence.save(), told.coverage.context(), quorum, told.voters.context()),
+        *(told.brokers.context(), sorted(told.topics.names.items()), told.configs.context()),
+        *(told.violations.context(), told.incidents.context(now_ms), told.upgrades.context()),
+        *(told.ids.context(), told.failovers.save(), told.placement.save(), sums),
+    )
+    return hashlib.sha256(msgspec.msgpack.encode(parts)).digest()
+
+
+def post_at(offset: int, told: Trackers, *, inside: bool) -> Post:
+    """How a replay that began at a snapshot is before the batch at `offset`; `inside`: in a transaction."""
+    counted = Counted(
+        coverage=told.coverage.counted(),
+        quorum=told.quorum.counted(),
+        ids=told.ids.counted(),
+        incidents=list(told.incidents.counted().items()),
+        sums=told.availability.counted(),
+    )
+    opened = {
+        "quorum_epochs": told.quorum.open_rows(),
+        "incidents": told.incidents.open_rows(told.clock.now_ms),
+        "ids": told.ids.open_rows(),
+    }
+    context = b"" if inside else context_of(told)
+    return Post(offset=offset, context=context, counted=counted, opened=opened)
+
+
+def adopt(told: Trackers, left: Trackers, post: Post, began_ms: int) -> None:
+    """What `told`, which began at a snapshot at `began_ms`, has open at its end is as `left`, which is at the
+    post, knows it from before. Raises KeyError where the two do not fit."""
+    below, counted = post.offset, post.counted
+    told.coverage.adopt(left.coverage, counted.coverage)
+    told.quorum.adopt(left.quorum, below, counted.quorum)
+    told.voters.adopt(left.voters, below)
+    told.brokers.adopt(left.brokers, below)
+    told.topics.adopt(left.topics, below)
+    told.configs.adopt(left.configs, below)
+    told.partitions.adopt(left.partitions, below)
+    told.violations.adopt(left.violations, below)
+    told.incidents.adopt(left.incidents, below, dict(counted.incidents))
+    told.upgrades.adopt(left.upgrades, below)
+    told.ids.adopt(left.ids, below, counted.ids)
+    told.availability.adopt(left.availability, dict(counted.sums), began_ms)
+
+
+class RowJoin:
+    """Gives rows that ended in a stretch the beginnings that the replay before knows."""
+
+    def __init__(self, left: RowsByTable, post: Post) -> None:
+        """`left`: what is open at the post."""
+        self._below = post.offset
+        self._left = {table: _by_key(table, left.get(table, ())) for table in JOINED}
+        self._seen = {table: _by_key(table, post.opened.get(table, ())) for table in JOINED}
+
+    def rows(self, table: str, rows: Iterable[Row]) -> Iterator[Row]:
+        """The rows of a table."""
+        if table not in JOINED:
+            yield from rows
+            return
+        start = _NAMES[table].index("from_offset")
+        for row in rows:
+            yield self._row(table, row) if row[start] < self._below else row
+
+    def _row(self, table: str, row: Row) -> Row:
+        left = _find(table, row, self._left[table])
+        if left is None:
+            return row
+        names, ends = _NAMES[table], JOINED[table]
+        seen = _find(table, row, self._seen[table])
+        made = dict(zip(names, left, strict=True))
+        for name, value in zip(names, row, strict=True):
+            if name in _ALWAYS or name in ends.told:
+                made[name] = value
+            elif name in ends.added:
+                made[name] += value - (seen[names.index(name)] if seen is not None else 0)
+            elif name in ends.longest:
+                made[name] = max((at for at in (made[name], value) if at is not None), default=None)
+        return tuple(made.values())
+
+
+_Known = Mapping[Row, list[Row]]
+
+
+def _key(table: str, row: Row) -> Row:
+    return tuple(row[at] for at in _KEYS[table])
+
+
+def _by_key(table: str, rows: Iterable[Row]) -> _Known:
+    found: dict[Row, list[Row]] = {}
+    for row in rows:
+        found.setdefault(_key(table, row), []).append(row)
+    return found
+
+
+def _find(table: str, row: Row, known: _Known) -> Row | None:
+    """What is known of the row's key: of several the one that began with it."""
+    listed = known.get(_key(table, row), [])
+    if len(listed) > 1:
+        start = _NAMES[table].index("from_offset")
+        listed = [at for at in listed if at[start] == row[start]]
+    return listed[0] if listed else None
+
+
+_NAMES: dict[str, list[str]] = {
+    table: [name for name in TABLES[table].column_names if name not in PARTITION_COLUMNS] for table in JOINED
+}
+_KEYS: dict[str, list[int]] = {
+    table: [_NAMES[table].index(name) for name in TABLES[table].key if name not in _NOT_KEYS]
+    for table in JOINED
+}

@@ -1,0 +1,172 @@
+"""A log that is cut at snapshots, replayed in parts and joined has the rows of one replay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.control import LeaderChangeMessage
+from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
+from metaquorum.pipeline.fleet.files import write_fleet
+from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.moments import BatchClock
+from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.pipeline.intervals.stretch import (
+    NO_END,
+    Before,
+    Election,
+    Stretch,
+    ToldStretch,
+    agrees,
+    goes_on,
+    spliced,
+)
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.types import LogPosition
+from tests.unit.pipeline.intervals.telling import feed, read_log, tables_of
+
+Tables = dict[str, list[Any]]
+
+
+class Walk:
+    """What is known at each batch of a log, besides the rows: what a snapshot there says."""
+
+    def __init__(self, given: Sequence[RecordBatch]) -> None:
+        self.given = given
+
+    def before(self, at: int) -> Before:
+        """At the batch `at`: the image as a snapshot's bytes give it back, and the election."""
+        engine = Replayer(ReplayState(MetadataImage()), on_error=lambda error: None)
+        quorum, election = QuorumView(), None
+        clock, silence = BatchClock(), Silence()
+        for batch in self.given[:at]:
+            engine.apply_batch(batch)
+            records = decode_batch(batch, tolerant=True)
+            moment = clock.moment(batch.header.base_offset, batch.header.max_timestamp_ms)
+            idle = len(records) == 1 and records[0].record.type_name == "NO_OP_RECORD"
+            silence.ends(moment.now_ms, idle=idle)
+            if batch.header.is_control:
+                quorum = quorum.after(batch.header.leader_epoch, records)
+                if any(isinstance(one.record, LeaderChangeMessage) for one in records):
+                    election = Election(batch.header.leader_epoch, records)
+        known = quorum.without_leader() if quorum.kraft_version else QuorumView()
+        return Before(
+            image=as_read(engine.state().image), quorum=known, election=election, silence=silence.save()
+        )
+
+
+def as_read(image: MetadataImage) -> MetadataImage:
+    at = LogPosition(max(image.provenance.epoch, 0), image.provenance.offset)
+    data = b"".join(snapshot_batches(image, position=at, metadata_version=image.features.metadata_version))
+    return load_snapshot([data], position=at)
+
+
+def stretch_told(
+    given: Sequence[RecordBatch], before: Before, posts: Sequence[int]
+) -> tuple[ToldStretch, Tables] | None:
+    stretch = Stretch("made", before, posts)
+    rows: Tables = {}
+    for batch in given:
+        stretch.batch(batch, decode_batch(batch, tolerant=True))
+        collect(rows, stretch.take())
+    collect(rows, stretch.take())
+    try:
+        told = stretch.told()
+    except StateError:
+        return None
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=ToldStretch), rows
+
+
+def collect(rows: Tables, more: Any) -> None:
+    for table, some in more.items() if isinstance(more, dict) else more:
+        rows.setdefault(table, []).extend(some)
+
+
+def in_stretches(
+    given: Sequence[RecordBatch], cuts: Sequence[int], posts: Sequence[int]
+) -> tuple[Tables, list[int]]:
+    """The tables of a log that is cut before the batches `cuts`, and for each the post at which it was joined
+    (-1: it was replayed again)."""
+    walk, end = Walk(given), NO_END
+    engine = feed(ClusterReplay("made", log_end=end), given[: cuts[0]])
+    rows: Tables = {}
+    joined = []
+    for cut, after in zip(cuts, [*cuts[1:], len(given)], strict=True):
+        part = given[cut:after]
+        result = stretch_told(part, walk.before(cut), posts)
+        at = -1
+        if result is not None and goes_on(engine, result[0]):
+            told, body = result
+            for number, post in enumerate(told.posts):
+                feed(
+                    engine, [one for one in part if engine.end_offset <= one.header.base_offset < post.offset]
+                )
+                if agrees(engine, post):
+                    collect(rows, engine.final_rows())
+                    engine, late = spliced(engine, told, number, "made", end)
+                    collect(rows, late)
+                    collect(rows, body)
+                    at = number
+                    break
+        feed(engine, [one for one in part if one.header.base_offset >= engine.end_offset])
+        joined.append(at)
+    for table, last in tables_of(engine).items():
+        rows.setdefault(table, []).extend(last)
+    return rows, joined
+
+
+def plain(value: Any) -> Any:
+    return tuple(plain(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def assert_same(found: Tables, given: Sequence[RecordBatch]) -> None:
+    expected = tables_of(feed(ClusterReplay("made", log_end=NO_END), given))
+    assert {at for at, rows in found.items() if rows} == {at for at, rows in expected.items() if rows}
+    for table, rows in expected.items():
+        mine = sorted((plain(row) for row in found.get(table, [])), key=repr)
+        missing = [row for row in rows if row not in mine][:3]
+        more = [row for row in mine if row not in rows][:3]
+        assert mine == rows, (table, missing, more)
+
+
+def boundaries(given: Sequence[RecordBatch]) -> list[int]:
+    """Batches before which a snapshot can be: not inside a transaction, nor before there is a level."""
+    engine = ClusterReplay("made", log_end=NO_END)
+    found = []
+    for number, batch in enumerate(given):
+        if number and not engine.is_inside and engine.image.features.metadata_version:
+            found.append(number)
+        engine.batch(batch, decode_batch(batch, tolerant=True))
+    return found
+
+
+@cache
+def fleet_logs(folder: str, seed: int) -> list[list[RecordBatch]]:
+    out = Path(folder) / str(seed)
+    write_fleet(FleetPlan(clusters=2, records=9_000, seed=seed, damaged_every=0), out)
+    return [read_log(path) for path in sorted(out.glob("clusters/*/*/__cluster_metadata-0"))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_generated_logs_cut_anywhere_have_the_rows_of_one_replay(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    rng = random.Random(seed)
+    joined: list[int] = []
+    for given in fleet_logs(str(tmp_path_factory.mktemp("fleet")), seed):
+        cuts = sorted(rng.sample(boundaries(given), 3))
+        found, at = in_stretches(given, cuts, (rng.choice([8, 64]), 300, 1000))
+        joined += at
+        assert_same(found, given)
+    assert max(joined) >= 0, joined

@@ -73,7 +73,8 @@ DAMAGE = _table(
         "tail (bytes after the last whole batch), corrupt (a batch or gap in the middle), undecodable, "
         "unknown (record type or version), superseded (another node's log has another leader epoch there), "
         "mismatch (two nodes' logs differ at one offset and epoch), unreadable (it cannot be opened), "
-        "missing (records or a snapshot that no log holds), shared-id (another cluster has this id too)",
+        "missing (records or a snapshot that no log holds), seam (a snapshot differs from the log up to it), "
+        "shared-id (another cluster has this id too)",
     ),
     Column("reason", STRING, "what was expected and what was found"),
 )

@@ -32,17 +32,21 @@ from metaquorum.pipeline.ingest.spark import Watch, run_tasks, unwatched
 from metaquorum.pipeline.ingest.work import (
     ExecutorError,
     FactsTask,
+    PartFile,
+    PartTask,
     RecordsTask,
     ReplayTask,
     SurveyTask,
     Task,
     TaskResult,
 )
+from metaquorum.pipeline.intervals.cluster import RESUME_EVERY
 from metaquorum.pipeline.logs.clusters import histories
 from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.executors import can_read, unseen
 from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.places import LogPlace, find_logs
+from metaquorum.pipeline.logs.spans import SPAN_RECORDS, spans_of
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey
 from metaquorum.pipeline.stores.address import address
@@ -64,13 +68,14 @@ def ingest(
     *,
     cluster: str | None = None,
     split_bytes: int = SPLIT_BYTES,
+    span_records: int = SPAN_RECORDS,
     show: Show = lambda what, done, of: None,
     watch: Watch = unwatched,
     say: Say = lambda line: None,
 ) -> IngestReport:
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
-    all of them. Raises NoLogsError, LayoutError, PathError, ExecutorError; a run that fails changes nothing
-    that can be read."""
+    all of them; a history with twice `span_records` to replay is cut. Raises NoLogsError, LayoutError,
+    PathError, ExecutorError; a run that fails changes nothing that can be read."""
     places = find_logs(StoreDisk(), [address(path) for path in paths], cluster)
     folder = Folder(address(str(out)))
     manifest = load_manifest(folder)
@@ -87,16 +92,15 @@ def ingest(
         return report
     run = begin(folder, manifest)
     try:
-        tasks = _tasks(plans, folder, run)
-        results = run_all("reading and replaying", tasks)
-        _require_done(results, folder)
-        made = _next(manifest, plans, results, run)
+        replays = _replays(plans, folder, run, span_records)
+        replayed, read = _run_tasks(run_all, replays, _records_tasks(plans, folder, run), folder)
+        made = _next(manifest, plans, replayed, read, run)
         publish(folder, run, made)
     except BaseException:
         abandon(folder, run)
         raise
     report.version = run.version
-    report.records = sum(r.records for t, r in zip(tasks, results, strict=True) if isinstance(t, RecordsTask))
+    report.records = sum(result.records for result in read)
     report.rows = _row_counts(made)
     return report
 
@@ -156,15 +160,44 @@ def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
     return [at.facts or Facts() for at in run("telling clusters apart", tasks)]
 
 
-def _tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Task]:
-    """Replays first, the longest first, so that no long one is left for the end."""
-    replays: list[Task] = []
-    records: list[Task] = []
+def _run_tasks(
+    run_all: _Runner, replays: list[ReplayTask], records: list[RecordsTask], folder: Folder
+) -> tuple[list[TaskResult], list[TaskResult]]:
+    """Results of the replays, and of reading records. Parts of long histories are replayed side by side with
+    all else; then they are joined."""
+    parts = [PartTask(replay=at, number=n) for at in replays for n in range(len(at.spans))]
+    whole = [at for at in replays if not at.spans]
+    first: list[Task] = [*parts, *whole, *records]
+    results = run_all("reading and replaying", first)
+    _require_done(results, folder)
+    left: dict[str, list[PartFile]] = {}
+    for result in results[: len(parts)]:
+        left.setdefault(result.cluster, []).append(PartFile(result.part or "", result.files))
+    joins: list[Task] = [
+        msgspec.structs.replace(at, parts=left[at.spine.cluster]) for at in replays if at.spans
+    ]
+    joined = run_all("joining", joins)
+    _require_done(joined, folder)
+    kept = {file.path for result in joined for file in result.files}
+    for part in (one for listed in left.values() for one in listed):
+        folder.remove(part.name)
+        for file in part.files:
+            if file.path not in kept:
+                folder.remove(file.path)
+    end = len(parts) + len(whole)
+    return [*results[len(parts) : end], *joined], results[end:]
+
+
+def _replays(plans: list[Plan], folder: Folder, run: IngestRun, span_records: int) -> list[ReplayTask]:
+    """The longest first, so that no long one is left for the end."""
+    replays: list[ReplayTask] = []
     for plan in sorted(plans, key=lambda plan: plan.entry.resume_offset - plan.spine.end_offset):
-        spine, entry = plan.spine, plan.entry
+        spine, entry = _light(plan.spine), plan.entry
+        high = spine.end_offset // RESUME_EVERY * RESUME_EVERY - RESUME_EVERY
         replays.append(
             ReplayTask(
-                spine=_light(spine),
+                spine=spine,
+                spans=spans_of(spine, entry.resume_offset, high, span_records),
                 resume_offset=entry.resume_offset,
                 state_file=f"{STATE}/{entry.state}" if entry.state is not None else None,
                 out=folder.root,
@@ -175,6 +208,13 @@ def _tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Task]:
                 known_damage=entry.damage,
             )
         )
+    return replays
+
+
+def _records_tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[RecordsTask]:
+    records: list[RecordsTask] = []
+    for plan in plans:
+        spine, entry = plan.spine, plan.entry
         for stretch in spine.stretches:
             low = max(stretch.start, entry.records_offset)
             if low < stretch.end:
@@ -182,7 +222,7 @@ def _tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Task]:
                     RecordsTask(piece=piece, final_below=final_below(spine), out=folder.root, run=run.id)
                     for piece in stretch_pieces(stretch.log, low, stretch.end)
                 ]
-    return [*replays, *records]
+    return records
 
 
 def _light(spine: Spine) -> Spine:
@@ -204,9 +244,11 @@ def _state_name(cluster: str, run: IngestRun) -> str:
     return f"{hashlib.sha256(cluster.encode()).hexdigest()[:32]}-{run.id}"
 
 
-def _next(manifest: Manifest, plans: list[Plan], results: list[TaskResult], run: IngestRun) -> Manifest:
+def _next(
+    manifest: Manifest, plans: list[Plan], replays: list[TaskResult], read: list[TaskResult], run: IngestRun
+) -> Manifest:
     """The next version: what the run wrote, and the files of the current version that it keeps."""
-    replayed = {result.cluster: result for result in results[: len(plans)]}
+    replayed = {result.cluster: result for result in replays}
     rebuilt = {plan.spine.cluster for plan in plans if plan.rebuild}
     kept = [file for file in manifest.files if _stays(file, replayed.get(file.cluster), rebuilt)]
     clusters = dict(manifest.clusters)
@@ -219,7 +261,7 @@ def _next(manifest: Manifest, plans: list[Plan], results: list[TaskResult], run:
         made.retained = _state_name(plan.spine.cluster, run) + RETAINED_SUFFIX
         made.files, made.damage = result.told_files, result.told_damage
         clusters[plan.spine.cluster] = made
-    files = [*kept, *(file for result in results for file in result.files)]
+    files = [*kept, *(file for result in [*replays, *read] for file in result.files)]
     return Manifest(files=files, clusters=clusters)
 
 

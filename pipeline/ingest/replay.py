@@ -7,14 +7,12 @@ state, the state of an earlier run; and the damage that it meets on the way. Run
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from contextlib import suppress
 
 import msgspec
 
-from metaquorum.metadata.errors import RecordDecodeError, ReplayError
-from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
-from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.ingest.layout import (
     NOTES_SUFFIX,
     RETAINED_SUFFIX,
@@ -24,35 +22,45 @@ from metaquorum.pipeline.ingest.layout import (
     ToldDamage,
     WrittenFile,
 )
+from metaquorum.pipeline.ingest.parts import LeftPart, PartJoin, keep_part, seam_damage
+from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, snapshot_file, write_rows
 from metaquorum.pipeline.ingest.retained import retain
-from metaquorum.pipeline.ingest.work import ReplayTask, TaskResult
+from metaquorum.pipeline.ingest.work import PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
-from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
-from metaquorum.pipeline.logs.pieces import Piece, read_piece
+from metaquorum.pipeline.logs.pieces import read_piece
+from metaquorum.pipeline.logs.spans import part_of
 from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import LogSurvey
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import StorageError
-from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.types import LogPosition
 
-FLUSH_ROWS = 20_000
-"""The number of rows of a table that are gathered before they are written."""
-
 
 def run_replay(task: ReplayTask) -> TaskResult:
-    """Replays a cluster, from its beginning or from where an earlier run saved a state."""
-    feeder = _Feeder(task, ClusterWriter(task.out, task.spine.cluster, task.run))
+    """Replays a cluster, from its beginning or from where an earlier run saved a state; or joins its parts,
+    and replays the rest."""
+    writer = ClusterWriter(task.out, task.spine.cluster, task.run)
+    joining = PartJoin.of(task, writer)
+    feeder = _Feeder(task, writer, joining)
     for run in task.spine.runs():
         feeder.run(run)
     return feeder.finish()
+
+
+def run_first_part(task: PartTask) -> TaskResult:
+    """Replays a cluster up to where the next part begins."""
+    replay, span = task.replay, task.replay.spans[0]
+    writer = ClusterWriter(replay.out, replay.spine.cluster, replay.run)
+    feeder = _Feeder(replay, writer)
+    feeder.run(part_of(next(iter(replay.spine.runs())), span.end))
+    return keep_part(task, feeder.part(), writer)
 
 
 def replay_into(task: ReplayTask, writer: ClusterWriter) -> None:
@@ -66,16 +74,23 @@ def replay_into(task: ReplayTask, writer: ClusterWriter) -> None:
 class _Feeder:
     """Feeds the replay, and writes the rows that it gives."""
 
-    def __init__(self, task: ReplayTask, writer: ClusterWriter) -> None:
+    def __init__(self, task: ReplayTask, writer: ClusterWriter, joined: PartJoin | None = None) -> None:
         self._task = task
         self._spine = task.spine
         self._notes = DamageNotes()
-        self._engine = self._resumed() or ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset)
         self._writer = writer
         self._kept_notes: bytes | None = None
         self._gathered = self._records = self._end_ms = 0
         self._node_of: dict[str, int | None] = {}
         self._used_snapshots: dict[str, int] = {}
+        self._joined: list[WrittenFile] = []
+        if joined is not None:
+            self._engine, self._notes, self._joined = joined.engine, joined.notes, joined.files
+            self._end_ms, self._used_snapshots = joined.end_ms, joined.used_snapshots
+            self._node_of, self._records = joined.node_of, joined.records
+        else:
+            new = ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset)
+            self._engine = self._resumed() or new
 
     def _resumed(self) -> ClusterReplay | None:
         """The replay as an earlier run left it; None, as the result says, if its state cannot be used."""
@@ -104,7 +119,7 @@ class _Feeder:
             engine.begins(run.start)
             start, snapshots = run.start, list(run.snapshots)
         expected: int | None = start
-        for piece in _pieces(run, start):
+        for piece in pieces_of(run, start):
             self._node_of[piece.file] = piece.node_id
             for item in read_piece(StoreDisk(), piece):
                 if isinstance(item, Damage):
@@ -141,9 +156,9 @@ class _Feeder:
             if end < self._engine.end_offset:
                 continue  # it ends inside a batch
             position = LogPosition(epoch, end)
-            image = _image(log, position, self._notes)
+            image = image_of(log, position, self._notes)
             if image is not None:
-                file = _snapshot_file(log, position)
+                file = snapshot_file(log, position)
                 self._used_snapshots[file] = end
                 self._engine.learn(image, quorum_in_snapshot(MetadataLog(StoreDisk(), file)))
                 self._keep_notes()
@@ -161,25 +176,44 @@ class _Feeder:
         self._end_ms = max(self._end_ms, batch.header.max_timestamp_ms)
         if self._gathered >= FLUSH_ROWS:
             self._gathered = 0
-            _write(self._writer, engine.final_rows(), True)
+            write_rows(self._writer, engine.final_rows().items(), final=True)
 
     def _keep_notes(self) -> None:
         """At the place from which a later run goes on, what was noted before is kept with the state."""
         if self._kept_notes is None and self._engine.saved_state is not None:
             self._kept_notes = self._notes.save()
 
+    def part(self) -> LeftPart:
+        """What the first part leaves, all that ended in it being written."""
+        engine, span = self._engine, self._task.spans[1]
+        write_rows(self._writer, engine.final_rows().items(), final=True)
+        rows, unknown = self._notes.cut_off()
+        left = LeftPart(
+            rows=rows,
+            unknown=unknown,
+            end_ms=self._end_ms,
+            records=self._records,
+            used_snapshots=self._used_snapshots,
+            is_resumed=engine.is_resumed,
+        )
+        if engine.knows_state and not engine.is_inside:
+            with suppress(StateError):
+                left.state = engine.saved_here()
+                left.seam = seam_damage(engine, span)
+        return left
+
     def finish(self) -> TaskResult:
         """The rest of the rows, what is kept for the next run, and what the driver is told."""
         files, told = self.rest()
-        result = self._result(self._writer.close())
+        result = self._result([*self._joined, *self._writer.close()])
         result.told_files, result.told_damage = files, told
         return result
 
     def rest(self) -> tuple[list[tuple[int, FileRow]], list[ToldDamage]]:
         """Writes the rest of the rows; gives what was told of files and of logs that were not read."""
         engine, writer = self._engine, self._writer
-        _write(writer, engine.final_rows(), True)
-        _write(writer, engine.provisional_rows(), False)
+        write_rows(writer, engine.final_rows().items(), final=True)
+        write_rows(writer, engine.provisional_rows().items(), final=False)
         by_day: dict[int, list[Row]] = {}
         for day_ms, row in engine.availability_rows():
             by_day.setdefault(day_ms // DAY_MS, []).append(row)
@@ -249,34 +283,6 @@ class _Feeder:
             self._writer.rows("damage", lines, final=final, day=day)
 
 
-def _pieces(run: SpineRun, start: int) -> Iterator[Piece]:
-    for stretch in run.stretches:
-        if stretch.end > start:
-            yield from stretch_pieces(stretch.log, max(stretch.start, start), stretch.end)
-
-
-def _snapshot_file(log: LogSurvey, position: LogPosition) -> str:
-    source = MetadataLog(StoreDisk(), log.place.path)
-    return source.path if source.is_checkpoint else snapshot_path(source.directory, position)
-
-
-def _image(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> MetadataImage | None:
-    """The image of a snapshot; None, and a note, if it is not whole."""
-    path = _snapshot_file(log, position)
-    try:
-        batches = [item for item in MetadataLog(StoreDisk(), path).batches() if isinstance(item, RecordBatch)]
-        return load_snapshot(batches, position=position, on_error=lambda error: None)
-    except (RecordDecodeError, ReplayError, StorageError, OSError) as error:
-        notes.add(CORRUPT, path, 0, position.offset, str(error))
-        return None
-
-
-def _write(writer: ClusterWriter, rows: dict[str, list[Row]], final: bool) -> None:
-    for table, some in rows.items():
-        for low in range(0, len(some), FLUSH_ROWS):
-            writer.rows(table, some[low : low + FLUSH_ROWS], final=final)
-
-
 def _other_damage(spine: Spine) -> Iterator[ToldDamage]:
     used = {stretch.log.place.path for stretch in spine.stretches if stretch.start < stretch.end}
     seen: set[str] = set()
@@ -300,7 +306,7 @@ def _snapshot_lines(spine: Spine, used: Container[str]) -> Iterator[FileRow]:
     disk, seen = StoreDisk(), set[str]()
     for log in spine.logs:
         for offset, epoch in log.snapshots:
-            file = _snapshot_file(log, LogPosition(epoch, offset))
+            file = snapshot_file(log, LogPosition(epoch, offset))
             if file in seen or log.place.is_retained:
                 continue
             seen.add(file)

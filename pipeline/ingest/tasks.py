@@ -17,8 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metaquorum.pipeline.arrow.schemas import record_batches
-from metaquorum.pipeline.ingest.replay import run_replay
-from metaquorum.pipeline.ingest.work import FactsTask, RecordsTask, ReplayTask, SurveyTask, Task, TaskResult
+from metaquorum.pipeline.ingest.parts import run_part
+from metaquorum.pipeline.ingest.replay import run_first_part, run_replay
+from metaquorum.pipeline.ingest.work import (
+    FactsTask,
+    PartTask,
+    RecordsTask,
+    ReplayTask,
+    SurveyTask,
+    Task,
+    TaskResult,
+)
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals.moments import DAY_MS
 from metaquorum.pipeline.logs.executors import where
@@ -68,6 +77,8 @@ def _run(task: Task) -> TaskResult:
             return TaskResult(cluster=task.log.place.cluster, facts=read_facts(StoreDisk(), task.log))
         case ReplayTask():
             return run_replay(task)
+        case PartTask():
+            return run_first_part(task) if task.number == 0 else run_part(task)
         case RecordsTask():
             return _records(task)
         case _:
@@ -82,6 +93,8 @@ def _cluster_of(task: Task) -> str:
             return task.log.place.cluster
         case ReplayTask():
             return task.spine.cluster
+        case PartTask():
+            return task.replay.spine.cluster
         case RecordsTask():
             return task.piece.cluster
         case _:

@@ -11,6 +11,7 @@ from metaquorum.pipeline.ingest.layout import FileRow, ToldDamage, WrittenFile
 from metaquorum.pipeline.logs.identity import Facts
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
+from metaquorum.pipeline.logs.spans import HistorySpan
 from metaquorum.pipeline.logs.spine import Spine
 from metaquorum.pipeline.logs.survey import LogSurvey
 
@@ -32,6 +33,13 @@ class FactsTask(msgspec.Struct, tag="facts", kw_only=True):
     log: LogSurvey
 
 
+class PartFile(msgspec.Struct, frozen=True):
+    """What the replay of one part left: an object in the folder of the tables, and files of tables."""
+
+    name: str
+    files: list[WrittenFile]
+
+
 class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     """Replay one cluster from `resume_offset` (0: its beginning) on, with the bytes of
     `state_file`. It writes to the tables in `out`, for the run `run`, and its state to `state_target` with a
@@ -45,9 +53,19 @@ class ReplayTask(msgspec.Struct, tag="replay", kw_only=True):
     state_target: str
     final_below: int
     """Records from here on are written again by the next run."""
+    spans: list[HistorySpan] = []
+    """The parts that other tasks replayed before, and what they left."""
+    parts: list[PartFile] = []
     known_files: list[tuple[int, FileRow]] = []
     known_damage: list[ToldDamage] = []
     """What earlier runs told of logs: it stays where the logs are no longer there."""
+
+
+class PartTask(msgspec.Struct, tag="part", kw_only=True):
+    """Replay the part `number` of `replay.spans`, to be joined by that task."""
+
+    replay: ReplayTask
+    number: int
 
 
 class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
@@ -59,7 +77,7 @@ class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
     run: str
 
 
-Task = SurveyTask | FactsTask | ReplayTask | RecordsTask
+Task = SurveyTask | FactsTask | ReplayTask | PartTask | RecordsTask
 
 
 class TaskResult(msgspec.Struct, kw_only=True):
@@ -74,6 +92,8 @@ class TaskResult(msgspec.Struct, kw_only=True):
     """With a problem: the file or directory that it is about."""
     where: str = ""
     """Who did the task."""
+    part: str | None = None
+    """Of a part: the object with what it left."""
     records: int = 0
     resume_offset: int = 0
     resume_epoch: int = -1

@@ -36,6 +36,15 @@ class Silence:
         self._last_ms, self._was_idle = max(self._last_ms, now_ms), idle
         return silent
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether all waits that are looked at were seen."""
+        return len(self._steps) >= STEPS
+
+    def at(self, now_ms: int) -> Any:
+        """What `save` would give if a batch at `now_ms` had been the last one."""
+        return [self._steps, now_ms, self._was_idle]
+
     def lose(self) -> None:
         """The records break off: the next batch follows nothing."""
         self._last_ms, self._was_idle = -1, False

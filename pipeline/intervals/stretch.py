@@ -1,7 +1,7 @@
 """A part of a log that is replayed from a snapshot, without what came before, and joined to it afterwards.
 
-`Stretch` replays the part; `goes_on`, `agrees` and `spliced` join it to a replay that read all before. What
-does not fit is never joined: the caller replays it again, from what came before.
+`LateReplay` replays the part; `goes_on`, `agrees` and `spliced` join it to a replay that read all before.
+What does not fit is never joined: the caller replays it again, from what came before.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 from metaquorum.storage.batches.batch import RecordBatch
 
 POSTS = (64, 512, 4_096, 16_384)
-"""So many records after a snapshot a stretch can be joined."""
+"""Records after a snapshot at which a stretch can be joined."""
 NO_END = 1 << 62
 
 
-class Election(msgspec.Struct, frozen=True):
+class EpochStart(msgspec.Struct, frozen=True):
     """The control records with which the epoch at a snapshot began: a snapshot does not name the leader."""
 
     epoch: int
@@ -40,7 +40,7 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
 
     image: MetadataImage
     quorum: QuorumView
-    election: Election | None = None
+    election: EpochStart | None = None
     silence: Any = None
 
 
@@ -66,7 +66,7 @@ class ToldStretch(msgspec.Struct, kw_only=True):
     state: bytes
 
 
-class Stretch:
+class LateReplay:
     """Feed it the batches from the snapshot on, then ask for `told`."""
 
     def __init__(self, cluster: str, before: Before, posts: Sequence[int] = POSTS) -> None:
@@ -122,8 +122,8 @@ class Stretch:
 
     def told(self) -> ToldStretch:
         """All but the rows of `take`, which was called last. Raises StateError where it cannot be said."""
-        if not self._posts:
-            raise StateError("the stretch is too short to be joined")
+        if not self._posts or self.engine.is_inside:
+            raise StateError("the stretch is too short, or ends inside a transaction")
         if self._due:
             self._late = self.engine.final_rows()
         told = self.engine.told

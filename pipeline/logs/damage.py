@@ -24,7 +24,7 @@ from metaquorum.storage.errors import BatchError, StorageError
 from metaquorum.storage.log.reader import Damage
 
 TAIL, CORRUPT, UNDECODABLE, UNKNOWN, UNREADABLE = "tail", "corrupt", "undecodable", "unknown", "unreadable"
-DIALECT, MISSING = "dialect", "missing"
+DIALECT, MISSING, SEAM = "dialect", "missing", "seam"
 _CLASSES = {schema.body.cls for schema in RECORD_SCHEMAS}
 
 
@@ -118,6 +118,22 @@ class DamageNotes:
         for damage in self._pending:
             self.add(kind, damage.file, damage.position, damage.offset, damage.reason)
         self._pending = []
+
+    def cut_off(self) -> tuple[list[DamageRow], bytes]:
+        """All that was noted, where other batches follow in another reader's notes."""
+        self._settle(CORRUPT)
+        return self.take(), self.save()
+
+    def go_on(self, rows: list[DamageRow], saved: bytes) -> None:
+        """What `cut_off` gave for the batches that come next."""
+        self._settle(CORRUPT)
+        self._rows += rows
+        later = DamageNotes()
+        later.load(saved)
+        for key, (offset, count) in later._unknown.items():
+            known = self._unknown.setdefault(key, [offset, 0])
+            known[1] += count
+            self._where.setdefault(key, later._where[key])
 
     def take(self, *, at_end: bool = False) -> list[DamageRow]:
         """Rows since the last call; at the log's end also its tail and the sums of unknown records."""

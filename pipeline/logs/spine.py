@@ -98,12 +98,16 @@ class Spine(msgspec.Struct, frozen=True):
 
     def _run(self, stretches: list[SpineStretch]) -> SpineRun:
         start, end = stretches[0].start, stretches[-1].end
+        return SpineRun(stretches, self.snapshots(start, end) if start or not end else [])
+
+    def snapshots(self, start: int, end: int) -> list[tuple[LogSurvey, int, int]]:
+        """(log, end offset, epoch) of the snapshots of this history in a run of it, oldest first."""
         found: dict[tuple[int, int, str], tuple[LogSurvey, int, int]] = {}
-        for log in self.logs if start or not end else ():
+        for log in self.logs:
             for offset, epoch in log.snapshots:
                 if start <= offset <= end and self._fits(offset, epoch, start, end):
                     found[offset, epoch, log.place.path] = (log, offset, epoch)
-        return SpineRun(stretches, [found[key] for key in sorted(found)])
+        return [found[key] for key in sorted(found)]
 
     def _fits(self, offset: int, epoch: int, start: int, end: int) -> bool:
         """Whether a snapshot is of this history: the record before its end is of its epoch."""

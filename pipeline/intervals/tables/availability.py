@@ -150,6 +150,7 @@ class Availability:
             self.removed(key)
         self._is_off = False
         self._now_ms = max(self._now_ms, now_ms)
+        self._found = {}  # a snapshot may name racks that were unknown
 
     def partition(
         self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int

@@ -25,8 +25,8 @@ from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.stretch import (
     NO_END,
     Before,
-    Election,
-    Stretch,
+    EpochStart,
+    LateReplay,
     ToldStretch,
     agrees,
     goes_on,
@@ -59,7 +59,7 @@ class Walk:
             if batch.header.is_control:
                 quorum = quorum.after(batch.header.leader_epoch, records)
                 if any(isinstance(one.record, LeaderChangeMessage) for one in records):
-                    election = Election(batch.header.leader_epoch, records)
+                    election = EpochStart(batch.header.leader_epoch, records)
         known = quorum.without_leader() if quorum.kraft_version else QuorumView()
         return Before(
             image=as_read(engine.state().image), quorum=known, election=election, silence=silence.save()
@@ -75,7 +75,7 @@ def as_read(image: MetadataImage) -> MetadataImage:
 def stretch_told(
     given: Sequence[RecordBatch], before: Before, posts: Sequence[int]
 ) -> tuple[ToldStretch, Tables] | None:
-    stretch = Stretch("made", before, posts)
+    stretch = LateReplay("made", before, posts)
     rows: Tables = {}
     for batch in given:
         stretch.batch(batch, decode_batch(batch, tolerant=True))

@@ -1,0 +1,290 @@
+"""Parts of one cluster's history that are replayed side by side, and their joining.
+
+Owns what a part leaves for the task that joins, and what is done about a seam: where the state at the end of
+a part is not that of the snapshot with which the next one began, the log is told, and the next part is
+replayed again. Runs on whatever machine.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+import msgspec
+
+from metaquorum.metadata.image import differing_parts
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
+from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.pipeline.ingest.layout import STATE, WrittenFile
+from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, snapshot_file, write_rows
+from metaquorum.pipeline.ingest.work import PartFile, PartTask, ReplayTask, TaskResult
+from metaquorum.pipeline.ingest.writer import ClusterWriter
+from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.moments import BatchClock
+from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.pipeline.intervals.state import decode_state
+from metaquorum.pipeline.intervals.stretch import (
+    Before,
+    EpochStart,
+    LateReplay,
+    ToldStretch,
+    agrees,
+    goes_on,
+    spliced,
+)
+from metaquorum.pipeline.logs.damage import SEAM, DamageNotes, DamageRow
+from metaquorum.pipeline.logs.pieces import read_piece
+from metaquorum.pipeline.logs.spans import HistorySpan
+from metaquorum.pipeline.logs.spine import SpineRun
+from metaquorum.pipeline.logs.survey import hop
+from metaquorum.pipeline.stores.disk import StoreDisk
+from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.types import LogPosition
+
+_IDLE_BYTES = len(
+    encode_batch(base_offset=0, leader_epoch=0, timestamp_ms=0, values=[encode(NoOpRecord(), 0)])
+)
+"""The size of the batch that an idle quorum writes: what a header shows of it."""
+
+
+class LeftPart(msgspec.Struct, kw_only=True):
+    """What the replay of a part leaves: the first one its `state`, later ones what was `told` of them;
+    neither where it cannot be joined. `seam`: how the snapshot at its end differs from what it reached."""
+
+    state: bytes | None = None
+    told: ToldStretch | None = None
+    rows: list[DamageRow] = []
+    unknown: bytes = b""
+    end_ms: int = 0
+    records: int = 0
+    used_snapshots: dict[str, int] = {}
+    is_resumed: bool = False
+    seam: DamageRow | None = None
+
+
+def keep_part(task: PartTask, left: LeftPart, writer: ClusterWriter) -> TaskResult:
+    """Keeps what a part leaves for the task that joins it."""
+    replay = task.replay
+    name = f"{STATE}/{replay.state_target}-{task.number}-{uuid.uuid4().hex[:16]}.part"
+    Folder(replay.out).put(name, msgspec.msgpack.encode(left), private=True)
+    return TaskResult(cluster=replay.spine.cluster, files=writer.close(), part=name)
+
+
+def seam_damage(engine: ClusterReplay, following: HistorySpan) -> DamageRow | None:
+    """How the snapshot with which the next part begins differs from the state where this one ends."""
+    if following.log is None:
+        return None
+    position = LogPosition(following.epoch, following.start)
+    image = image_of(following.log, position, DamageNotes())
+    if image is None:
+        return None
+    differing = differing_parts(engine.image, image, provenance=False)
+    if not differing:
+        return None
+    reason = (
+        f"the snapshot differs from the records below offset {following.start} in {', '.join(differing)}; "
+        "the tables have what the records say"
+    )
+    return DamageRow(snapshot_file(following.log, position), 0, following.start, SEAM, reason)
+
+
+def run_part(task: PartTask) -> TaskResult:
+    """Replays a part that begins at a snapshot."""
+    replay, spans = task.replay, task.replay.spans
+    span = spans[task.number]
+    writer = ClusterWriter(replay.out, replay.spine.cluster, replay.run)
+    run = next(iter(replay.spine.runs()))
+    before = _before(replay, run, span)
+    if before is None:
+        return keep_part(task, LeftPart(), writer)
+    stretch, notes, left = LateReplay(replay.spine.cluster, before), DamageNotes(), LeftPart()
+    gathered = 0
+    for item in _items(run, span.start, span.end):
+        if isinstance(item, Damage):
+            notes.damage(item)
+            continue
+        if task.number + 1 == len(spans) and item.header.next_offset > span.end:
+            break
+        records = notes.batch(item)
+        if records is None or item.header.next_offset <= stretch.engine.end_offset:
+            continue
+        stretch.batch(item, records)
+        left.records += len(records)
+        left.end_ms = max(left.end_ms, item.header.max_timestamp_ms)
+        gathered += len(records)
+        if gathered >= FLUSH_ROWS:
+            gathered = 0
+            write_rows(writer, stretch.take().items(), final=True)
+    write_rows(writer, stretch.take().items(), final=True)
+    left.rows, left.unknown = notes.cut_off()
+    try:
+        left.told = stretch.told()
+    except StateError:
+        return keep_part(task, left, writer)
+    if task.number + 1 < len(spans):
+        left.seam = seam_damage(stretch.engine, spans[task.number + 1])
+    return keep_part(task, left, writer)
+
+
+def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage]:
+    for piece in pieces_of(run, start):
+        for item in read_piece(StoreDisk(), piece):
+            if isinstance(item, RecordBatch) and item.header.base_offset >= end:
+                return
+            yield item
+
+
+def _before(task: ReplayTask, run: SpineRun, span: HistorySpan) -> Before | None:
+    """What is known where a part begins; None where its snapshot cannot be read."""
+    if span.log is None:
+        return None
+    position = LogPosition(span.epoch, span.start)
+    image = image_of(span.log, position, DamageNotes())
+    if image is None:
+        return None
+    file = snapshot_file(span.log, position)
+    return Before(
+        image=image,
+        quorum=quorum_in_snapshot(MetadataLog(StoreDisk(), file)),
+        election=None if span.elected is None else _election(run, span.elected),
+        silence=_silence(task, run, span.start, image.provenance.timestamp_ms),
+    )
+
+
+def _election(run: SpineRun, offset: int) -> EpochStart | None:
+    """The control batch at an offset."""
+    for piece in pieces_of(run, offset):
+        for header in hop(piece.path, None, piece.position):
+            if header.base_offset == offset:
+                here = msgspec.structs.replace(piece, position=header.position, offset=offset)
+                item = next(iter(read_piece(StoreDisk(), here)), None)
+                if isinstance(item, RecordBatch) and item.header.is_control:
+                    return EpochStart(item.header.leader_epoch, decode_batch(item, tolerant=True))
+            if header.base_offset >= offset:
+                return None
+    return None
+
+
+def _silence(task: ReplayTask, run: SpineRun, end: int, now_ms: int) -> object:
+    """How long an idle quorum waits, as the headers of the first batches show: what joins looks closer."""
+    silence, clock, start = Silence(), BatchClock(), run.start
+    if task.state_file is not None:
+        try:
+            silence.load(decode_state(Folder(task.out).get(task.state_file)).trackers["silence"])
+            start = task.resume_offset
+        except (StateError, StorageError, LookupError, TypeError):
+            silence = Silence()
+    for piece in pieces_of(run, start):
+        for header in hop(piece.path, None, piece.position):
+            if silence.is_sure or header.base_offset >= end:
+                return silence.at(now_ms)
+            moment = clock.moment(header.base_offset, header.max_ms)
+            silence.ends(moment.now_ms, idle=header.size_bytes == _IDLE_BYTES)
+            if piece.end is not None and header.position >= piece.end:
+                break
+    return silence.at(now_ms)
+
+
+class PartJoin:
+    """Joins the parts of a cluster in order. `engine` is where the last of them ends."""
+
+    def __init__(self, task: ReplayTask, writer: ClusterWriter, first: LeftPart, state: bytes) -> None:
+        """Raises StateError for a state that cannot be used."""
+        self._task, self._writer = task, writer
+        self._folder = Folder(task.out)
+        self._run = next(iter(task.spine.runs()))
+        self.engine = ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset, saved=state)
+        self.engine.is_resumed = first.is_resumed
+        self.notes = DamageNotes()
+        self.notes.go_on(first.rows, first.unknown)
+        self.end_ms, self.records = first.end_ms, first.records
+        self.used_snapshots = first.used_snapshots
+        self.node_of = {piece.file: piece.node_id for piece in pieces_of(self._run, self._run.start)}
+        self.files: list[WrittenFile] = list(task.parts[0].files)
+        self._seam = first.seam
+
+    @classmethod
+    def of(cls, task: ReplayTask, writer: ClusterWriter) -> PartJoin | None:
+        """The parts of a task, joined; None where it has none, or the first cannot be used."""
+        if not task.parts:
+            return None
+        folder = Folder(task.out)
+        first = _left(folder, task.parts[0])
+        try:
+            made = cls(task, writer, first, first.state or b"")
+        except StateError:
+            return None
+        for number in range(1, len(task.parts)):
+            if made._join(_left(folder, task.parts[number]), task.spans[number], task.spans[number + 1 :]):
+                made.files += task.parts[number].files
+        return made
+
+    def _join(self, left: LeftPart, span: HistorySpan, later: list[HistorySpan]) -> bool:
+        """Takes a part; false where it had to be replayed again."""
+        told, seam, self._seam = left.told, self._seam, left.seam
+        if seam is not None:
+            self.notes.add(seam.kind, seam.file, seam.position, seam.offset, seam.reason)
+            self.node_of[seam.file] = span.log.place.node_id if span.log is not None else None
+        if told is None or told.start != self.engine.end_offset:
+            self._feed(span.end, noting=True)
+            self._look(later)
+            return False
+        self.notes.go_on(left.rows, left.unknown)
+        self.end_ms, self.records = max(self.end_ms, left.end_ms), self.records + left.records
+        if seam is None and self._splice(told):
+            return True
+        self._feed(told.end, noting=False)
+        if seam is not None:
+            self._look(later)
+        return False
+
+    def _look(self, later: list[HistorySpan]) -> None:
+        """What was said of the seam was said of another state than the one that is reached."""
+        self._seam = seam_damage(self.engine, later[0]) if later else None
+
+    def _splice(self, told: ToldStretch) -> bool:
+        if not goes_on(self.engine, told):
+            return False
+        for number, post in enumerate(told.posts):
+            self._feed(post.offset, noting=False)
+            if not agrees(self.engine, post):
+                continue
+            self._flush()
+            spine = self._task.spine
+            try:
+                self.engine, rows = spliced(self.engine, told, number, spine.cluster, spine.end_offset)
+            except StateError:
+                return False
+            write_rows(self._writer, rows, final=True)
+            return True
+        return False
+
+    def _feed(self, end: int, *, noting: bool) -> None:
+        """Replays the records up to an offset; with `noting` what is odd about them is not known yet."""
+        notes, engine = self.notes if noting else DamageNotes(), self.engine
+        gathered = 0
+        for item in _items(self._run, engine.end_offset, end):
+            if isinstance(item, Damage):
+                notes.damage(item)
+                continue
+            records = notes.batch(item)
+            if records is None or item.header.next_offset <= engine.end_offset:
+                continue
+            engine.batch(item, records)
+            gathered += len(records)
+            if gathered >= FLUSH_ROWS:
+                gathered = 0
+                self._flush()
+
+    def _flush(self) -> None:
+        write_rows(self._writer, self.engine.final_rows().items(), final=True)
+
+
+def _left(folder: Folder, part: PartFile) -> LeftPart:
+    return msgspec.msgpack.decode(folder.get(part.name), type=LeftPart)

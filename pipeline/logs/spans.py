@@ -1,0 +1,64 @@
+"""Where a cluster's history is cut, so that its parts are replayed side by side: at snapshots.
+
+Owns the choice of the snapshots. Knows histories, not files.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaquorum.pipeline.logs.spine import Spine, SpineRun
+from metaquorum.pipeline.logs.survey import LogSurvey
+
+SPAN_RECORDS = 100_000
+"""A part has at least so many records: joining costs some thousands of them each."""
+MAX_SPANS = 64
+
+
+class HistorySpan(msgspec.Struct, frozen=True):
+    """Offsets `start` to below `end`. All but the first begin at the end of a snapshot of `log` and `epoch`;
+    `elected` is the offset where that epoch began, None where no log holds it."""
+
+    start: int
+    end: int
+    log: LogSurvey | None = None
+    epoch: int = -1
+    elected: int | None = None
+
+
+def spans_of(spine: Spine, low: int, high: int, span_records: int = SPAN_RECORDS) -> list[HistorySpan]:
+    """The parts from offset `low` to `high` of a history; none where it is not worth it, or has holes."""
+    runs = list(spine.runs())
+    start = max(low, runs[0].start)
+    if len(runs) > 1 or high - start < 2 * span_records:
+        return []
+    known = spine.snapshots(runs[0].start, runs[0].end)
+    if runs[0].start > 0 and not low:  # the state is not known before the first of them
+        known = [at for at in known if at[1] > known[0][1]]
+    places: list[tuple[LogSurvey, int, int]] = []
+    for at in known:
+        before = places[-1][1] if places else start
+        if at[1] - before >= span_records and high - at[1] >= span_records and len(places) < MAX_SPANS - 1:
+            places.append(at)
+    if not places:
+        return []
+    ends = [*(offset for _, offset, _ in places), high]
+    spans = [HistorySpan(start, ends[0])]
+    for (log, offset, epoch), end in zip(places, ends[1:], strict=True):
+        spans.append(HistorySpan(offset, end, log, epoch, _elected(spine, offset)))
+    return spans
+
+
+def part_of(run: SpineRun, end: int) -> SpineRun:
+    """A run up to offset `end`."""
+    kept = [msgspec.structs.replace(at, end=min(at.end, end)) for at in run.stretches if at.start < end]
+    return SpineRun(kept, [at for at in run.snapshots if at[1] <= end])
+
+
+def _elected(spine: Spine, offset: int) -> int | None:
+    """The first offset of the epoch of the record before `offset`, in the log that is read there."""
+    for stretch in spine.stretches:
+        if stretch.start < offset <= stretch.end:
+            begun = [start for _, start in stretch.log.epochs if start < offset]
+            return begun[-1] if begun and begun[-1] >= stretch.start else None
+    return None

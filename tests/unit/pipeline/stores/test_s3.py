@@ -94,15 +94,20 @@ def test_the_hop_over_an_object_sees_what_it_sees_of_a_file(
     assert list(hop(there.segments[0].file, None)) == list(hop(file, None))
 
 
+@pytest.mark.parametrize("name", ["node.tgz", "node.mqa"])
 def test_an_archive_in_a_store_holds_the_logs_that_are_in_it(
-    endpoint: dict[str, str], shared_data: Path, tmp_path: Path
+    endpoint: dict[str, str], tmp_path: Path, shared_data: Path, name: str
 ) -> None:
-    with tarfile.open(tmp_path / "node.tgz", "w:gz") as tar:
-        tar.add(shared_data / "kafka-3.7" / "controller-3000", "node")
-    client().put_object(Bucket=BUCKET, Key="old/node.tgz", Body=(tmp_path / "node.tgz").read_bytes())
-    (place,) = find_logs(StoreDisk(), [f"{ROOT}/old/node.tgz"])
+    node = shared_data / "kafka-3.7" / "controller-3000"
+    if name.endswith(".tgz"):
+        with tarfile.open(tmp_path / name, "w:gz") as tar:
+            tar.add(node, node.name)
+    else:
+        CliRunner().invoke(main, ["log", "archive", str(node), "--to", str(tmp_path / name)])
+    client().put_object(Bucket=BUCKET, Key=f"old/{name}", Body=(tmp_path / name).read_bytes())
+    (place,) = find_logs(StoreDisk(), [f"{ROOT}/old/{name}"])
     (there,) = survey(StoreDisk(), place)
-    assert (place.path, there.records) == (f"{ROOT}/old/node.tgz/node/__cluster_metadata-0", 4758)
+    assert (place.path, there.records) == (f"{ROOT}/old/{name}/{node.name}/__cluster_metadata-0", 4758)
 
 
 def test_a_part_of_an_object_is_read_again_where_it_must_be(

@@ -1,0 +1,140 @@
+"""Small files of a directory: what can be read of one that is not right, offsets, chunks, who closes what."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
+from metaquorum.storage.files.known_committed import FILE_NAME, Known, KnownCommitted, decode
+from metaquorum.storage.files.meta_properties import MetaProperties, readable_meta_properties
+from metaquorum.storage.files.quorum_state import QuorumState
+from metaquorum.storage.files.snapshots import (
+    BOOTSTRAP_SNAPSHOT,
+    SnapshotPositionError,
+    SnapshotWriter,
+    read_chunk,
+)
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.unit.storage.test_storage_edges import CountingDisk
+
+ID = bytes(range(16))
+TEXT = uuid_to_text(ID)
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    made = FaultyDisk(random.Random(5))
+    made.make_directory("/data")
+    made.sync_directory("/")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "is_right"),
+    [
+        (["version=1", "cluster.id=c", "node.id=0", f"directory.id={TEXT}"], ("c", 0, ID), True),
+        (["cluster.id=c", "node.id=0", f"directory.id={TEXT}"], ("c", 0, ID), False),
+        (["version=9", "cluster.id= c ", "node.id= 7 "], ("c", 7, None), False),
+        (["version=1", "cluster.id=", "node.id=7"], (None, 7, None), False),
+        (["version=1", "cluster.id=c", "node.id=-7", f"directory.id={TEXT}"], ("c", None, ID), False),
+        (["version=1", "cluster.id=c", "node.id=7", "directory.id=x"], ("c", 7, None), False),
+        (["version=1", "node.id=7", f"directory.id={TEXT}"], (None, 7, ID), False),
+        ([], (None, None, None), False),
+        (["\\u00"], (None, None, None), False),
+    ],
+)
+def test_an_identity_is_read_as_far_as_it_can_be(
+    disk: FaultyDisk, lines: list[str], expected: tuple[object, ...], is_right: bool
+) -> None:
+    file = disk.open_append("/data/meta.properties")
+    file.append("".join(f"{line}\n" for line in lines).encode())
+    found, problem = readable_meta_properties(disk, "/data")
+    assert (found.cluster_id, found.node_id, found.directory_id) == expected
+    assert (problem is None) is is_right
+    assert problem is None or problem.startswith("/data/meta.properties ")
+
+
+def test_what_is_made_is_of_the_newest_form() -> None:
+    assert MetaProperties(cluster_id="c", node_id=1).version == 1
+    state = QuorumState(leader_id=1, epoch=2)
+    assert state.encode() == state.encode(0) != state.encode(1)
+    assert BOOTSTRAP_SNAPSHOT == LogPosition(0, 0)
+
+
+OFFSETS = {("t", 0): 5, ("t", 1): 0, ("u", 0): 2**40}
+
+
+def test_offsets_survive_their_text() -> None:
+    data = encode_offsets(OFFSETS)
+    assert data == b"0\n3\nt 0 5\nt 1 0\nu 0 1099511627776\n"
+    assert decode_offsets(data, "f", "advice") == OFFSETS
+    assert decode_offsets(b"", "f", "advice") == {} == decode_offsets(b"0\n0\n", "f", "advice")
+
+
+@pytest.mark.parametrize("entry", ["t 0", "t 0 5 6", "t x 5", "t 0 x", "t 0 -1", "t 0 4\nt 0 5"])
+def test_what_is_no_offset_of_a_partition(entry: str) -> None:
+    data = f"0\n{len(entry.splitlines())}\n{entry}\n".encode()
+    with pytest.raises(CorruptFileError, match="which is not a topic, partition and offset"):
+        decode_offsets(data, "f", "advice")
+
+
+def test_a_note_of_what_is_committed_is_appended_and_begun_anew(disk: FaultyDisk) -> None:
+    counting = CountingDisk(disk)
+    known = KnownCommitted(counting, "/data", Known(LogPosition(1, 5)))  # type: ignore[arg-type]
+
+    def kept() -> LogPosition:
+        return decode(read_file(disk, f"/data/{FILE_NAME}"))
+
+    for _ in range(2):
+        assert kept() == known.position
+        known.note(LogPosition(1, known.position.offset + 1))
+        assert kept() == known.position
+        writing = known.begin_write()
+        assert writing == known.known and len(counting.still_open()) == 0
+        known.note(LogPosition(1, known.position.offset + 1))
+        known.write(writing)
+        assert kept() == writing.position
+        known.end_write(writing)
+        assert kept() == known.position and len(counting.still_open()) == 1
+    # Nobody began: the file that is open is given back first.
+    known.end_write(known.known)
+    assert len(counting.still_open()) == 1
+    operations = disk.operations
+    known.close(clean=True)
+    assert disk.operations == operations, "what is known was written"
+    assert counting.still_open() == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_clean_end_alone_leaves_the_newest_note_durable(disk: FaultyDisk, clean: bool) -> None:
+    known = KnownCommitted(disk, "/data", Known(LogPosition(1, 5)))
+    known.note(LogPosition(1, 6))
+    operations = disk.operations
+    known.close(clean=clean)
+    assert (disk.operations > operations) is clean
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("left", [0, 1, 5])
+def test_a_snapshot_goes_on_or_begins_anew(disk: FaultyDisk, left: int, resume: bool) -> None:
+    at = LogPosition(1, 30)
+    SnapshotWriter(disk, "/data", at).append(b"x" * left)
+    writer = SnapshotWriter(disk, "/data", at, resume=resume)
+    writer.append(b"new")
+    writer.freeze()
+    data = b"x" * left * resume + b"new"
+    for position in range(len(data)):
+        for size in (1, 2, 100):
+            chunk = read_chunk(disk, "/data", at, position, size)
+            assert chunk.data == data[position : position + size]
+            assert (chunk.position, chunk.size_bytes) == (position, len(data))
+            assert chunk.is_last is (position + size >= len(data))
+    for wrong in (-1, len(data)):
+        with pytest.raises(SnapshotPositionError):
+            read_chunk(disk, "/data", at, wrong, 1)

@@ -14,6 +14,8 @@ THROTTLED = "tests/scripts/test_scripts.py::test_script[replicas/throttled]"
 FOLLOWERS = "tests/scripts/test_scripts.py::test_script[replicas/throttled_followers]"
 GRPC = "tests/unit/server/test_grpc_rights.py"
 CLOSED = "tests/unit/runtime/test_closed.py"
+MEMORY = "tests/unit/kafka/test_request_memory.py"
+SCRAPERS = "tests/unit/metrics/test_endpoint.py"
 
 ACCESS_BUGS = (
     Bug(
@@ -240,5 +242,32 @@ ACCESS_BUGS = (
         old='(listener.is_tls and access.client_auth == "required")',
         new="listener.is_tls",
         caught_by=(CLOSED,),
+    ),
+    Bug(
+        name="room-for-requests-is-endless",
+        breaks="the requests of a listener take at most queued.max.request.bytes",
+        source="Kafka's queued.max.request.bytes",
+        file="runtime/kafka/memory.py",
+        old="return self.max_bytes is None or self.held_bytes + size <= self.max_bytes",
+        new="return True",
+        caught_by=(MEMORY,),
+    ),
+    Bug(
+        name="answered-requests-stay-counted",
+        breaks="a request that is answered makes room for another",
+        source="Kafka's queued.max.request.bytes",
+        file="runtime/kafka/memory.py",
+        old="        budget.held_bytes -= size\n        self._whole[budget] -= size",
+        new="        self._whole[budget] -= size",
+        caught_by=(MEMORY,),
+    ),
+    Bug(
+        name="figures-are-for-everyone",
+        breaks="where there is an authorizer, figures are for those who may describe the cluster",
+        source="docs/security.md",
+        file="runtime/metrics/rights.py",
+        old='return None if allowed else f"{principal} needs Describe on the cluster"',
+        new="return None",
+        caught_by=(SCRAPERS,),
     ),
 )

@@ -1,4 +1,4 @@
-"""`metaquorum configs`: configurations of topics, brokers, all brokers, and client metrics subscriptions."""
+"""`metaquorum configs`: configurations of topics, brokers and their loggers, and client metrics."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, refuse, report
 from metaquorum.cli.text.settings import config_line
-from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+)
 from metaquorum.metadata.requests.settings import ConfigChange, ConfigOp, OpKind
 from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
 from metaquorum.runtime.kafka.admin.topics import list_topics
 
-_TYPES = {"topic": TOPIC_RESOURCE, "broker": BROKER_RESOURCE, "client-metrics": CLIENT_METRICS_RESOURCE}
+_TYPES = {
+    "topic": TOPIC_RESOURCE,
+    "broker": BROKER_RESOURCE,
+    "broker-logger": BROKER_LOGGER_RESOURCE,
+    "client-metrics": CLIENT_METRICS_RESOURCE,
+}
 _TITLES = {number: name for name, number in _TYPES.items()}
 DEFAULT_NAME = "default"
 
@@ -25,7 +36,8 @@ resource_type = click.argument("kind", metavar="TYPE", type=click.Choice(list(_T
 def configs() -> None:
     """Describe and change configurations.
 
-    TYPE is topic, broker or client-metrics. The broker name `default` means all brokers.
+    TYPE is topic, broker, broker-logger or client-metrics. The broker name `default` means all brokers.
+    The name of loggers is the id of their broker; their levels (FATAL to TRACE) last until it ends.
     """
 
 
@@ -65,8 +77,9 @@ def _all_names(cluster: OpenCluster, kind: str) -> list[str]:
     match kind:
         case "topic":
             return [topic.name for topic in cluster.call(list_topics)]
-        case "broker":
-            return [*map(str, cluster.call(lambda client: client.brokers())), DEFAULT_NAME]
+        case "broker" | "broker-logger":
+            running = list(map(str, cluster.call(lambda client: client.brokers())))
+            return [*running, DEFAULT_NAME] if kind == "broker" else running
         case _:
             raise click.UsageError("name the client metrics subscription")
 

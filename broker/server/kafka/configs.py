@@ -6,11 +6,13 @@ for them. What is in force is decided in `metadata.settings`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from metaquorum.broker.server.kafka.loggers import logger_entries, logger_refusal
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
@@ -100,14 +102,7 @@ def _result(
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
         )
-    entries = {
-        each.name: each
-        for each in describe_resource(
-            image, resource, broker_id=own.node_id, static=own.static, all_keys=True
-        )
-    }
-    if resource.resource_type == BROKER_RESOURCE and resource.name:
-        entries = {**{each.name: each for each in own.fixed}, **entries}
+    entries = {each.name: each for each in _entries(resource, image, own)}
     wanted = frozenset(asked.configuration_keys or ())
     return DescribeConfigsResponse.DescribeConfigsResult(
         error_message="",
@@ -121,6 +116,15 @@ def _result(
     )
 
 
+def _entries(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> Iterable[ConfigEntry]:
+    """Of several with one name the last one holds."""
+    if resource.resource_type == BROKER_LOGGER_RESOURCE:
+        return logger_entries()
+    set_there = describe_resource(image, resource, broker_id=own.node_id, static=own.static, all_keys=True)
+    is_one_broker = resource.resource_type == BROKER_RESOURCE and resource.name
+    return (*own.fixed, *set_there) if is_one_broker else set_there
+
+
 def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> ApiError | None:
     name = resource.name
     match resource.resource_type:
@@ -130,11 +134,14 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
         case 4 if name and name != str(own.node_id):
             text = f"this is broker {own.node_id}, not {name}: ask that broker, or with an empty name"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
+        case 8:
+            return logger_refusal(name, own.node_id)
         case 16 if not name:
             text = "a client metrics subscription needs a name: give one"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case other if other not in {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE}:
-            text = f"resource type {other} has no configuration: 2 is a topic, 4 a broker, 16 client metrics"
+            text = f"resource type {other} has no configuration: 2 is a topic, 4 a broker, 8 loggers"
+            text += ", 16 client metrics"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case _:
             return None

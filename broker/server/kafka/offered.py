@@ -20,6 +20,7 @@ from metaquorum.broker.server.kafka.describe import (
 )
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
+from metaquorum.broker.server.kafka.loggers import LoggerChanges
 from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
@@ -63,6 +64,10 @@ class SettingsHandlers:
         self._image = image
         self._own = own
 
+    @property
+    def node_id(self) -> int:
+        return self._own.node_id
+
     def offered(self) -> Mapping[str, Offered]:
         return {
             "DescribeConfigs": Offered(0, 4, self._describe_configs),
@@ -105,6 +110,9 @@ def offered_services(
         **settings.offered(),
         **forwarder.offered(),
     }
+    whole = offered["IncrementalAlterConfigs"]
+    changes = LoggerChanges(settings.node_id, forwarder.handle)
+    offered["IncrementalAlterConfigs"] = Offered(whole.min_version, whole.max_version, changes.handle)
     return Services(guarded(offered, rights), features, cluster.prepared)
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+)
 from metaquorum.metadata.requests.settings import ConfigChange, SettingResult
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.effects import NO_EFFECT
@@ -15,10 +21,17 @@ from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.wire.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 RESOURCES_PER_REQUEST = 1_000
-_KINDS = {TOPIC_RESOURCE: "topic", BROKER_RESOURCE: "broker", CLIENT_METRICS_RESOURCE: "client-metrics"}
+_KINDS = {
+    TOPIC_RESOURCE: "topic",
+    BROKER_RESOURCE: "broker",
+    BROKER_LOGGER_RESOURCE: "broker-logger",
+    CLIENT_METRICS_RESOURCE: "client-metrics",
+}
+_OF_ONE_BROKER = (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE)
 _OWN = {
     TOPIC_RESOURCE: ConfigSource.DYNAMIC_TOPIC_CONFIG,
     BROKER_RESOURCE: ConfigSource.DYNAMIC_BROKER_CONFIG,
+    BROKER_LOGGER_RESOURCE: ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
     CLIENT_METRICS_RESOURCE: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
 }
 P = TypeVar("P")
@@ -141,9 +154,8 @@ async def _by_node(
     Raises ApiError for a broker that does not run."""
     named: dict[int | None, list[P]] = {}
     for resource, part in parts:
-        is_own = (
-            resource.resource_type == BROKER_RESOURCE and resource.name.isascii() and resource.name.isdigit()
-        )
+        is_number = resource.name.isascii() and resource.name.isdigit()
+        is_own = resource.resource_type in _OF_ONE_BROKER and is_number
         named.setdefault(int(resource.name) if is_own else None, []).append(part)
     alive = await client.brokers() if set(named) - {None} else {}
     for at in sorted(each for each in named if each is not None):

@@ -77,9 +77,7 @@ RULES: dict[str, Rule] = {
     "entries can be written before an authorizer is configured": lambda exchange, where, theirs, ours: (
         "Acls" in exchange.api and theirs == 54 and ours == 0
     ),
-    "loggers have no levels that clients read or change": lambda exchange, where, theirs, ours: (
-        is_about_loggers(exchange)
-    ),
+    "loggers are each program's own": lambda exchange, where, theirs, ours: is_about_loggers(exchange),
     "version 0 of DescribeConfigs says which values are defaults": at("DescribeConfigs", r".*\.is_default"),
     "an operation that does not exist is refused, and the controller stays": (
         lambda exchange, where, theirs, ours: (theirs, ours) == (-1, 42)

@@ -207,6 +207,18 @@ def test_assignments_are_batched_and_one_request_is_in_flight() -> None:
     assert [each.partition for each in rest.request.assignments] == [1, 2, 3, 4]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("epoch", "again"), [(101, False), (102, True), (250, True)])
+def test_a_new_registration_is_told_again_what_the_one_before_was(epoch: int, again: bool) -> None:
+    cluster = Cluster()
+    cluster.topic("t")
+    host = Host(cluster)
+    host.publish()
+    asked = only(host.work(), AskController)
+    host.answer_controller([asked])
+    told = of_kind(host.publish(broker_epoch=epoch), AskController)
+    assert [each.request.broker_epoch for each in told] == ([epoch] if again else [])  # type: ignore[union-attr]
+
+
 def test_an_assignment_that_failed_is_sent_again_after_a_while() -> None:
     cluster = Cluster()
     cluster.topic("t")

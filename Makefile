@@ -26,9 +26,10 @@ demo: setup
 quorum: setup
 	$(BIN)/metaquorum local up --watch
 
-# Four at once on any machine: end-to-end tests wait half of their time, for elections and for sessions to end.
+# Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and for
+# sessions to end, and one that computes meanwhile (tests/lanes.py).
 test: lint
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 5 --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,6 @@
 """Which worker of pytest-xdist runs which tests: `--dist loadgroup`, as conftest.py has it.
 
-End-to-end tests wait for processes half of their time, all others compute. So one worker in four begins with
+End-to-end tests wait for processes half of their time, all others compute. So one worker in five begins with
 those that compute, while the others wait; whose kind has run out helps with the other.
 """
 
@@ -35,7 +35,7 @@ class Lanes(LoadScopeScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         number = int(node.gateway.id.removeprefix("gw"))
-        computes = number < self.numnodes // 4
+        computes = number < self.numnodes // 5
         wanted = (scope for scope in self.workqueue if scope.startswith(PROCESSES) != computes)
         if (first := next(wanted, None)) is not None:
             self.workqueue.move_to_end(first, last=False)

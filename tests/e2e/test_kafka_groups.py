@@ -30,6 +30,7 @@ QUICK_MEMBERS = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 200}
 QUICK_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.migration.policy": "bidirectional",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "500",
@@ -242,6 +243,55 @@ def test_members_of_the_new_protocol_share_commit_and_take_over(site: Site) -> N
     classic.subscribe(["orders"])
     share_out([classic], [PARTITIONS], found)
     classic.close()
+
+
+def test_members_change_the_protocol_one_by_one_and_back_and_read_all_once(
+    site: Site,
+) -> None:
+    group, found, sent = "rolled", list[bytes](), list[bytes]()
+    site.cluster.create_topic(group, partitions=PARTITIONS, replicas=3)
+    producer = confluent_kafka.Producer({"bootstrap.servers": site.bootstrap})
+
+    def member(**config: Any) -> confluent_kafka.Consumer:
+        consumer = site.consumer(group, **config)
+        consumer.subscribe([group])
+        return consumer
+
+    def all_is_read(members: list[confluent_kafka.Consumer], wanted: list[int]) -> None:
+        """A batch of messages, of which every one is read once, and committed."""
+        share_out(members, wanted, found)
+        batch = [b"%d" % number for number in range(len(sent), len(sent) + 50)]
+        for value in batch:
+            producer.produce(group, value, key=value)
+        assert producer.flush(PATIENCE_S) == 0
+        sent.extend(batch)
+        until(lambda: read(members, found) or len(found) >= len(sent), "all messages are read")
+        assert sorted(found) == sorted(sent)
+        for each in members:
+            each.commit(asynchronous=False)
+
+    def kind() -> str:
+        return str(site.admin.describe_consumer_groups([group])[group].result(PATIENCE_S).type.name)
+
+    new = {"group.protocol": "consumer"}
+    first, second = member(), member()
+    all_is_read([first, second], [2, 2])
+    assert kind() == "CLASSIC"
+    third = member(**new)
+    all_is_read([first, second, third], [1, 1, 2])
+    assert kind() == "CONSUMER"
+    first.close()
+    fourth = member(**new)
+    all_is_read([second, third, fourth], [1, 1, 2])
+    second.close()
+    all_is_read([third, fourth], [2, 2])
+    fifth = member()
+    all_is_read([third, fourth, fifth], [1, 1, 2])
+    third.close()
+    fourth.close()
+    all_is_read([fifth], [PARTITIONS])
+    assert kind() == "CLASSIC"
+    fifth.close()
 
 
 def test_offsets_are_read_deleted_and_go_with_their_group(site: Site) -> None:

@@ -323,19 +323,23 @@ class ReplicaStatus(_message.Message):
         last_fetch_ms: _builtins.int | None = ...,
         last_caught_up_ms: _builtins.int | None = ...,
         status: _builtins.str = ...,
-        is_alive: _builtins.bool = ...,
+        is_alive: _builtins.bool | None = ...,
         endpoints: _abc.Iterable[_raft_pb2.VoterEndpoint] | None = ...,
         min_kraft_version: _builtins.int = ...,
         max_kraft_version: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_is_alive", b"_is_alive", "_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "is_alive", b"is_alive", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "directory_id", b"directory_id", "endpoints", b"endpoints", "is_alive", b"is_alive", "lag", b"lag", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms", "log_end_offset", b"log_end_offset", "max_kraft_version", b"max_kraft_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_alive", b"_is_alive", "_last_caught_up_ms", b"_last_caught_up_ms", "_last_fetch_ms", b"_last_fetch_ms", "directory_id", b"directory_id", "endpoints", b"endpoints", "is_alive", b"is_alive", "lag", b"lag", "last_caught_up_ms", b"last_caught_up_ms", "last_fetch_ms", b"last_fetch_ms", "log_end_offset", b"log_end_offset", "max_kraft_version", b"max_kraft_version", "min_kraft_version", b"min_kraft_version", "node_id", b"node_id", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__is_alive: _TypeAlias = _typing.Literal["is_alive"]  # noqa: Y015
+    _WhichOneofArgType__is_alive: _TypeAlias = _typing.Literal["_is_alive", b"_is_alive"]  # noqa: Y015
     _WhichOneofReturnType__last_caught_up_ms: _TypeAlias = _typing.Literal["last_caught_up_ms"]  # noqa: Y015
     _WhichOneofArgType__last_caught_up_ms: _TypeAlias = _typing.Literal["_last_caught_up_ms", b"_last_caught_up_ms"]  # noqa: Y015
     _WhichOneofReturnType__last_fetch_ms: _TypeAlias = _typing.Literal["last_fetch_ms"]  # noqa: Y015
     _WhichOneofArgType__last_fetch_ms: _TypeAlias = _typing.Literal["_last_fetch_ms", b"_last_fetch_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__is_alive) -> _WhichOneofReturnType__is_alive | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_caught_up_ms) -> _WhichOneofReturnType__last_caught_up_ms | None: ...
     @_typing.overload

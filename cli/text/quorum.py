@@ -43,15 +43,20 @@ def status_text(quorum: DescribeQuorumResponse, now_ms: int) -> str:
         ("CurrentObservers", _replicas(quorum, quorum.observers)),
     ]
     if quorum.kraft_version:
-        change = quorum.open_change
-        rows += [
-            ("KRaftVersion", quorum.kraft_version),
-            ("VotersOffset", quorum.voters_offset),
-            ("ChangeUnderWay", "none" if change is None else f"at offset {change}, not committed"),
-            ("SilentVoters", _ids([voter for voter in quorum.voters if not voter.is_alive])),
-        ]
+        rows += [("KRaftVersion", quorum.kraft_version), *_known_to_controllers(quorum)]
         rows += [("CatchingUp", _behind(quorum, one)) for one in _candidates(quorum)]
     return "\n".join([*(f"{name + ':':<24}{value}" for name, value in rows), *map(str, quorum.losses)])
+
+
+def _known_to_controllers(quorum: DescribeQuorumResponse) -> list[tuple[str, object]]:
+    """What DescribeQuorum of Kafka's protocol does not tell: nothing where a broker answered."""
+    change, rows = quorum.open_change, list[tuple[str, object]]()
+    if quorum.voters_offset is not None:
+        under_way = "none" if change is None else f"at offset {change}, not committed"
+        rows += [("VotersOffset", quorum.voters_offset), ("ChangeUnderWay", under_way)]
+    if any(voter.is_alive is not None for voter in quorum.voters):
+        rows.append(("SilentVoters", _ids([voter for voter in quorum.voters if voter.is_alive is False])))
+    return rows
 
 
 def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
@@ -76,8 +81,8 @@ def status_json(quorum: DescribeQuorumResponse, now_ms: int) -> dict[str, Any]:
                 "status": status,
                 "alive": replica.is_alive,
                 "endpoints": _endpoints(replica),
-                "minKRaftVersion": replica.min_kraft_version,
-                "maxKRaftVersion": replica.max_kraft_version,
+                "minKRaftVersion": replica.min_kraft_version if replica.max_kraft_version else None,
+                "maxKRaftVersion": replica.max_kraft_version or None,
                 "lag": _lag(quorum, replica),
             }
             for replica, status in _ordered(quorum)
@@ -119,7 +124,7 @@ def replication_text(quorum: DescribeQuorumResponse, now_ms: int, human: bool = 
         ]
         if dynamic:
             row[1:1] = [_directory(replica) or "-"]
-            known = bool(replica.endpoints)
+            known = replica.max_kraft_version > 0
             row.append(",".join(_endpoints(replica)) or "-")
             row.append(f"{replica.min_kraft_version}-{replica.max_kraft_version}" if known else "-")
         rows.append(row)

@@ -300,7 +300,7 @@ def _not_a_voter(quorum: DescribeQuorumResponse, node_id: int, directory_id: byt
 
 
 def _member(replica: ReplicaStatus) -> Member:
-    return Member(replica.node_id, replica.directory_id, replica.is_alive)
+    return Member(replica.node_id, replica.directory_id, bool(replica.is_alive))
 
 
 def _named(replica: ReplicaStatus) -> str:

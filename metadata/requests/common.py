@@ -146,8 +146,8 @@ class DescribeQuorumRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself. `is_alive`:
-    the leader has heard of it lately. Endpoints and levels of kraft.version are those of the voters' record,
-    of an observer those that it registered; no endpoints: unknown."""
+    the leader has heard of it lately; None: not told. Endpoints and levels of kraft.version are those of the
+    voters' record, of an observer those that it registered; no endpoints, a highest level of 0: unknown."""
 
     node_id: int
     directory_id: bytes
@@ -156,7 +156,7 @@ class ReplicaStatus:
     last_fetch_ms: int | None
     last_caught_up_ms: int | None
     status: str
-    is_alive: bool = False
+    is_alive: bool | None = None
     endpoints: tuple[VoterEndpoint, ...] = ()
     min_kraft_version: int = 0
     max_kraft_version: int = 0
@@ -164,9 +164,9 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorumResponse:
-    """`voters_offset`: of the newest voters' record; None: the voters are configured (kraft.version 0). It is
-    a change under way while it is not below the high watermark. `new_voter_lag_max`: an observer is made a
-    voter when it is at most so many records behind."""
+    """`voters_offset`: of the newest voters' record; None: the voters are configured (kraft.version 0),
+    or, from a broker, not told. It is a change under way while it is not below the high watermark.
+    `new_voter_lag_max`: an observer is made a voter when it is at most so many records behind."""
 
     cluster_id: str
     leader_id: int

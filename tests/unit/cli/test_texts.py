@@ -73,6 +73,32 @@ def test_a_follower_that_is_behind(quorum: DescribeQuorumResponse) -> None:
     assert (row["lag"], row["lastFetchTimestamp"], row["lastCaughtUpTimestamp"]) == (44, -1, -1)
 
 
+def names_and_values(quorum: DescribeQuorumResponse) -> dict[str, str]:
+    rows = (line.split(":", 1) for line in status_text(quorum, 0).splitlines())
+    return {name: value.strip() for name, value in rows}
+
+
+def test_what_a_broker_does_not_tell_of_dynamic_voters_is_left_out(quorum: DescribeQuorumResponse) -> None:
+    """DescribeQuorum of Kafka's protocol has neither who is alive nor which change is under way."""
+    told = replace(quorum, kraft_version=1)
+    assert list(names_and_values(told))[-2:] == ["CurrentObservers", "KRaftVersion"]
+    (first, *_) = status_json(told, 0)["replicas"]
+    assert (first["alive"], first["minKRaftVersion"], first["maxKRaftVersion"]) == (None, None, None)
+    assert replication_text(told, 0).splitlines()[1].split()[-2:] == ["-", "-"]
+
+
+def test_what_a_controller_tells_of_dynamic_voters(quorum: DescribeQuorumResponse) -> None:
+    voters = tuple(replace(one, is_alive=one.node_id != 3001, max_kraft_version=1) for one in quorum.voters)
+    told = replace(quorum, kraft_version=1, voters=voters, voters_offset=quorum.high_watermark)
+    shown = names_and_values(told)
+    assert (shown["SilentVoters"], shown["VotersOffset"]) == ("[3001]", "3938")
+    assert shown["ChangeUnderWay"] == "at offset 3938, not committed"
+    settled = names_and_values(replace(told, voters_offset=12))
+    assert (settled["VotersOffset"], settled["ChangeUnderWay"]) == ("12", "none")
+    (first, *_) = status_json(told, 0)["replicas"]
+    assert (first["alive"], first["minKRaftVersion"], first["maxKRaftVersion"]) == (True, 0, 1)
+
+
 def test_human_readable_times(quorum: DescribeQuorumResponse) -> None:
     text = replication_text(quorum, 1795231005147, human=True)
     assert re.search(r"3001\s+3944\s+0\s+100 ms ago\s+100 ms ago\s+Follower", text)

@@ -49,7 +49,7 @@ class Coordinators:
 
     # ---- what happens ----------------------------------------------------------------------------
 
-    def changed(self, partition: Partition, changes: Changes) -> None:
+    def changed(self, partition: Partition, changes: int) -> None:
         """Looked at in `settle`."""
         if partition.topic in self._kinds and changes & (Changes.ROLE | Changes.END):
             self._moved[partition.key] = partition.topic

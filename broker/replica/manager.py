@@ -348,11 +348,11 @@ class ReplicaManager:
                 self._fetches.changed(key, changes)
                 if self._user is not None:
                     self._user.changed(partition, changes)
-            if Changes.HIGH_WATERMARK in changes:
+            if changes & Changes.HIGH_WATERMARK:
                 self._checkpoints.moved(partition.directory_id)
-            if Changes.ISR in changes:
+            if changes & Changes.ISR:
                 self._isr.note(key)
-            if Changes.POSITION in changes:
+            if changes & Changes.POSITION:
                 self._fetchers.moved(key)
         due_ms = partition.next_deadline_ms()
         if due_ms is not None:

@@ -366,7 +366,7 @@ class Partition(AnsweringReplica):
         """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""
         self._log.producers.expire(wall_ms - self._config.producer_id_expiration_ms)
 
-    def take_changes(self) -> Changes:
+    def take_changes(self) -> int:
         """What moved since the last call; asking clears it."""
         changes, self._log.changes = self._log.changes, Changes.NONE
         return changes

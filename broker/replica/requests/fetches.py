@@ -120,14 +120,14 @@ class Fetches:
 
     # ---- what happens meanwhile --------------------------------------------------------------
 
-    def changed(self, key: PartitionKey, changes: Changes) -> None:
+    def changed(self, key: PartitionKey, changes: int) -> None:
         """Something moved in a partition; `settle` looks at those whom it concerns."""
-        if Changes.ROLE in changes:
+        if changes & Changes.ROLE:
             self._tail.forget(key)
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:
             return
-        if Changes.END in changes and isinstance(partition := self._find(key), Partition):
+        if changes & Changes.END and isinstance(partition := self._find(key), Partition):
             self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from metaquorum.broker.replica.disk_work import PartitionRead, ReadPartition
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.broker.replica.partition.partition import Partition
-from metaquorum.broker.replica.partition.values import Changes, ProduceTicket, ReplicaRole
+from metaquorum.broker.replica.partition.values import ProduceTicket, ReplicaRole
 from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.metadata.errors import ErrorCode
@@ -44,7 +44,7 @@ class LogUser(Protocol):
 
     Hears of changes as they happen and acts in `settle`, at the end of every input."""
 
-    def changed(self, partition: Partition, changes: Changes) -> None: ...
+    def changed(self, partition: Partition, changes: int) -> None: ...
 
     def stirred(self, key: PartitionKey) -> None: ...
 

@@ -338,7 +338,7 @@ def test_older_metadata_changes_nothing() -> None:
     replica.lead(info(epoch=3, partition_epoch=8, isr=[1, 2, 3]))
     replica.follow(info(leader=2, epoch=2, partition_epoch=7))
     assert replica.partition.role is ReplicaRole.LEADER and replica.partition.isr == (1, 2)
-    assert replica.take() == [] and replica.partition.take_changes() is Changes.NONE
+    assert replica.take() == [] and replica.partition.take_changes() == Changes.NONE
 
 
 def test_a_log_with_records_of_a_later_epoch_than_the_metadata_is_not_led() -> None:
@@ -376,14 +376,14 @@ def test_a_directory_that_always_has_a_little_to_do_is_not_slow() -> None:
 
 def test_changes_say_what_moved() -> None:
     replica = leader()
-    assert Changes.ROLE in replica.partition.take_changes()
+    assert replica.partition.take_changes() & Changes.ROLE
     replica.send(batch())
-    assert replica.partition.take_changes() is Changes.END, "followers may have it from memory"
+    assert replica.partition.take_changes() == Changes.END, "followers may have it from memory"
     replica.work()
     assert replica.partition.take_changes() == Changes.END | Changes.POSITION
     replica.sync()
     all_hold(replica, 1)
-    assert Changes.HIGH_WATERMARK in replica.partition.take_changes()
+    assert replica.partition.take_changes() & Changes.HIGH_WATERMARK
 
 
 def test_a_report_on_work_before_a_cut_is_ignored() -> None:

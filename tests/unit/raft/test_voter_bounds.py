@@ -8,12 +8,13 @@ import pytest
 
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError
-from metaquorum.raft.protocol import voter_changes
+from metaquorum.raft.protocol import answers, voter_changes
 from metaquorum.raft.protocol.voter_changes import Refusal
 from metaquorum.raft.state.progress import PendingChange, ReplicaProgress
 from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, VoterSet
 from tests.raft.script import Script
 from tests.raft.world import directory
+from tests.unit.raft.test_timers_and_replicas import fetch_of
 
 NOW = 10**6
 HERE = (Endpoint("CONTROLLER", "host", 9000),)
@@ -159,3 +160,38 @@ def test_a_change_waits_for_what_was_changed_before() -> None:
     voter_changes.settle(state, NOW)
     assert view.change is None and core.is_leader
     assert (voter_changes.settled_due_ms(state), voter_changes.answer_due_ms(state)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("voter_", "fields", "wakes"),
+    [
+        (True, {}, False),
+        (True, {"read_round": 4, "asking": True}, True),
+        (True, {"read_round": 5, "asking": True}, False),
+        (True, {"read_round": 4}, False),
+        (True, {"fetch_offset": -1}, True),
+        (True, {"high_watermark": -1}, True),
+        (False, {"fetch_offset": -1}, False),
+        (False, {"read_round": 4, "asking": True}, False),
+        (False, {"fetch_offset": -1, "wake": 0}, True),
+        (False, {"high_watermark": -1, "wake": 0}, True),
+        (False, {"wake": 0}, False),
+    ],
+)
+def test_a_parked_fetch_is_answered_for_news_alone(
+    voter_: bool, fields: dict[str, int | bool], wakes: bool
+) -> None:
+    """A round of reads that is over is no news. Offsets and high watermarks count from the leader's own;
+    observers are woken for what matters to them, which ends at `wake` from the leader's end on."""
+    core = leading()
+    state, view = core.state, core.state.leader_view()
+    end = state.log.end_offset
+    view.reads.round, view.reads.asking = 5, [1] if fields.get("asking") else []
+    view.observer_wake_offset = end + fields.get("wake", -end)
+    request = fetch_of(
+        1,
+        end + fields.get("fetch_offset", 0),
+        high_watermark=view.announced + fields.get("high_watermark", 0),
+        read_round=fields.get("read_round", 5),
+    )
+    assert answers._has_news(state, view, request, is_voter=voter_) is wakes

@@ -52,7 +52,12 @@ def segments(rng: random.Random, log: list[bytes]) -> dict[str, bytes]:
     at = rng.randint(0, len(log) // 3) if rng.random() < 0.3 else 0
     while at < len(log):
         end = at + rng.randint(1, len(log))
-        files[f"{base_of(log[at]):020}.log"] = b"".join(log[at:end])
+        held = log[at:end]
+        if rng.random() < 0.2:
+            del held[rng.randrange(len(held))]  # offsets that are missing
+        if rng.random() < 0.1 and held:
+            held.append(rng.choice(held))  # offsets that go back
+        files[f"{base_of(log[at]):020}.log"] = b"".join(held)
         at = end
     last = max(files)
     match rng.randint(0, 5):
@@ -61,7 +66,7 @@ def segments(rng: random.Random, log: list[bytes]) -> dict[str, bytes]:
         case 1:
             files[last] += bytes(rng.randint(1, 300))  # space that was reserved
         case 2:
-            hurt = bytearray(files[last])
+            hurt = bytearray(files[last] or b"x")
             hurt[rng.randrange(len(hurt))] ^= 1 << rng.randint(0, 7)
             files[last] = bytes(hurt)
         case 3:

@@ -313,6 +313,8 @@ class MetadataLogStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._listed: list[LogPlace] = []
+        """The logs as the trigger that is being planned found them: they are listed once for it."""
 
     def initialOffset(self) -> StreamOffset:
         return {}
@@ -320,14 +322,16 @@ class MetadataLogStreamReader(DataSourceStreamReader):
     @_in_one_line
     def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
         """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
-        ends = log_ends(self._options.places(), ends_of(start))
+        self._listed = self._options.places()
+        ends = log_ends(self._listed, ends_of(start))
         return {**start, **{path: list(end) for path, end in ends.items()}}
 
     @_in_one_line
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
         options, starts, ends = self._options, ends_of(start), ends_of(end)
         found: list[PiecePartition] = []
-        for place in options.places():
+        listed = self._listed if ends.keys() <= {place.path for place in self._listed} else options.places()
+        for place in listed:
             begins, stops = starts.get(place.path, LogEnd()), ends.get(place.path, LogEnd())
             pieces = pieces_between(place, begins, stops, options.split_bytes)
             whole_to = None if options.skips_damage else stops.offset

@@ -3,7 +3,8 @@
 Writes synthetic fleets of several sizes with `pipeline.fleet`, and times the real jobs on them: one record
 type's table, the wide view, and a whole ingest. Cost must grow in proportion to the records: the slowest rate
 of the sizes is compared with the fastest. With --records and --clusters one size of your own, as in the
-requirement (50,000,000 records of 200 clusters).
+requirement (50,000,000 records of 200 clusters). With --one a single cluster of that size on one executor and
+on two, and with --fixed an ingest of that number of clusters with the fewest records they can have.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIZES = ((100_000, 2), (400_000, 4), (1_600_000, 8))
-TYPED_AT_LEAST = 250_000
+TYPED_AT_LEAST = 500_000
 WIDE_AT_LEAST = 100_000
-ALL_TABLES_AT_LEAST = 50_000_000 / 1_200
+ALL_TABLES_AT_LEAST = 120_000
 MEMORY_AT_MOST_GIB = 8.0
+TWO_OVER_ONE = 1.7
+FIXED_AT_MOST_S = 20.0
 ROUNDS = 3
 
 
@@ -35,11 +38,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", type=int, help="one size: so many records")
     parser.add_argument("--clusters", type=int, default=8, help="of so many clusters")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument(
+        "--one", type=int, help="instead: one cluster of so many records, on 1 and 2 executors"
+    )
+    parser.add_argument("--fixed", type=int, help="instead: so many of the smallest clusters")
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
     from metaquorum.pipeline.session import spark_session
 
+    if options.one or options.fixed:
+        with tempfile.TemporaryDirectory(prefix="metaquorum-bench-") as folder:
+            return _one(Path(folder), options.one) if options.one else _fixed(Path(folder), options)
     sizes = ((options.records, options.clusters),) if options.records else SIZES
     session = spark_session(options.master)
     figures: list[Figure] = []
@@ -90,6 +100,54 @@ def _size(session: SparkSession, folder: Path, records: int, clusters: int, figu
         Figure(name=f"memory_gib_{tag}", value=used.most_gib, unit="GiB", at_most=MEMORY_AT_MOST_GIB),
     ]
     return rate
+
+
+def _one(folder: Path, records: int) -> list[Figure]:
+    """One cluster with a snapshot each SPAN_RECORDS, after a small one that warms the session."""
+    from metaquorum.pipeline.fleet.files import write_fleet
+    from metaquorum.pipeline.fleet.plan import MIN_RECORDS, FleetPlan
+    from metaquorum.pipeline.logs.spans import SPAN_RECORDS
+
+    snapshots = max(records // SPAN_RECORDS, 2)
+    write_fleet(FleetPlan(clusters=1, records=records, seed=7, snapshots=snapshots), folder / "fleet")
+    write_fleet(FleetPlan(clusters=2, records=2 * MIN_RECORDS, seed=8), folder / "small")
+    spent = {
+        n: _timed(f"local[{n}]", [folder / "small", folder / "fleet"], folder / f"out{n}") for n in (1, 2)
+    }
+    found = [
+        Figure(name=f"one_cluster_{records:,}_records_on_{n}_s", value=at, unit="s")
+        for n, at in spent.items()
+    ]
+    share = spent[1] / spent[2]
+    return [*found, Figure(name="two_executors_over_one", value=share, unit="ratio", at_least=TWO_OVER_ONE)]
+
+
+def _fixed(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    from metaquorum.pipeline.fleet.files import write_fleet
+    from metaquorum.pipeline.fleet.plan import MIN_RECORDS, FleetPlan
+
+    count = options.fixed
+    write_fleet(FleetPlan(clusters=count, records=count * MIN_RECORDS, seed=7), folder / "fleet", jobs=2)
+    spent = _timed(options.master, [folder / "fleet"], folder / "out")
+    return [
+        Figure(name=f"all_tables_of_{count}_small_clusters_s", value=spent, unit="s", at_most=FIXED_AT_MOST_S)
+    ]
+
+
+def _timed(master: str, fleets: list[Path], out: Path) -> float:
+    """Seconds that the ingest of the last of some fleets takes, in a session that has ingested the others."""
+    from metaquorum.pipeline.ingest.job import ingest
+    from metaquorum.pipeline.session import spark_session
+
+    session, spent = spark_session(master), 0.0
+    try:
+        for number, fleet in enumerate(fleets):
+            started = time.perf_counter()
+            ingest(session, [str(fleet / "clusters")], out / str(number))
+            spent = time.perf_counter() - started
+    finally:
+        session.stop()
+    return spent
 
 
 def _best(job: Callable[[], int]) -> float:

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from metaquorum.pipeline.logs import follow
 from metaquorum.pipeline.logs.follow import StreamOffset, ends_of
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.source import MetadataLogReader, MetadataLogStreamReader, PiecePartition, SourceError
@@ -53,6 +54,42 @@ def test_a_stream_goes_on_behind_damage_where_it_is_told_to(tmp_path: Path) -> N
     lost = range(batch.header.base_offset, batch.header.next_offset)
     found = streamed(reader, {}, reader.latestOffset({str(log): 0}, None))
     assert found == [offset for offset in range(196) if offset not in lost]
+
+
+def test_a_trigger_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a log that has grown by one batch, planning lists once and looks at the headers of that batch; what
+    is read is that batch. A reader that is new, as after a restart, lists for itself."""
+    made, log = batches(STORY), node(tmp_path / "n1", STORY[:12])
+    reader = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
+    first = reader.latestOffset({}, None)
+    streamed(reader, {}, first)
+    with (log / f"{0:020d}.log").open("ab") as segment:
+        segment.write(made[12].data)
+    listed: list[str] = []
+    headers: list[int] = []
+
+    def places(self: Options) -> list[LogPlace]:
+        listed.append(self.paths[0])
+        return all_places(self)
+
+    def hopping(file: str, expected: int | None, position: int = 0) -> Any:
+        for header in hop(file, expected, position):
+            headers.append(header.base_offset)
+            yield header
+
+    all_places, hop = Options.places, follow.hop
+    monkeypatch.setattr(Options, "places", places)
+    monkeypatch.setattr(follow, "hop", hopping)
+    second = reader.latestOffset(first, None)
+    (partition,) = reader.partitions(first, second)
+    assert len(listed) == 1
+    assert set(headers) == {made[12].header.base_offset}
+    assert isinstance(partition, PiecePartition) and partition.piece is not None
+    assert partition.piece.position == made[12].position
+    again = MetadataLogStreamReader(Options({"path": str(tmp_path / "n1")}))
+    assert streamed(again, first, second) == list(
+        range(made[12].header.base_offset, made[12].header.next_offset)
+    )
 
 
 def test_a_stream_says_what_was_deleted_before_it_read_it(tmp_path: Path) -> None:

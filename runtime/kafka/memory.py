@@ -50,7 +50,7 @@ class RequestMemory:
         if max_bytes is not None and long_max is not None:
             long_max = min(long_max, max_bytes - SHORT_BUDGET_MIN_BYTES)
         self._long = _Budget(long_max)
-        self._short = _Budget(None if max_bytes is None or long_max is None else max_bytes - long_max)
+        self.short = _Budget(None if max_bytes is None or long_max is None else max_bytes - long_max)
         self._receiving: dict[Share, float] = {}
         """Frames that have a place and are not whole, and since when."""
         self._is_waking = False
@@ -58,21 +58,21 @@ class RequestMemory:
 
     @property
     def held_bytes(self) -> int:
-        return self._long.held_bytes + self._short.held_bytes
+        return self._long.held_bytes + self.short.held_bytes
 
     @property
     def waiting(self) -> int:
         """Connections that wait for memory."""
-        return len(self._long.waiting) + len(self._short.waiting)
+        return len(self._long.waiting) + len(self.short.waiting)
 
     @property
     def has_room(self) -> bool:
         """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
         frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
-        return not self.waiting and self._short.fits(SCRATCH_BYTES)
+        return not self.waiting and self.short.fits(SCRATCH_BYTES)
 
     def budget(self, size: int) -> _Budget:
-        return self._long if size > SHORT_MAX_BYTES else self._short
+        return self._long if size > SHORT_MAX_BYTES else self.short
 
     def begins(self, share: Share) -> None:
         self._receiving.setdefault(share, asyncio.get_running_loop().time())
@@ -89,7 +89,7 @@ class RequestMemory:
 
     def left(self, share: Share) -> None:
         """Its connection is gone."""
-        for budget in (self._long, self._short):
+        for budget in (self._long, self.short):
             if share in budget.waiting:
                 budget.waiting.remove(share)
         self.arrived(share)
@@ -102,7 +102,7 @@ class RequestMemory:
 
     def _wake(self) -> None:
         self._is_waking = False
-        for budget in (self._long, self._short):
+        for budget in (self._long, self.short):
             while budget.waiting and budget.waiting[0].goes_on():
                 pass
         if not self.waiting and self._patience is not None:
@@ -127,8 +127,8 @@ class Share:
         self._memory = memory
         self._wake = wake
         self.is_late = late
-        self._partial = 0
-        """What counts of the frame that is not whole."""
+        self._partial, self._partial_budget = 0, memory.short
+        """What counts of the frame that is not whole, and where."""
         self._whole: dict[_Budget, int] = {}
         self._wanted = 0
         """The length of the frame that waits for its place; 0: none does."""
@@ -148,7 +148,7 @@ class Share:
         if budget.waiting and budget.waiting[0] is self:
             budget.waiting.popleft()
         self._wanted = 0
-        self._count_partial(length)
+        self._count_partial(length, budget)
         memory.begins(self)
         return True
 
@@ -161,18 +161,18 @@ class Share:
 
     def keeps(self, size: int) -> None:
         """`size` bytes of a frame without a place were read already."""
-        self._count_partial(size)
+        self._count_partial(size, self._memory.short)
 
-    def _count_partial(self, size: int) -> None:
-        self._memory.budget(self._partial).held_bytes -= self._partial
-        self._memory.budget(size).held_bytes += size
-        self._partial = size
+    def _count_partial(self, size: int, budget: _Budget) -> None:
+        self._partial_budget.held_bytes -= self._partial
+        budget.held_bytes += size
+        self._partial, self._partial_budget = size, budget
 
     def arrived(self, size: int) -> None:
         """A frame is whole; it counts until it is `answered`."""
         if self._partial:
             self._memory.arrived(self)
-            self._count_partial(0)
+            self._count_partial(0, self._memory.short)
         budget = self._memory.budget(size)
         budget.held_bytes += size
         self._whole[budget] = self._whole.get(budget, 0) + size
@@ -186,7 +186,7 @@ class Share:
 
     def close(self) -> None:
         """The connection is gone, and all that it held."""
-        self._count_partial(0)
+        self._count_partial(0, self._memory.short)
         for budget, size in self._whole.items():
             budget.held_bytes -= size
         self._whole = {}

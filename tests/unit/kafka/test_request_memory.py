@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metaquorum.runtime.config.load import load_config
@@ -218,6 +218,7 @@ async def run(streams: list[list[int]], bound: int, rng: random.Random) -> None:
 
 
 @settings(max_examples=25, deadline=None)
+@example(streams=[[0, SCRATCH_BYTES - 5, SCRATCH_BYTES - 3, MIB]], bound=2 * MIB, seed=0)
 @given(
     streams=st.lists(st.lists(st.sampled_from(SIZES), max_size=5), min_size=1, max_size=6),
     bound=st.sampled_from([2 * MIB, 3 * MIB, 8 * MIB]),

@@ -6,7 +6,7 @@ Each law holds for every log that was recorded between passes of the cleaner, an
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -97,11 +97,26 @@ def batches_in(disk: Disk) -> list[RecordBatch]:
     return found
 
 
-def check_reads(log: PartitionLog, batches: list[RecordBatch], *, every: int = 7) -> None:
-    """From every offset: one batch, all there is, and what lies below the next offset and `every` so many
+def check_reads(log: PartitionLog, batches: list[RecordBatch]) -> None:
+    """From every offset: one batch, all there is, and what lies below the next offset and every seventh
     behind it."""
-    start, end = log.log_start_offset, log.end_offset
-    for offset in range(start, end):
+    check_reads_from(range(log.log_start_offset, log.end_offset), log, batches, every=7)
+
+
+def check_reads_at_edges(log: PartitionLog, batches: list[RecordBatch]) -> None:
+    """As `check_reads`, from where batches begin and end and what comes after them, with one end each."""
+    headers = [one.header for one in batches]
+    edges = {log.log_start_offset, *(at for one in headers for at in (one.base_offset, one.last_offset))}
+    edges |= {one.next_offset for one in headers}
+    inside = sorted(at for at in edges if log.log_start_offset <= at < log.end_offset)
+    check_reads_from(inside, log, batches, every=log.end_offset)
+
+
+def check_reads_from(
+    offsets: Iterable[int], log: PartitionLog, batches: list[RecordBatch], *, every: int
+) -> None:
+    end = log.end_offset
+    for offset in offsets:
         rest = [one.data for one in batches if one.header.next_offset > offset]
         assert log.read_range(offset, end, 1) == b"".join(rest[:1]), offset
         assert log.read_range(offset, end, 1 << 20) == b"".join(rest), offset
@@ -180,7 +195,7 @@ def check_cut(disk: FaultyDisk, batches: list[RecordBatch], cut: int) -> None:
     stopped(log)
     for again in (loaded(disk.crash()), loaded(disk.crash(), verify=True)):
         assert again.end_offset == end + 2
-        check_reads(again, [*kept, RecordBatch(parse_header(more), more)], every=again.end_offset)
+        check_reads_at_edges(again, [*kept, RecordBatch(parse_header(more), more)])
 
 
 def check_trim(disk: FaultyDisk, batches: list[RecordBatch], start: int) -> None:
@@ -191,7 +206,7 @@ def check_trim(disk: FaultyDisk, batches: list[RecordBatch], start: int) -> None
     again = loaded(disk)
     assert again.start_offset == log.start_offset <= start
     left = [one for one in batches if one.header.base_offset >= again.start_offset]
-    check_reads(again, left, every=again.end_offset)
+    check_reads_at_edges(again, left)
     check_epochs(again, left)
 
 

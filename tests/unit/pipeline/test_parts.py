@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import metaquorum.pipeline.ingest.job as job
@@ -16,7 +17,7 @@ from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.layout import load_manifest
-from metaquorum.pipeline.ingest.tasks import run_task
+from metaquorum.pipeline.ingest.tasks import run_encoded
 from metaquorum.pipeline.ingest.work import Task, TaskResult
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.types import LogPosition
@@ -44,7 +45,8 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> Joins:
         return is_joined
 
     def run_here(session: object, tasks: list[Task], *_: object) -> list[TaskResult]:
-        return [run_task(task) for task in tasks]
+        done = [run_encoded(msgspec.msgpack.encode(task)) for task in tasks]  # as bytes, as Spark moves them
+        return [msgspec.msgpack.decode(result, type=TaskResult) for result in done]
 
     monkeypatch.setattr(parts.PartJoin, "_join", counting)
     monkeypatch.setattr(job, "run_tasks", run_here)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.quorum import QuorumView
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.replay import Replayer, ReplayState
@@ -34,7 +36,21 @@ from metaquorum.pipeline.intervals.stretch import (
 )
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.types import LogPosition
-from tests.unit.pipeline.intervals.telling import feed, read_log, tables_of
+from tests.unit.pipeline.intervals.telling import (
+    DIR_A,
+    DIR_B,
+    Line,
+    alive,
+    batches,
+    broker,
+    change,
+    feed,
+    fence,
+    leads,
+    partition,
+    read_log,
+    tables_of,
+)
 
 Tables = dict[str, list[Any]]
 
@@ -170,3 +186,39 @@ def test_generated_logs_cut_anywhere_have_the_rows_of_one_replay(
         joined += at
         assert_same(found, given)
     assert max(joined) >= 0, joined
+
+
+def long_outage() -> list[RecordBatch]:
+    """A broker is out for long, and what it costs grows all the while; it has a lost directory before, and
+    another process after."""
+    topic = b"T" * 16
+    quiet: list[Line] = [(120_000 + 4_000 * at, [r.NoOpRecord()]) for at in range(3)]
+    later: list[Line] = [(150_000 + 4_000 * at, [r.NoOpRecord()]) for at in range(3)]
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (0, [r.FeatureLevelRecord("metadata.version", 19)]),
+        (10, [broker(1, 2, rack="a", dirs=(DIR_A, DIR_B)), broker(2, 3, rack="b"), broker(3, 4)]),
+        (20, [alive(1, 2), alive(2, 3), alive(3, 4)]),
+        (30, [r.TopicRecord("t", topic), *[partition(at, (1, 2, 3), topic) for at in range(6)]]),
+        (40, [r.ConfigRecord(2, "t", "min.insync.replicas", "3")]),
+        (50_000, [fence(1, 2), *[change(at, topic, leader=2, isr=(2, 3)) for at in range(3)]]),
+        *quiet,
+        (140_000, [change(at, topic, leader=2, isr=(2, 3)) for at in (3, 4)]),
+        *later,
+        (170_000, [change(5, topic, leader=3, isr=(2, 3))]),
+        (180_000, [broker(1, 30, rack="a", dirs=(DIR_A, DIR_B)), alive(1, 30)]),
+        (200_000, [change(0, topic, isr=(2, 3, 1))]),
+        (210_000, [r.NoOpRecord()]),
+    ]
+    return batches(lines)
+
+
+def test_what_lasts_over_two_seams_is_counted_once_and_began_when_it_did() -> None:
+    given = long_outage()
+    places = [at for at in boundaries(given) if at < len(given) - 1]
+    joined = []
+    for pair in itertools.combinations(places, 2):
+        found, at = in_stretches(given, pair, (1,))
+        assert_same(found, given)
+        joined.append(tuple(at))
+    assert joined.count((0, 0)) >= 8, joined

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from metaquorum.cli.cluster import ClusterOptions
 from metaquorum.cli.errors import Failure, one_line
@@ -30,6 +30,16 @@ TOKEN_KEPT_S = 3600
 """librdkafka asks for the token of the file again after this time."""
 _SAYS_NOTHING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 _RETRIABLE = frozenset({KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
+_NO_COORDINATOR = frozenset(
+    {
+        *_RETRIABLE,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
 
 T = TypeVar("T")
 
@@ -105,6 +115,22 @@ class KafkaCluster:
             return None if topic.error is not None or not topic.partitions else topic
 
         return self.asked(look, good, client)
+
+    def look_for_coordinator(self, client: Any, group: str, place: TopicPartition) -> None:
+        """Raises Failure where a group has no coordinator: librdkafka would wait for one in silence."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                client.committed([place], timeout=max(0.01, min(SLICE_S * 4, deadline - time.monotonic())))
+                return
+            except KafkaException as error:
+                first: KafkaError = error.args[0]
+                if first.code() not in _NO_COORDINATOR:
+                    raise Failure(f"{name_of(first)}: group {group}: {first.str()}") from error
+            if time.monotonic() >= deadline:
+                raise Failure(
+                    f"group {group} has no coordinator; `metaquorum groups describe {group}` says why"
+                )
 
     def asked(self, ask: Callable[[float], Any], good: Callable[[Any], T | None], client: Any) -> T:
         """What `good` makes of an answer, asked again within --timeout. Raises Failure."""

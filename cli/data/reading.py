@@ -47,6 +47,7 @@ def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, pr
             marks = {each: _marks(cluster, consumer, plan, each) for each in chosen}
             account.ends = {each: high if low < high else 0 for each, (low, high) in marks.items()}
         if plan.group is not None:
+            cluster.look_for_coordinator(consumer, plan.group, TopicPartition(plan.topic, chosen[0]))
             consumer.subscribe([plan.topic])
         else:
             _assign(cluster, consumer, plan, account, chosen)

@@ -231,7 +231,8 @@ class KafkaClient:
         answer = (await connection.ask(body, version=version, timeout_s=timeout_s)).body
         found = answer.coordinators[0] if version >= 4 and answer.coordinators else answer
         if ErrorCode.of(found.error_code) in ASK_AGAIN:
-            raise ConnectionFailed(f"it knows no coordinator ({ErrorCode.of(found.error_code).name})")
+            why = found.error_message or ErrorCode.of(found.error_code).name
+            raise ConnectionFailed(f"it knows no coordinator: {why}")
         self.refuse(found.error_code, found.error_message)
         return found.host, found.port
 

@@ -102,7 +102,9 @@ class KafkaServer:
         )
         data = DataHandlers(requests, image, TransactionalProduces(requests, verifier, image))
         topics = SimpleNamespace(
-            by_type={GROUP: offsets, TRANSACTION: config.transactions_topic}, need=lambda topic: None
+            by_type={GROUP: offsets, TRANSACTION: config.transactions_topic},
+            need=lambda topic: None,
+            absence=lambda topic: f"{topic.name} does not exist",
         )
         finding = CoordinatorHandlers(self._view, cast("InternalTopics", topics))
         self._handlers: dict[type, Callable[[Request, Client], Any]] = {

@@ -10,14 +10,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
+from metaquorum.cli.client import TlsOptions
+from metaquorum.cli.cluster import ClusterOptions
+from metaquorum.cli.data.cluster import KafkaCluster
 from metaquorum.cli.data.produce import ProduceTotals, _Interruptions
 from metaquorum.cli.data.rates import Latencies, rate_text
+from metaquorum.cli.errors import Failure
 from metaquorum.cli.interrupts import quiet_interrupts
 from metaquorum.cli.main import main
 from tests.e2e.processes import running
@@ -91,6 +97,36 @@ def test_lines_go_in_and_come_out_in_order(run: Run, piped: bool) -> None:
     read = run("consume", topic, "--until-end")
     assert (read.code, read.err) == (0, "")
     assert read.out == text + b"\n"
+
+
+class Asked:
+    """A consumer that is asked what a group committed: raises these in turn, the last for good."""
+
+    def __init__(self, *codes: int | None) -> None:
+        self._codes = list(codes)
+
+    def committed(self, places: list[confluent_kafka.TopicPartition], timeout: float) -> None:
+        code = self._codes.pop(0) if len(self._codes) > 1 else self._codes[0]
+        if code is not None:
+            raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(code))
+
+
+@pytest.mark.parametrize(
+    ("codes", "problem"),
+    [
+        ((KafkaError._WAIT_COORD, KafkaError.NOT_COORDINATOR, None), None),
+        ((KafkaError._TIMED_OUT,), "group g has no coordinator; `metaquorum groups describe g` says why"),
+        ((KafkaError.GROUP_AUTHORIZATION_FAILED,), "GROUP_AUTHORIZATION_FAILED: group g: "),
+    ],
+)
+def test_a_group_without_a_coordinator_is_told(
+    codes: tuple[int | None, ...], problem: str | None, bootstrap: str
+) -> None:
+    tls = TlsOptions()
+    cluster = KafkaCluster(ClusterOptions(bootstrap=bootstrap, timeout_s=5.0, tls=tls), ())
+    cluster.timeout_s = 0.05
+    with nullcontext() if problem is None else pytest.raises(Failure, match=problem):
+        cluster.look_for_coordinator(Asked(*codes), "g", confluent_kafka.TopicPartition("t", 0))
 
 
 def test_keys_offsets_and_partitions(run: Run) -> None:

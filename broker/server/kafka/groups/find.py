@@ -58,6 +58,13 @@ class InternalTopics:
         if topic.name not in self._creating and now_s >= self._retry_s.get(topic.name, 0):
             self._creating[topic.name] = asyncio.ensure_future(self._create(topic))
 
+    def absence(self, topic: InternalTopic) -> str:
+        """Why a topic is not there."""
+        problem = self._told.get(topic.name)
+        if problem is None:
+            return f"{topic.name} does not exist yet: try again"
+        return f"{topic.name} cannot be created: {problem}"
+
     async def _create(self, topic: InternalTopic) -> None:
         new = NewTopic(
             name=topic.name,
@@ -74,6 +81,7 @@ class InternalTopics:
         except (ApiError, ClientError, TimeoutError, OSError) as error:
             problem = str(error) or "the controllers did not answer"
         if problem is None:
+            self._told.pop(topic.name, None)
             _log.info("created the internal topic %s", topic.name)
         elif self._told.get(topic.name) != problem:
             self._told[topic.name] = problem
@@ -114,7 +122,7 @@ class CoordinatorHandlers:
             return _nowhere(key, ErrorCode.INVALID_REQUEST, f"{key_type} is not a type of coordinator")
         leader = self._leader(view.image, topic, key)
         if leader is None:
-            text = f"{topic.name} does not exist yet: try again"
+            text = self._topics.absence(topic)
             return _nowhere(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
         at = endpoint_of(view.image, leader, view.listener)
         if at is None:

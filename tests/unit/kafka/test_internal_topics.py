@@ -1,0 +1,73 @@
+"""FindCoordinator while an internal topic is missing: it is created, or the answer says why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from metaquorum.broker.coordinator.config import InternalTopic
+from metaquorum.broker.server.kafka.groups.find import GROUP, CoordinatorHandlers, InternalTopics
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests.common import NewTopic
+from metaquorum.runtime.client.admin import AdminClient
+from metaquorum.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.kafka.test_cluster_answers import VIEW
+
+TOPIC = InternalTopic(name="__missing", partitions=50, replication_factor=3, configs=())
+
+
+class Controllers:
+    """Refuse to create topics until `error` is taken away."""
+
+    def __init__(self) -> None:
+        self.asked: list[NewTopic] = []
+        self.error = ErrorCode.INVALID_REPLICATION_FACTOR
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Any:
+        self.asked += topics
+        message = "replication factor 3, but 1 broker" if self.error else None
+        return SimpleNamespace(results=[SimpleNamespace(error=self.error, message=message)])
+
+
+async def find(handlers: CoordinatorHandlers) -> FindCoordinatorResponse.Coordinator:
+    request = SimpleNamespace(
+        body=FindCoordinatorRequest(key_type=GROUP, coordinator_keys=("g",)),
+        header=SimpleNamespace(version=4),
+    )
+    (found,) = handlers.find_coordinator(
+        cast("Any", request), cast("Any", SimpleNamespace(listener="KAFKA"))
+    ).coordinators
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return found
+
+
+async def test_a_topic_that_cannot_be_created_is_the_answer() -> None:
+    controllers = Controllers()
+    topics = InternalTopics(cast("AdminClient", controllers), {GROUP: TOPIC})
+    handlers = CoordinatorHandlers(lambda listener: VIEW, topics)
+    first, second = await find(handlers), await find(handlers)
+    assert [first.error_code, second.error_code] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert first.error_message == "__missing does not exist yet: try again"
+    assert second.error_message == "__missing cannot be created: replication factor 3, but 1 broker"
+    assert [(each.name, each.partitions, each.replication_factor) for each in controllers.asked] == [
+        ("__missing", 50, 3)
+    ]
+
+
+async def test_what_was_in_the_way_is_forgotten_once_the_topic_is_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metaquorum.broker.server.kafka.groups.find.RETRY_S", 0.0)
+    controllers = Controllers()
+    topics = InternalTopics(cast("AdminClient", controllers), {GROUP: TOPIC})
+    handlers = CoordinatorHandlers(lambda listener: VIEW, topics)
+    await find(handlers)
+    assert topics.absence(TOPIC).startswith("__missing cannot be created")
+    controllers.error = ErrorCode.NONE
+    await find(handlers)
+    assert topics.absence(TOPIC) == "__missing does not exist yet: try again"

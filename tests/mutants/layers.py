@@ -36,6 +36,7 @@ _STORAGE_TESTS = (
     "tests/properties/test_storage_crash.py",
     "tests/properties/test_batch_runs.py",
     "tests/properties/test_cleaner.py",
+    "tests/properties/test_log_archives.py",
     "tests/properties/test_directory_store_crash.py",
     *(
         f"tests/unit/broker/test_directory_{name}.py"

@@ -25,6 +25,7 @@ class DataCalls:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._producers = 1_000_000
 
     def call(self, node: Node, ask: Callable[[BrokerCalls], Awaitable[T]]) -> T:
         """The answer. Raises ConnectionFailed or TimeoutError."""
@@ -51,16 +52,19 @@ class DataCalls:
         assert not answer.error_code, answer
         return {Path(each.log_dir): each for each in answer.results}
 
-    def produce(self, node: Node, topic: str, values: Sequence[bytes]) -> Produced:
-        """One batch to partition 0."""
-        return self.call(node, lambda calls: calls.produce(topic, batch(values)))
+    def produce(self, node: Node, topic: str, values: Sequence[bytes], **fields: int) -> Produced:
+        """One batch to partition 0, with more of its header's fields."""
+        return self.call(node, lambda calls: calls.produce(topic, batch(values, **fields)))
 
     def produce_until_taken(self, topic: str, values: Sequence[bytes]) -> Produced:
-        """One batch to whoever leads, repeated while an error is one that passes."""
+        """One batch to whoever leads, repeated while an error is one that passes. Its producer is its own: a
+        batch that was replicated before its leader failed is not there twice."""
+        self._producers += 1
+        producer = {"producer_id": self._producers, "producer_epoch": 0, "base_sequence": 0}
 
         def taken() -> Produced | None:
             try:
-                result = self.produce(self.leader(topic), topic, values)
+                result = self.produce(self.leader(topic), topic, values, **producer)
             except (ConnectionFailed, TimeoutError, StopIteration):
                 return None
             error = ErrorCode(result.error_code)

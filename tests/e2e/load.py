@@ -21,6 +21,8 @@ from tests.e2e.cluster import Cluster, Node, client_loop, log_bytes, read_batche
 
 ATTEMPT_MS = 1_500
 BACKOFF_S = 0.02
+PAUSE_S = 0.02
+"""Of a writer, after each call. With none, writers take all processors for as long as a test lasts."""
 PROGRESS_S = 40.0
 
 
@@ -105,6 +107,7 @@ class Load:
                         name = f"{self._prefix}-{number}-{count}"
                         if await self._create(client, name):
                             mine.append(name)
+                    await asyncio.sleep(PAUSE_S)
                 except (ApiError, ClientError):
                     await asyncio.sleep(BACKOFF_S)
 

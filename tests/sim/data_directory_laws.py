@@ -24,7 +24,7 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import AskController, DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.metadata.image import LOST, MetadataImage
+from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.metadata.requests.partitions import AssignReplicasToDirsRequest
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
@@ -152,7 +152,8 @@ class DirectoryLaws(Generations):
                 )
 
     def _creates(self, process: DataBroker, work: CreateReplica) -> None:
-        """S3.6 to S3.8: not while another configured directory may hold it, working or not."""
+        """S3.6 to S3.8: not while another configured directory may hold it, working or not. One that the log
+        has placed nowhere has never run: a directory that was bad at the start holds nothing of it."""
         at = (process.node_id, work.key, work.directory_id)
         if work.future:
             self._futures.add(at)
@@ -160,6 +161,10 @@ class DirectoryLaws(Generations):
         self._futures.discard(at)
         held = self.held.get((process.node_id, work.key), set())
         elsewhere = held & set(process.directories.ids()) - {work.directory_id}
+        partition = self.image().topics.partition(*work.key)
+        if elsewhere and partition is not None and partition.directory_of(process.node_id) == UNASSIGNED:
+            self.marks.add("replica that no one had placed made beside a dead directory")
+            elsewhere &= set(process.workers)
         if elsewhere:
             raise SafetyError(
                 f"{process.host.name} creates {work.topic}-{work.key[1]} in {short(work.directory_id)} and"

@@ -70,11 +70,14 @@ class Generations:
 
     def metadata_moved(self, image: MetadataImage) -> None:
         """A replica whose disk was lost has nothing until it left the ISR and came back; where nobody else is
-        in sync, what was acknowledged is gone with the disk."""
+        in sync, what was acknowledged is gone with the disk. Nothing of a replica that was lost, or given to
+        another broker, counts: another may be made (S3.8), though a dead directory may have the old one."""
         for (holder, key), held in self.held.items():
-            partition = image.topics.partition(*key)
-            if held and partition is not None and partition.directory_of(holder) == LOST:
-                held.clear()  # nothing that it had counts: another may be made (S3.8)
+            partition = image.topics.partition(*key) if held else None
+            if partition is None:
+                continue
+            if holder not in partition.replicas or partition.directory_of(holder) == LOST:
+                held.clear()
         for key, lost in list(self._lost_disks.items()):
             partition = image.topics.partition(*key)
             if partition is None:

@@ -85,7 +85,7 @@ class BrokerIdPresence:
     def heard_ms(self, broker_id: int) -> int | None:
         """When the id's holder was last heard of in this leadership."""
         session = self._state.sessions.get(broker_id)
-        return None if session is None else session.contact_ms
+        return session.contact_ms if session is not None and session.was_heard else None
 
     def claim_ms(self, broker_id: int, now_ms: int) -> int:
         claim = self._claims.get(broker_id)

@@ -122,7 +122,7 @@ class Steps:
         removals: list[Work] = []
         for broker_id, registration in image.brokers.items():
             if not registration.fenced:
-                opened.append((broker_id, self._state.sessions.fresh(registration.epoch, self._now_ms)))
+                opened.append((broker_id, self._state.sessions.unheard(registration.epoch, self._now_ms)))
             elif broker_id in leading:
                 # Never in a log of ours (S4.16), but Kafka's may say so: a broker that was killed and came
                 # back before its session ended is fenced by its registration, and leads until it is moved.

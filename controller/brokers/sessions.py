@@ -20,6 +20,7 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     `unfence_from_offset`: it must have applied everything below before it may be unfenced: the record that
     fenced it, in particular, so that a broker which stands still does not bounce between the two states.
     `moves_end_offset`: where its leaders' moves ended in the log, once it led nothing.
+    `was_heard`: the broker itself was heard of at `contact_ms`.
     """
 
     broker_epoch: int
@@ -31,6 +32,7 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     moves_end_offset: int | None = None
     expires: bool = True
     told_to_stop: bool = False
+    was_heard: bool = True
 
     def closed(self) -> BrokerHeartbeatState:
         """The lease is given up: another incarnation may register at once. Offsets are kept."""
@@ -97,6 +99,10 @@ class Sessions:
             broker_epoch=broker_epoch, contact_ms=now_ms, deadline_ms=now_ms + self.session_timeout_ms
         )
 
+    def unheard(self, broker_epoch: int, now_ms: int) -> BrokerHeartbeatState:
+        """A session that a new leader gives a broker which may live: nothing was heard of it so far."""
+        return replace(self.fresh(broker_epoch, now_ms), was_heard=False)
+
     def put(self, broker_id: int, session: BrokerHeartbeatState) -> None:
         """From now on this is the broker's session."""
         self._sessions[broker_id] = session
@@ -139,7 +145,7 @@ class Sessions:
             )
         if arrived_ms <= session.contact_ms:
             return session
-        return replace(session, contact_ms=arrived_ms, deadline_ms=deadline_ms)
+        return replace(session, contact_ms=arrived_ms, deadline_ms=deadline_ms, was_heard=True)
 
     # ---- how far it is
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from metaquorum.controller.active.broker_id_presence import CLAIM_MS
+from metaquorum.controller.active.broker_id_presence import CLAIM_MS, BrokerIdPresence
+from metaquorum.controller.active.state import ActiveState
+from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
@@ -159,6 +163,17 @@ def test_s0_6_a_heartbeat_before_the_refusal_does_not_count() -> None:
     assert ask(q, 2).broker_id is None
     assert ask(q, 2).broker_id is None
     assert settle_id(q, 2) == 1001
+
+
+def test_s0_6_the_session_that_a_new_leader_gives_a_broker_is_no_sign_of_life() -> None:
+    """A newcomer may ask before the new leader has opened its sessions."""
+    sessions = Sessions(session_timeout_ms=SESSION_MS, lag_timeout_ms=SESSION_MS)
+    presence = BrokerIdPresence(cast("ActiveState", SimpleNamespace(sessions=sessions)), now_ms=100)
+    assert not presence.at(b"start", 110).heard_since_asked(1001)
+    sessions.put(1001, sessions.unheard(5, 120))
+    assert not presence.at(b"start", 400).heard_since_asked(1001)
+    sessions.put(1001, sessions.touched(1001, 5, 500))
+    assert presence.at(b"start", 700).heard_since_asked(1001)
 
 
 def test_s0_6_after_a_failover_a_silent_fenced_broker_has_a_session_to_be_heard() -> None:

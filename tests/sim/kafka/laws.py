@@ -7,15 +7,18 @@ SafetyError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from metaquorum.broker.coordinator.transactions.state import TransactionState
 from metaquorum.broker.coordinator.transactions.transaction import PREPARED, TransactionStatus
-from metaquorum.broker.replica.disk_work import CutPartition, DiskWork
+from metaquorum.broker.replica.disk_work import AppendPartition, CutPartition, DiskWork
 from metaquorum.broker.replica.events import SendTxnMarkers
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.store.parts import StoredReplica
+from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.data import (
     DataRequest,
@@ -27,6 +30,7 @@ from metaquorum.metadata.requests.data import (
 )
 from metaquorum.storage.batches.batch import RecordBatch, parse_header
 from metaquorum.storage.batches.markers import read_marker
+from tests.sim.data_disks import DataDirectory
 from tests.sim.data_generations import Truth
 from tests.sim.data_laws import DataLaws
 from tests.sim.errors import SafetyError
@@ -73,6 +77,8 @@ class KafkaLaws(DataLaws):
         super().__init__(*parts)
         self._compacted: dict[bytes, bool] = {}
         self._thinned: set[tuple[int, int, int]] = set()
+        self._ends: dict[tuple[int, PartitionKey], int] = {}
+        self._passed: defaultdict[tuple[int, PartitionKey], list[range]] = defaultdict(list)
         self._open: dict[PartitionKey, OpenTransactions] = {}
         self._sent: dict[tuple[str, int, int], str] = {}
         self._loaded: set[tuple[str, int, int]] = set()
@@ -133,11 +139,21 @@ class KafkaLaws(DataLaws):
         below = [each for each in mine if each.header.next_offset <= truth.end]
         if len(below) < len(truth.batches):
             self.marks.add("leader of a cleaned log")
-        self.require_values(name, truth, below)
+        self.require_values(name, truth, below, self.passed(partition.leader, truth.key))
 
-    def require_values(self, name: str, truth: Truth, own: list[RecordBatch]) -> None:
-        """A log that holds all that was committed has the last value of every key."""
-        wanted, found = last_values(batches_of_truth(truth)), last_values(own)
+    def require_values(
+        self, name: str, truth: Truth, own: list[RecordBatch], passed: Sequence[range] = ()
+    ) -> None:
+        """A log that holds all that was committed has the last value of every key. `passed`: offsets that it
+        never had, since its leader had cleaned them away: a key that was deleted there meanwhile may still
+        have its old value, as with Kafka (delete.retention.ms bounds how long a follower may be away)."""
+        batches = batches_of_truth(truth)
+        wanted, found = last_values(batches), last_values(own)
+        for key in found.keys() - wanted.keys():
+            deleted = max(each.offset for batch in batches for each in batch.records() if each.key == key)
+            if any(deleted in offsets for offsets in passed):
+                self.marks.add("deleted key kept by a replica that was away")
+                del found[key]
         if found != wanted:
             wrong = sorted(each for each in {*wanted, *found} if wanted.get(each) != found.get(each))
             key = wrong[0]
@@ -163,8 +179,27 @@ class KafkaLaws(DataLaws):
 
     def works(self, process: DataBroker, work: DiskWork) -> None:
         super().works(process, work)
-        if isinstance(work, CutPartition) and self.is_compacted(work.key):
-            self.marks.add("compacted log cut")
+        if isinstance(work, AppendPartition | CutPartition) and self.is_compacted(work.key):
+            at = (process.node_id, work.key)
+            if isinstance(work, CutPartition):
+                self.marks.add("compacted log cut")
+                self._ends[at] = min(work.end_offset, self._ends.get(at, work.end_offset))
+                return
+            for batch in batches_with_gaps(work.batches.data):
+                end = self._ends.get(at, batch.header.base_offset)
+                if end < batch.header.base_offset:
+                    self._passed[at].append(range(end, batch.header.base_offset))
+                self._ends[at] = batch.header.next_offset
+
+    def opened(
+        self, process: DataBroker, directory: DataDirectory, store: DirectoryStore, found: FoundDirectory
+    ) -> None:
+        super().opened(process, directory, store, found)
+        self._ends |= {(process.node_id, each.key): each.log.end_offset for each in found.replicas}
+
+    def passed(self, broker_id: int, key: PartitionKey) -> Sequence[range]:
+        """Offsets of a compacted partition that the broker's replica never had."""
+        return self._passed[broker_id, key]
 
     def leads(self, broker_id: int, topic: str, index: int) -> bool:
         """Whether a broker leads a partition by the committed metadata."""

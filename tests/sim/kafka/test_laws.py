@@ -87,6 +87,21 @@ def test_a_log_lacks_no_last_value() -> None:
             laws.require_values("x", truth_of(*whole), list(lost))
 
 
+def test_a_replica_that_was_away_may_keep_what_was_deleted_meanwhile_and_nothing_else() -> None:
+    laws = KafkaLaws(Marks(), MetadataImage)
+    old, deleted, other = (
+        batch(0, b"1", b"2", keys=(b"a", b"b")),
+        batch(2, None, keys=(b"a",)),
+        batch(3, b"3", keys=(b"b",)),
+    )
+    laws.require_values("x", truth_of(old, deleted, other), [old, other], [range(2, 3)])
+    for passed in ([], [range(3, 9)]):
+        with pytest.raises(SafetyError, match="the last value of b'a'"):
+            laws.require_values("x", truth_of(old, deleted, other), [old, other], passed)
+    with pytest.raises(SafetyError, match="the last value of b'b'"):
+        laws.require_values("x", truth_of(old, deleted, other), [old], [range(2, 4)])
+
+
 def test_a_batch_is_only_thinned() -> None:
     laws = KafkaLaws(Marks(), MetadataImage)
     old = batch(4, b"1", b"2", keys=(b"a", b"b"))

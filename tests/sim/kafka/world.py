@@ -173,7 +173,8 @@ class KafkaWorld(DataWorld):
                     process = brokers[member]
                     replica: Partition = process.partitions()[key]
                     name = f"{process.host.name} {self.laws.name_of(key)} at the end"
-                    self.laws.require_values(name, truth, self.laws.batches_of(process, replica))
+                    own = self.laws.batches_of(process, replica)
+                    self.laws.require_values(name, truth, own, self.laws.passed(member, key))
         verify_transactions(logs, self.transactions)
         self.marks.counts["copies checked"] += verify_copies(logs)
         for group in self.groups.values():

@@ -180,6 +180,7 @@ def shown(
         last_fetch_ms=node_id + 100,
         last_caught_up_ms=node_id + 200,
         status=status,
+        is_alive=False,
         endpoints=() if endpoint is None else (endpoint,),
         max_kraft_version=0 if endpoint is None else 1,
     )

@@ -24,13 +24,13 @@ from tests.sim.older_copies import COPIES_FROM
 from tests.sim.voters.plan import VOTERS_FROM
 from tests.sim.world import run
 
-SEEDS = 180
-LOADED_SEEDS = 55
+SEEDS = 90
+LOADED_SEEDS = 45
 DATA_SEEDS = 25
-COPIES_SEEDS = 40
+COPIES_SEEDS = 25
 VOTERS_SEEDS = 100
 """In each of two tests, so that two processors share them."""
-KAFKA_SEEDS = 14
+KAFKA_SEEDS = 10
 
 
 @pytest.mark.timeout(1500)

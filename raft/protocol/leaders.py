@@ -52,6 +52,8 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
     before, leader_id, endpoints = state.role, response.leader_id, state.told(response.leader_endpoints)
     if response.epoch < state.epoch:
         return False
+    if leader_id == state.node_id:
+        _warn_of_namesake(state, response.epoch)
     if response.epoch > state.epoch:
         if leader_id is not None and can_follow(state, leader_id, endpoints):
             transitions.become_follower(state, now_ms, response.epoch, leader_id, endpoints)
@@ -62,3 +64,15 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
         if not lost_it:
             follow(state, now_ms, response.epoch, leader_id, endpoints)
     return state.role is not before
+
+
+def _warn_of_namesake(state: RaftState, epoch: int) -> None:
+    """Others follow a leader with this node's id, which cannot be followed: no one could tell the two apart.
+    It may be this one, which had noted no more than its vote before it stopped."""
+    voted_for_itself = state.vote is not None and state.vote.node_id == state.node_id
+    if epoch == state.epoch and (voted_for_itself or state.known_leader_id == state.node_id):
+        return
+    state.warn_once(
+        f"node {state.node_id} leads epoch {epoch}, and it is not this one: a voter with the same id runs, "
+        "or did until now; if it runs, give this one another node.id and format it again, or stop the other"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import tempfile
 import time
 from collections.abc import Iterator
@@ -138,6 +139,8 @@ def _replace(cluster: DynamicCluster, partitions: int, per_s: int) -> list[Figur
     cluster.lose_disk(victim)
     format_it = ("storage", "format", "--config", victim.config, "--no-initial-controllers")
     run_cli(*format_it, "--cluster-id", cluster.cluster_id)
+    gc.collect()
+    gc.freeze()  # The client's own pauses are not the quorum's.
     with Writes.meanwhile(cluster.bootstrap, per_s) as before:
         time.sleep(BEFORE_S)
     with Writes.meanwhile(cluster.bootstrap, per_s) as writes:

@@ -82,7 +82,7 @@ def _registration(step: BrokerStep, scene: Scene) -> Cause:
 def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
     """Why a broker was fenced by a record that is no registration."""
     broker = step.broker_id
-    if _led(broker, scene):
+    if _led(step, scene):
         return Cause(
             rule="session-expired",
             text=f"broker {broker}: {fence_reason(step, scene)} (or, in a metaquorum cluster, it reported "
@@ -125,13 +125,16 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
     )
 
 
-def _led(broker: int, scene: Scene) -> bool:
+def _led(step: BrokerStep, scene: Scene) -> bool:
     """Whether the fence took leaderships from the broker: in this batch, or in those just before it over
-    which it was split. Below 3.3-IV3 the latter is what a controlled shutdown looks like."""
-    if any(step.before is not None and step.before.leader == broker for step in scene.batch.partitions):
+    which it was split. Below 3.3-IV3 the latter is what a controlled shutdown looks like; what was moved
+    before one began (its directory failed, say) is no part of a fence that ends it."""
+    broker = step.broker_id
+    if any(each.before is not None and each.before.leader == broker for each in scene.batch.partitions):
         return True
-    split = scene.is_just_before(scene.story(broker).moved_off)
-    return split and scene.metadata_version >= SHUTDOWN_LEVEL
+    if step.before is not None and step.before.in_controlled_shutdown:
+        return False
+    return scene.metadata_version >= SHUTDOWN_LEVEL and scene.is_just_before(scene.story(broker).moved_off)
 
 
 def fence_reason(step: BrokerStep, scene: Scene) -> str:

@@ -239,9 +239,10 @@ def create(
 ) -> Layout:
     """Makes and formats a new cluster in an empty or absent directory. Raises Failure for any other one.
 
-    `combined`: so many nodes with both roles, and no others. `ports`: one for each node, controllers first;
-    the others that nodes need are drawn then. `extra`: more configuration lines by role. `dynamic_voters`:
-    the controllers are the first voter set in the log, which can change; otherwise they are configured.
+    `combined`: number of nodes with both roles; there are no others then. `ports`: one per node, controllers
+    first; the others that nodes need are drawn then. `extra`: more configuration lines by role.
+    `dynamic_voters`: the controllers are the first voter set in the log, which can change; otherwise
+    they are configured.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise Failure(f"{directory} is not empty and holds no local cluster; give a new or empty --directory")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from metaquorum.metadata.image import differing_parts
+from metaquorum.metadata.image import MetadataImage, differing_parts
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
 from metaquorum.metadata.records.batches import decode_batch
@@ -76,14 +76,21 @@ def keep_part(task: PartTask, left: LeftPart, writer: ClusterWriter) -> TaskResu
     return TaskResult(cluster=replay.spine.cluster, files=writer.close(), part=name)
 
 
+def _first_snapshot(span: HistorySpan) -> tuple[str, MetadataImage] | None:
+    """The snapshot with which a part begins, its file and what it holds; None: none, or it cannot be read."""
+    if span.log is None:
+        return None
+    position = LogPosition(span.epoch, span.start)
+    image = image_of(span.log, position, DamageNotes())
+    return None if image is None else (snapshot_file(span.log, position), image)
+
+
 def seam_damage(engine: ClusterReplay, following: HistorySpan) -> DamageRow | None:
     """How the snapshot with which the next part begins differs from the state where this one ends."""
-    if following.log is None:
+    snapshot = _first_snapshot(following)
+    if snapshot is None:
         return None
-    position = LogPosition(following.epoch, following.start)
-    image = image_of(following.log, position, DamageNotes())
-    if image is None:
-        return None
+    file, image = snapshot
     differing = differing_parts(engine.image, image, provenance=False)
     if not differing:
         return None
@@ -91,7 +98,7 @@ def seam_damage(engine: ClusterReplay, following: HistorySpan) -> DamageRow | No
         f"the snapshot differs from the records below offset {following.start} in {', '.join(differing)}; "
         "the tables have what the records say"
     )
-    return DamageRow(snapshot_file(following.log, position), 0, following.start, SEAM, reason)
+    return DamageRow(file, 0, following.start, SEAM, reason)
 
 
 def run_part(task: PartTask) -> TaskResult:
@@ -142,13 +149,10 @@ def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage
 
 def _before(task: ReplayTask, run: SpineRun, span: HistorySpan) -> Before | None:
     """What is known where a part begins; None where its snapshot cannot be read."""
-    if span.log is None:
+    snapshot = _first_snapshot(span)
+    if snapshot is None:
         return None
-    position = LogPosition(span.epoch, span.start)
-    image = image_of(span.log, position, DamageNotes())
-    if image is None:
-        return None
-    file = snapshot_file(span.log, position)
+    file, image = snapshot
     return Before(
         image=image,
         quorum=quorum_in_snapshot(MetadataLog(StoreDisk(), file)),

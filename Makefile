@@ -29,7 +29,7 @@ quorum: setup
 # Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and for
 # sessions to end, and one that computes meanwhile (tests/lanes.py).
 test: lint
-	$(BIN)/python -m pytest -n 5 --dist loadgroup
+	$(BIN)/python -m pytest -n 5 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -87,9 +87,7 @@ def logging_as_before() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """(`--dist loadgroup` as it comes groups nothing with pytest 9.2: it writes the group into a node id that
-    is computed now.)"""
-    if config.getoption("dist") != "loadgroup":
+    if config.getoption("dist") != "loadfile":
         return None
     from tests.lanes import Lanes
 

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> list[Figure]:
         faults = FaultFile(Path(directory) / "faults.json")
         victim = cluster.brokers[0]
         for node in cluster.nodes:
-            node.start(faults.prefix if node is victim else ())
+            node.start(environment=faults.environment if node is victim else None)
         cluster.start()
         lists = tuple((0, 1) for _ in range(count))
         cluster.call(lambda client: client.create_topics([NewTopic(name=TOPIC, assignments=lists)]))
@@ -93,7 +93,7 @@ def restarted(cluster: Cluster, victim: Node, faults: FaultFile, *, kill: bool) 
     else:
         victim.stop()
     began = time.perf_counter()
-    victim.start(faults.prefix)
+    victim.start(environment=faults.environment)
     cluster.wait_brokers({victim.node_id: "running"})
     took_s = time.perf_counter() - began
     cluster.wait(lambda: all(len(each.isr) == 2 for each in partitions(cluster)), "full ISRs", 120)

@@ -84,15 +84,15 @@ def why_no_loop_disks() -> str | None:
 
 
 class FaultFile:
-    """The control file of the broker's own hook. Give `prefix` to `Process.start`."""
+    """The control file of the broker's own hook. Give `environment` to `Process.start`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._faults: list[dict[str, object]] = []
 
     @property
-    def prefix(self) -> tuple[str, ...]:
-        return ("env", f"{VARIABLE}={self._path}")
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: str(self._path)}
 
     def add(self, directory: Path, fault: str, operations: Sequence[str] = ()) -> None:
         """`fault` as broker/server/data/disk_faults.py has it; `operations` empty: every call."""

@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from metaquorum.cli.local.forks import Forked, ForkServer
+from tests.e2e.forked_commands import run_forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COMMAND = (sys.executable, "-m", "metaquorum.cli")
@@ -30,6 +31,8 @@ ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 POLL_S = 0.02
 EXIT_WAIT_S = 40.0
 """How long a process may take to end: generous, for a machine that does much else."""
+
+COMMAND_WAIT_S = 100.0
 
 T = TypeVar("T")
 _alive: dict[int, subprocess.Popen[bytes] | Forked] = {}
@@ -64,17 +67,24 @@ def wait_until(
 
 
 def run_cli(
-    *arguments: object, expect: int | None = 0, prefix: Sequence[str] = ()
+    *arguments: object, expect: int | None = 0, prefix: Sequence[str] = (), given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end. `expect` None: whatever exit code. `prefix`: a command that runs it."""
-    result = subprocess.run(
-        [*prefix, *COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    """The command, run to its end. `expect` None: whatever exit code. `prefix`: a command that runs it;
+    `given`: its standard input."""
+    words = [str(each) for each in arguments]
+    if prefix:
+        command = [*prefix, *COMMAND, *words]
+        result = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_WAIT_S,
+            env=ENVIRONMENT,
+            input=given,
+            check=False,
+        )
+    else:
+        result = run_forked(words, environment=ENVIRONMENT, given=given, timeout_s=COMMAND_WAIT_S)
     if expect is not None:
         assert result.returncode == expect, f"{arguments} gave {result.returncode}: {result.stderr}"
     assert "Traceback" not in result.stderr, result.stderr
@@ -110,8 +120,8 @@ class Process:
         self._child: subprocess.Popen[bytes] | Forked | None = None
         self._output_from = 0
 
-    def start(self, prefix: Sequence[str] = ()) -> None:
-        """Starts it. `prefix`: a command that runs it, such as setpriv."""
+    def start(self, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
+        """Starts it. `prefix`: a command that runs it, such as setpriv; `environment`: more variables."""
         if self.is_running:
             raise AssertionError(f"{self.name} runs already")
         with self.log_file.open("ab") as output:
@@ -128,7 +138,7 @@ class Process:
             else:
                 self._child = _forks().start(
                     self._arguments,
-                    environment=ENVIRONMENT,
+                    environment={**ENVIRONMENT, **(environment or {})},
                     directory=self.log_file.parent,
                     output=output.fileno(),
                 )

@@ -4,51 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from metaquorum.cli.layout import open_layout
+from metaquorum.cli.layout import create, open_layout
 from metaquorum.runtime.health import health_problem
 from tests.e2e.cluster import client_loop
-from tests.e2e.processes import running
+from tests.e2e.processes import COMMAND, ENVIRONMENT, run_cli, running
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("cli")]
-REPOSITORY = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "metaquorum.cli"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
-ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
-ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
-
-
-def run(*args: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [*COMMAND, *(str(arg) for arg in args)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=ENVIRONMENT,
-        check=False,
-    )
-    assert result.returncode == expect, result.stdout + result.stderr
-    assert "Traceback" not in result.stderr
-    return result
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with a running cluster of three controllers and two brokers."""
     directory = tmp_path_factory.mktemp("local") / "cluster"
-    run("local", "up", "-d", directory, "--brokers", 2, "--free-ports")
+    run_cli("local", "up", "-d", directory, "--brokers", 2, "--free-ports")
     yield directory
-    run("local", "down", "-d", directory)
+    run_cli("local", "down", "-d", directory)
     assert not any(pids(directory, expect=1).values())
 
 
@@ -65,7 +44,7 @@ def servers(cluster: Path) -> str:
 
 def status(directory: Path, expect: int = 0) -> dict[str, object]:
     found: dict[str, object] = json.loads(
-        run("local", "status", "-d", directory, "--json", expect=expect).stdout
+        run_cli("local", "status", "-d", directory, "--json", expect=expect).stdout
     )
     return found
 
@@ -84,18 +63,18 @@ def test_every_process_runs_and_is_told(cluster: Path) -> None:
 
 def test_up_again_starts_nothing_twice(cluster: Path) -> None:
     before = pids(cluster)
-    run("local", "up", "-d", cluster)
+    run_cli("local", "up", "-d", cluster)
     assert pids(cluster) == before
 
 
 def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
-    found = json.loads(run("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout)
+    found = json.loads(run_cli("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout)
     assert found["clusterId"] == status(cluster)["clusterId"]
     assert found["currentVoters"] == [3000, 3001, 3002]
     assert found["currentObservers"] == [0, 1]
-    text = run("quorum", "describe", "--bootstrap-controllers", bootstrap).stdout
+    text = run_cli("quorum", "describe", "--bootstrap-controllers", bootstrap).stdout
     assert f"LeaderId:               {found['leaderId']}\n" in text
-    table = run(
+    table = run_cli(
         "quorum", "describe", "--replication", "--bootstrap-controllers", bootstrap
     ).stdout.splitlines()
     roles = ["Status", "Leader", *["Follower"] * 2, *["Observer"] * 2]
@@ -104,46 +83,50 @@ def test_the_quorum_is_described(cluster: Path, bootstrap: str) -> None:
 
 
 def test_topics_live_and_die(servers: str) -> None:
-    created = run("topics", "create", "orders", "--partitions", 4, "--replication-factor", 2, "-b", servers)
+    created = run_cli(
+        "topics", "create", "orders", "--partitions", 4, "--replication-factor", 2, "-b", servers
+    )
     assert created.stdout == "orders: created\n"
-    again = run("topics", "create", "orders", "-b", servers, expect=1)
+    again = run_cli("topics", "create", "orders", "-b", servers, expect=1)
     assert again.stderr.startswith("metaquorum: orders: TOPIC_ALREADY_EXISTS")
-    assigned = run("topics", "create", "assigned", "--replica-assignment", "1:0,0:1", "--json", "-b", servers)
+    assigned = run_cli(
+        "topics", "create", "assigned", "--replica-assignment", "1:0,0:1", "--json", "-b", servers
+    )
     assert json.loads(assigned.stdout)["partitions"] == 2
-    listed = json.loads(run("topics", "list", "--json", "-b", servers).stdout)
+    listed = json.loads(run_cli("topics", "list", "--json", "-b", servers).stdout)
     assert [(topic["name"], topic["partitionCount"]) for topic in listed] == [("assigned", 2), ("orders", 4)]
-    described = json.loads(run("topics", "describe", "assigned", "--json", "-b", servers).stdout)[0]
+    described = json.loads(run_cli("topics", "describe", "assigned", "--json", "-b", servers).stdout)[0]
     assert [partition["replicas"] for partition in described["partitions"]] == [[1, 0], [0, 1]]
-    text = run("topics", "describe", "orders", "-b", servers).stdout
+    text = run_cli("topics", "describe", "orders", "-b", servers).stdout
     assert "\tPartitionCount: 4\tReplicationFactor: 2\t" in text.splitlines()[0]
     assert len(text.splitlines()) == 5
-    missing = run("topics", "describe", "orders", "nope", "-b", servers, expect=1)
+    missing = run_cli("topics", "describe", "orders", "nope", "-b", servers, expect=1)
     assert missing.stderr.startswith("metaquorum: topic nope does not exist")
-    assert run("topics", "delete", "assigned", "-b", servers).stdout == "assigned: deleted\n"
-    gone = run("topics", "delete", "assigned", "-b", servers, expect=1)
+    assert run_cli("topics", "delete", "assigned", "-b", servers).stdout == "assigned: deleted\n"
+    gone = run_cli("topics", "delete", "assigned", "-b", servers, expect=1)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in gone.stderr
-    run("topics", "create", "dry", "--validate-only", "-b", servers)
-    assert "dry" not in run("topics", "list", "-b", servers).stdout
+    run_cli("topics", "create", "dry", "--validate-only", "-b", servers)
+    assert "dry" not in run_cli("topics", "list", "-b", servers).stdout
 
 
 def test_brokers_are_listed_and_described(bootstrap: str, servers: str) -> None:
-    listed = json.loads(run("brokers", "list", "--json", "--bootstrap-controllers", bootstrap).stdout)
+    listed = json.loads(run_cli("brokers", "list", "--json", "--bootstrap-controllers", bootstrap).stdout)
     assert [(broker["id"], broker["state"]) for broker in listed] == [(0, "running"), (1, "running")]
-    described = run("brokers", "describe", 1, "--bootstrap-controllers", bootstrap).stdout
+    described = run_cli("brokers", "describe", 1, "--bootstrap-controllers", bootstrap).stdout
     assert "State:        running" in described
-    missing = run("brokers", "describe", 77, "--bootstrap-controllers", bootstrap, expect=1)
+    missing = run_cli("brokers", "describe", 77, "--bootstrap-controllers", bootstrap, expect=1)
     assert missing.stderr == "metaquorum: broker 77 is not registered; see: metaquorum brokers list\n"
-    refused = run("brokers", "unregister", 77, "-b", servers, expect=1)
+    refused = run_cli("brokers", "unregister", 77, "-b", servers, expect=1)
     assert "BROKER_ID_NOT_REGISTERED" in refused.stderr
 
 
 def test_leadership_is_transferred(bootstrap: str) -> None:
-    before = json.loads(run("quorum", "describe", "--json", "--bootstrap-controllers", bootstrap).stdout)
+    before = json.loads(run_cli("quorum", "describe", "--json", "--bootstrap-controllers", bootstrap).stdout)
     target = next(voter for voter in before["currentVoters"] if voter != before["leaderId"])
-    found = json.loads(run("quorum", "transfer", "--to", target, "--json", "-b", bootstrap).stdout)
+    found = json.loads(run_cli("quorum", "transfer", "--to", target, "--json", "-b", bootstrap).stdout)
     assert (found["from"], found["to"]) == (before["leaderId"], target)
     assert found["leaderEpoch"] > before["leaderEpoch"]
-    refused = run("quorum", "transfer", "--to", 99, "-b", bootstrap, expect=1)
+    refused = run_cli("quorum", "transfer", "--to", 99, "-b", bootstrap, expect=1)
     assert refused.stderr.count("\n") == 1
 
 
@@ -159,26 +142,28 @@ def test_a_voter_that_lost_its_directory_does_not_get_its_identity_back(
     options = ("storage", "format", "-c", changed, "-t", found["clusterId"])
     nodes = open_layout(cluster).controllers
     voters = ",".join(f"{node.node_id}@127.0.0.1:{node.port}:{node.directory_id}" for node in nodes)
-    refused = run(*options, "--initial-controllers", voters, expect=1)
+    refused = run_cli(*options, "--initial-controllers", voters, expect=1)
     assert "already running" in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert not lost.exists()
-    run(*options, "--no-initial-controllers")
+    run_cli(*options, "--no-initial-controllers")
     identity = (lost / "meta.properties").read_text()
     assert not any(f"directory.id={node.directory_id}" in identity for node in nodes)
 
 
 def test_a_live_log_is_dumped_and_replayed(cluster: Path, bootstrap: str, servers: str) -> None:
-    run("topics", "create", "replayed", "-b", servers)
+    run_cli("topics", "create", "replayed", "-b", servers)
     node = cluster / "controller-3000"
-    records = [json.loads(line) for line in run("log", "dump", "--json", node).stdout.splitlines()]
+    records = [json.loads(line) for line in run_cli("log", "dump", "--json", node).stdout.splitlines()]
     assert [record["offset"] for record in records] == list(range(len(records)))
     assert records[0]["type"] == "LEADER_CHANGE"
-    followed = run("log", "dump", "--follow", "--to-offset", len(records) - 1, "--json", node)
+    followed = run_cli("log", "dump", "--follow", "--to-offset", len(records) - 1, "--json", node)
     assert [json.loads(line) for line in followed.stdout.splitlines()] == records
-    state = json.loads(run("log", "state", "--json", node).stdout)
+    state = json.loads(run_cli("log", "state", "--json", node).stdout)
     assert set(state["broker"]) == {"0", "1"}
-    kinds = [json.loads(line)["kind"] for line in run("log", "timeline", "--json", node).stdout.splitlines()]
+    kinds = [
+        json.loads(line)["kind"] for line in run_cli("log", "timeline", "--json", node).stdout.splitlines()
+    ]
     assert {"election", "broker registered", "broker unfenced", "topic created"} <= set(kinds)
 
 
@@ -208,7 +193,7 @@ def test_up_is_said_of_processes_that_serve(cluster: Path, killed: list[str]) ->
     before = pids(cluster)
     for name in killed:
         kill(before[name], signal.SIGKILL)
-    run("local", "up", "-d", cluster)
+    run_cli("local", "up", "-d", cluster)
     assert set(health(cluster).values()) == {""}
     after = pids(cluster)
     assert [name for name in before if after[name] != before[name]] == sorted(killed, reverse=True)
@@ -245,22 +230,22 @@ def test_a_watch_stops_what_it_started_and_shows_who_is_down(cluster: Path) -> N
     assert "still running, because this command did not start them: broker-0, broker-1;" in out
     assert "controller-3002: stopped" in out
     assert [name for name, pid in pids(cluster, expect=1).items() if pid] == ["broker-0", "broker-1"]
-    run("local", "up", "-d", cluster)
+    run_cli("local", "up", "-d", cluster)
 
 
 def test_unregistering_says_what_it_leaves_behind(cluster: Path, servers: str) -> None:
-    run("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", servers)
+    run_cli("topics", "create", "kept", "--partitions", 7, "--replication-factor", 2, "-b", servers)
     kill(pids(cluster)["broker-1"], signal.SIGTERM)
-    refused = run("brokers", "unregister", 77, "-b", servers, expect=1)
+    refused = run_cli("brokers", "unregister", 77, "-b", servers, expect=1)
     assert refused.stderr.count("\n") == 1
-    done = run("brokers", "unregister", 1, "--json", "-b", servers)
+    done = run_cli("brokers", "unregister", 1, "--json", "-b", servers)
     assert re.match(r"metaquorum: \d+ replicas stay assigned to broker 1 and under-replicated: ", done.stderr)
     assert done.stderr.count("\n") == 1
     left = json.loads(done.stdout)["leftBehind"]
     assert left["underReplicated"] >= 7
-    topics = json.loads(run("topics", "describe", "kept", "--json", "-b", servers).stdout)
+    topics = json.loads(run_cli("topics", "describe", "kept", "--json", "-b", servers).stdout)
     assert all(partition["isr"] == [0] for partition in topics[0]["partitions"])
-    run("local", "up", "-d", cluster)
+    run_cli("local", "up", "-d", cluster)
 
 
 def test_watching_without_a_terminal_and_ctrl_c(tmp_path: Path) -> None:
@@ -284,7 +269,7 @@ def test_watching_without_a_terminal_and_ctrl_c(tmp_path: Path) -> None:
         assert process.wait(60) == 0, "".join(lines)
     finally:
         process.kill()
-        run("local", "down", "-d", directory)
+        run_cli("local", "down", "-d", directory)
     text = "".join(lines)
     assert "brokers: 0 running" in text
     assert "election" in text
@@ -300,12 +285,8 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        make = (
-            "from pathlib import Path; from metaquorum.cli.layout import create, free_ports;"
-            f"create(Path({str(directory)!r}), brokers=0, controllers=1, ports=[{taken.getsockname()[1]}])"
-        )
-        subprocess.run([sys.executable, "-c", make], check=True, env=ENVIRONMENT)
-        result = run("local", "up", "-d", directory, expect=1)
+        create(directory, brokers=0, controllers=1, ports=[taken.getsockname()[1]])
+        result = run_cli("local", "up", "-d", directory, expect=1)
     assert result.stderr.count("\n") == 1
     assert "controller-3000 exited with code 1" in result.stderr
     assert "cannot listen on 127.0.0.1" in result.stderr
@@ -314,15 +295,17 @@ def test_a_port_in_use_is_one_line_and_nothing_is_left(tmp_path: Path) -> None:
 
 def test_a_running_cluster_grows_and_is_not_shrunk(tmp_path: Path) -> None:
     directory = tmp_path / "grows"
-    run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 0, "--free-ports")
+    run_cli("local", "up", "-d", directory, "--controllers", 1, "--brokers", 0, "--free-ports")
     try:
-        grown = run("local", "up", "-d", directory, "--controllers", 3)
+        grown = run_cli("local", "up", "-d", directory, "--controllers", 3)
         assert grown.stdout.count(" is a voter\n") == 2
         bootstrap = status(directory)["bootstrap"]
-        found = json.loads(run("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout)
+        found = json.loads(
+            run_cli("quorum", "describe", "--bootstrap-controllers", bootstrap, "--json").stdout
+        )
         assert found["currentVoters"] == [3000, 3001, 3002]
-        refused = run("local", "up", "-d", directory, "--controllers", 2, expect=1)
+        refused = run_cli("local", "up", "-d", directory, "--controllers", 2, expect=1)
         assert "run: metaquorum quorum remove-voter ID" in refused.stderr
         assert refused.stderr.count("\n") == 1
     finally:
-        run("local", "down", "-d", directory)
+        run_cli("local", "down", "-d", directory)

@@ -17,7 +17,7 @@ from metaquorum.cli.layout import create, free_ports
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.main import main
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("combined")]
+pytestmark = pytest.mark.e2e
 
 READY_S = 40.0
 TOPIC = "orders"

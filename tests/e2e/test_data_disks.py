@@ -102,7 +102,7 @@ def test_a_directory_that_hangs_is_found_and_does_not_hold_up_the_end(
     calls = DataCalls(cluster)
     faults = {node.node_id: FaultFile(tmp_path / f"faults-{node.node_id}.json") for node in cluster.brokers}
     for node in cluster.brokers:
-        node.start(faults[node.node_id].prefix)
+        node.start(environment=faults[node.node_id].environment)
     cluster.start()
     make_topic(cluster, calls)
     leader = calls.leader("orders")

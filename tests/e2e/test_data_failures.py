@@ -46,7 +46,7 @@ class Hurt:
         self.faults = faults
 
     def start(self, node: Node) -> None:
-        node.start(self.faults.prefix if node.role == "broker" else ())
+        node.start(environment=self.faults.environment if node.role == "broker" else None)
 
     def create(self, name: str, partitions: int = 1, *, configs: tuple[tuple[str, str], ...] = ()) -> None:
         topic = NewTopic(name=name, partitions=partitions, replication_factor=3, configs=configs)

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer
 from metaquorum.cli.main import main
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("group-commands")]
+pytestmark = pytest.mark.e2e
 
 PATIENCE_S = 90.0
 MESSAGES = 40

@@ -21,7 +21,7 @@ import pytest
 from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-clients")]
+pytestmark = pytest.mark.e2e
 
 HOST = "127.0.0.1"
 MESSAGES = 500

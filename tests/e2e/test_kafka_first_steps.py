@@ -17,20 +17,11 @@ import confluent_kafka
 import confluent_kafka.admin as rd
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-first-steps")]
+from tests.e2e.processes import run_cli
+
+pytestmark = pytest.mark.e2e
 REPOSITORY = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "metaquorum.cli"]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP", None)
-ENVIRONMENT.pop("METAQUORUM_BOOTSTRAP_CONTROLLERS", None)
 USUAL = "127.0.0.1:19490"
-
-
-def run(*args: object) -> str:
-    words = [*COMMAND, *map(str, args)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=100, env=ENVIRONMENT, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(name="directory", scope="module")
@@ -40,15 +31,17 @@ def fixture_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(name="bootstrap", scope="module")
 def fixture_bootstrap(directory: Path) -> Iterator[str]:
-    printed = run("local", "up", "-d", directory, "--controllers", 1, "--brokers", 2, "--free-ports")
+    printed = run_cli(
+        "local", "up", "-d", directory, "--controllers", 1, "--brokers", 2, "--free-ports"
+    ).stdout
     try:
-        status = json.loads(run("local", "status", "-d", directory, "--json"))
+        status = json.loads(run_cli("local", "status", "-d", directory, "--json").stdout)
         assert f"bootstrap.servers={status['bootstrapServers']}\n" in printed
         created = ("topics", "create", "orders", "--replication-factor", 1)
-        run(*created, "--bootstrap", status["bootstrapServers"])
+        run_cli(*created, "--bootstrap", status["bootstrapServers"])
         yield status["bootstrapServers"]
     finally:
-        run("local", "down", "-d", directory)
+        run_cli("local", "down", "-d", directory)
 
 
 def steps(language: str, client: str) -> str:
@@ -142,11 +135,11 @@ def test_confluent_kafka_deletes_records(bootstrap: str) -> None:
 
 def test_a_change_waits_for_a_controller(bootstrap: str, directory: Path) -> None:
     """kill -9 of the only controller: brokers hold on to what they forward until there is one again."""
-    nodes = json.loads(run("local", "status", "-d", directory, "--json"))["nodes"]
+    nodes = json.loads(run_cli("local", "status", "-d", directory, "--json").stdout)["nodes"]
     os.kill(next(node["pid"] for node in nodes if node["node"] == "controller-3000"), signal.SIGKILL)
     client = rd.AdminClient({"bootstrap.servers": bootstrap})
     created = client.create_topics([rd.NewTopic("patient", 1, 1)], operation_timeout=60, request_timeout=60)
-    run("local", "up", "-d", directory)
+    run_cli("local", "up", "-d", directory)
     assert outcomes(created) == [None]
 
 

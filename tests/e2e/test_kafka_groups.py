@@ -19,7 +19,7 @@ import pytest
 from metaquorum.cli.layout import free_ports
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-groups")]
+pytestmark = pytest.mark.e2e
 
 HOST = "127.0.0.1"
 PARTITIONS = 4

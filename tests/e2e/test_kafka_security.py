@@ -30,7 +30,7 @@ from metaquorum.metadata.settings.scram import Mechanism
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 from tests.unit.server.test_servers import certificate_files
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-security")]
+pytestmark = pytest.mark.e2e
 PASSWORD = "alice-secret-7731"
 ROOT_PASSWORD = "root-secret-4402"
 TOKEN_KEY = "key-of-all-tokens-9914"

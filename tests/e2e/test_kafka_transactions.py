@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kafka-transactions")]
+pytestmark = pytest.mark.e2e
 
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0

@@ -15,7 +15,7 @@ from tests.e2e.cluster import FAST_BROKERS, Cluster
 from tests.histories.clients import ended, run_lists
 from tests.histories.list_append import Outcome, judge
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("list-append")]
+pytestmark = pytest.mark.e2e
 
 KEYS, CLIENTS = 4, 3
 QUICK = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,24 +30,8 @@ def test_others_can_read_nothing_that_a_cluster_with_scram_users_wrote(tmp_path:
         run_cli("local", "up", "-d", home, "--controllers", 1, "--brokers", 1, "--free-ports")
         status = json.loads(run_cli("local", "status", "-d", home, "--json").stdout)
         bootstrap = status["bootstrap"]
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "cli",
-                "users",
-                "scram",
-                "set",
-                "alice",
-                "--password-stdin",
-                "-b",
-                status["bootstrapServers"],
-            ],
-            input="a password of hers\n",
-            text=True,
-            check=True,
-            capture_output=True,
-        )
+        words = ("users", "scram", "set", "alice", "--password-stdin", "-b", status["bootstrapServers"])
+        run_cli(*words, given="a password of hers\n")
         run_cli("topics", "create", "orders", "-b", status["bootstrapServers"])
         live = {
             secrets: run_cli(

@@ -15,7 +15,7 @@ from metaquorum.metadata.requests.reassignments import WantedReplicas
 from metaquorum.runtime.kafka.admin.moving import alter_reassignments
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("replication-quota")]
+pytestmark = pytest.mark.e2e
 HELD_S = 6.0
 BATCHES = 12
 SMALL_FETCHES = {"broker": {**FAST_BROKERS["broker"], "replica.fetch.max.bytes": "100000"}}

@@ -11,7 +11,7 @@ from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
 from metaquorum.runtime.kafka.admin.cluster import update_features
 from tests.e2e.cluster import FAST_BROKERS, Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e-settings")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests.e2e.cluster import Node, random_id
 from tests.e2e.processes import run_cli
 from tests.e2e.voter_cluster import DynamicCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("voters")]
+pytestmark = pytest.mark.e2e
 
 OBSERVER_ID, STATIC_ID = 3005, 3007
 

@@ -19,7 +19,7 @@ from tests.e2e.processes import run_cli
 from tests.e2e.topic_histories import TopicHistories
 from tests.e2e.voter_cluster import ActiveWatch, DynamicCluster, commands_of, report
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("voters")]
+pytestmark = pytest.mark.e2e
 
 WRITERS = 4
 OUTAGE_MAX_S = 20.0

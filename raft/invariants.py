@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 
 def _require(holds: bool, law: str, core: RaftCore) -> None:
     if not holds:
-        state = core.state
-        raise RaftInvariantError(
-            f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
-            f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
-            f"{state.log.high_watermark}): {law}"
-        )
+        raise _broken(law, core)
+
+
+def _broken(law: str, core: RaftCore) -> RaftInvariantError:
+    state = core.state
+    return RaftInvariantError(
+        f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
+        f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
+        f"{state.log.high_watermark}): {law}"
+    )
 
 
 def check_core(core: RaftCore) -> None:
@@ -90,13 +94,14 @@ def _check_voters(core: RaftCore) -> None:
     """The sets in one log follow one another by one voter, except those of a salvaged log; a leader has one
     open change at most."""
     state = core.state
-    entries = state.voter_history.entries
+    history = state.voter_history
+    entries = history.entries
     for (_, before), (offset, after) in pairwise(entries):
-        follows = before.majorities_meet(after) or state.voter_history.is_salvaged(offset, state.log.epochs)
-        _require(follows, f"voters change one at a time, not {before} to {after}", core)
+        if not before.majorities_meet(after) and not history.is_salvaged(offset, state.log.epochs):
+            raise _broken(f"voters change one at a time, not {before} to {after}", core)
     if not isinstance(state.role, Leader):
         return
-    high_watermark, newest = state.log.high_watermark, state.voter_history.newest_offset
+    high_watermark, newest = state.log.high_watermark, history.newest_offset
     _require(
         not state.is_observer or (newest is not None and newest >= high_watermark),
         "an observer never leads, but until its removal as a voter is committed",
@@ -256,18 +261,17 @@ def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
     """Committed sets are at the same offsets in every log, and follow one another by one voter."""
     log = core.state.log
     for offset, voters in core.state.voter_history.entries:
-        if offset >= log.high_watermark or offset in history.voters:
-            _require(
-                offset >= log.high_watermark or history.voters[offset] == voters,
-                f"the voters at offset {offset} are committed as {history.voters.get(offset)}, not {voters}",
-                core,
-            )
+        if offset >= log.high_watermark:
+            continue
+        known = history.voters.get(offset)
+        if known is not None:
+            if known is not voters and known != voters:
+                raise _broken(f"the voters at offset {offset} are committed as {known}, not {voters}", core)
             continue
         history.voters[offset] = voters
         for before, after in pairwise(history.voters[at] for at in sorted(history.voters)):
-            _require(
-                before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core
-            )
+            if not before.majorities_meet(after):
+                raise _broken(f"voters change one at a time, not {before} to {after}", core)
 
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:

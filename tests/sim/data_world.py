@@ -288,9 +288,7 @@ class DataWorld(World):
                 self.marks.add("ISR shrunk")
 
     def _after_event(self) -> None:
-        processes = [host.process for host in self.directory.hosts.values() if host.process is not None]
-        if not any(process.touched or not process.alive for process in processes):
-            return
+        processes = [host.process for host in self.directory.hosts.values()]
         touched = [each for each in processes if isinstance(each, DataBroker) and each.touched]
         super()._after_event()
         for process in touched:

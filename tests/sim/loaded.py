@@ -309,7 +309,7 @@ class LoadedWorld(World):
 
     @staticmethod
     def _serves(process: LoadedBroker) -> bool:
-        return not process.paused and not process.node.status(now_ms=process.host.monotonic_ms()).fenced
+        return not process.paused and process.node.serves(process.host.monotonic_ms())
 
     def _strike_at_moments(self) -> None:
         """The active controller dies when it is in the middle of something that takes several batches."""
@@ -404,9 +404,10 @@ class LoadedWorld(World):
             if not isinstance(process, LoadedBroker):
                 known = self._newcomers.get(slot)
                 return f"{host.name} is down" + (f": {known.last_problem}" if known is not None else "")
-            status = process.node.status(now_ms=host.monotonic_ms())
             registration = image.brokers.get(process.node_id)
-            if status.fenced or registration is None or not registration.is_active:
+            serves = process.node.serves(host.monotonic_ms())
+            if not serves or registration is None or not registration.is_active:
+                status = process.node.status(now_ms=host.monotonic_ms())
                 return (
                     f"{host.name} is {status.state.name}: {status.last_problem}; registered: {registration}"
                 )

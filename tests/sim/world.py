@@ -183,6 +183,9 @@ class World:
         process.begin()
 
     def _after_event(self) -> None:
+        processes = [host.process for host in self.directory.hosts.values() if host.process is not None]
+        if not any(process.touched or not process.alive for process in processes):
+            return
         for node_id, host in self.directory.hosts.items():
             process = host.process
             if process is not None and not process.alive:
@@ -369,14 +372,15 @@ class World:
 
     def unwell_brokers(self, active: ControllerProcess) -> str:
         """What is wrong with brokers, as far as one can see; empty: nothing."""
-        states = {
-            broker.node_id: broker.node.status(now_ms=broker.host.monotonic_ms()) for broker in self.brokers()
-        }
+        brokers = {broker.node_id: broker for broker in self.brokers()}
         for node_id in self.broker_ids:
-            if node_id not in states:
+            broker = brokers.get(node_id)
+            if broker is None:
                 return f"broker {node_id} is down"
-            if states[node_id].fenced:
-                return f"broker {node_id} is {states[node_id].state.name}: {states[node_id].last_problem}"
+            now_ms = broker.host.monotonic_ms()
+            if not broker.node.serves(now_ms):
+                status = broker.node.status(now_ms=now_ms)
+                return f"broker {node_id} is {status.state.name}: {status.last_problem}"
             registration = active.node.ledger.committed.image.brokers.get(node_id)
             if registration is None or registration.fenced:
                 return f"broker {node_id} is fenced in the image"

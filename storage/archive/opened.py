@@ -25,7 +25,6 @@ from metaquorum.storage.disk.interface import DiskFile, join, parent_of
 from metaquorum.storage.errors import CorruptFileError, DiskError, FileMissingError
 
 CACHED_BLOCKS = 8
-COPY_BYTES = 1 << 20
 
 
 class LogArchive:

@@ -147,7 +147,7 @@ def iter_batches(
                 magic == MAGIC
                 and length >= MIN_LENGTH
                 and after <= end
-                and (base == expected or (expected < 0 and base >= 0))
+                and (base == expected if expected >= 0 else base >= 0)
                 and batch_epoch >= epoch
                 and delta >= 0
                 and header[12] == delta + 1

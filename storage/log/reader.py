@@ -153,11 +153,10 @@ class LogReader:
                 return items
 
     def _following_segment(self) -> int | None:
-        if not self._is_directory or self._base is None:
+        current = self._base
+        if not self._is_directory or current is None:
             return None
-        return next(
-            (base for base in list_segments(self._disk, self._path) if base > (self._base or 0)), None
-        )
+        return next((base for base in list_segments(self._disk, self._path) if base > current), None)
 
     def _leave(self, following: int) -> list[RecordBatch | Damage]:
         problem: Damage | None = self._tail
@@ -204,7 +203,7 @@ class LogReader:
         what it shows.
         """
         known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
-        if known is not None and self._position == 0 and self._expected == self._base:
+        if known is not None:
             self._position, self._expected, self._epoch = known
         while self._position < size:
             hops = hop_headers(file.read_at(self._position, min(WINDOW_BYTES, size - self._position)))
@@ -252,9 +251,6 @@ class LogReader:
         ]
         if damages and not self._tolerant:
             raise _as_error(damages[0])
-        if damages and header.last_offset_delta < 0:
-            items += damages  # offsets that cannot be counted on: the batch itself is left out
-            return len(whole)
         if max(header.next_offset, (self._expected or 0) + 1) > self._skip_below:
             items += damages
         self._give(RecordBatch(header, whole, self._position, self._name), items)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,10 @@ from metaquorum.storage.batches.batch import RecordBatch, encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.errors import CorruptLogError, FileMissingError, LogTruncatedError, NotALogError
+from metaquorum.storage.log import reader as reader_module
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -219,3 +222,271 @@ def test_what_is_no_log(disk: FaultyDisk) -> None:
     assert list(reader) == []
     problem = reader.tail_problem()
     assert problem is not None and problem.reason.startswith("expected magic 2")
+
+
+# ---- windows and places to begin at -----------------------------------------------------------
+
+SIZE = len(batch(0))
+
+
+def miscounted(base: int, *, delta: int, count: int = 1) -> bytes:
+    return encode_batch(
+        base_offset=base,
+        leader_epoch=1,
+        timestamp_ms=0,
+        values=[b"r" * 20],
+        last_offset_delta=delta,
+        records_count=count,
+    )
+
+
+def damaged(base: int) -> bytes:
+    return batch(base)[:-1] + b"\xff"
+
+
+LOGS: dict[str, list[bytes]] = {
+    "sound": [batch(at) for at in range(7)],
+    "gap": [batch(at) for at in (0, 1, 4, 5, 6)],
+    "back": [batch(at) for at in (0, 1, 2, 1, 2, 3)],
+    "epochs": [batch(at, epoch) for at, epoch in enumerate((1, 5, 5, 3, 3, 6))],
+    "counts": [batch(0), miscounted(1, delta=1), batch(3), miscounted(4, delta=0, count=3), batch(5)],
+    "no offsets": [batch(0), miscounted(1, delta=-1, count=0), batch(1), batch(2)],
+    "wrong CRC": [batch(0), damaged(1), batch(2), batch(3)],
+    "wrong CRCs": [batch(0), damaged(1), damaged(2), batch(3)],
+    "torn": [batch(0), batch(1), batch(2)[:-1]],
+    "torn in a header": [batch(0), batch(1), batch(2)[:60]],
+    "behind a gap": [batch(0), batch(3), damaged(4), batch(5)],
+    "behind an epoch": [batch(0, 3), batch(1, 2), damaged(2), batch(3)],
+    "the first": [miscounted(0, delta=0, count=3), batch(1), batch(2)],
+    "a byte": [batch(0), b"x", batch(1), batch(2)],
+    "large": [batch(0), batch(1, size=300), batch(2), batch(3, size=70)],
+}
+
+
+def told(items: list[RecordBatch | Damage]) -> list[object]:
+    """Batches whole, damage by place and reason (but for how many bytes a window showed)."""
+    return [
+        (item.position, item.data, item.file)
+        if isinstance(item, RecordBatch)
+        else (item.position, item.offset, item.reason.partition(" bytes, found")[0], item.file)
+        for item in items
+    ]
+
+
+@pytest.mark.parametrize("window", [61, 62, SIZE - 1, SIZE, SIZE + 1, 2 * SIZE - 1, 2 * SIZE, 3 * SIZE + 7])
+@pytest.mark.parametrize("log", LOGS)
+def test_what_is_read_does_not_depend_on_the_window(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, log: str, window: int
+) -> None:
+    write(disk, 0, b"".join(LOGS[log]))
+    wanted = told(list(LogReader(disk, DIRECTORY, tolerant=True)))
+    assert len(wanted) > 2
+    monkeypatch.setattr(reader_module, "WINDOW_BYTES", window)
+    assert told(list(LogReader(disk, DIRECTORY, tolerant=True))) == wanted
+    polled: list[object] = []
+    reader = LogReader(disk, DIRECTORY, tolerant=True)
+    while items := reader.poll():
+        polled += told(items)
+    tail = reader.tail_problem()
+    assert polled + (told([tail]) if tail is not None else []) == wanted
+
+
+FROM: dict[str, str] = {
+    "sound": "0123456 123456 23456 3456 456 56 6 -",
+    "gap": "01!456 1!456 !456 !456 !456 56 6 -",
+    "back": "012!123 12!123 2!123 !3 - - - -",
+    "epochs": "012!345 12!345 2!345 !345 45 5 - -",
+    "counts": "0!13!45 !13!45 !13!45 3!45 !45 5 - -",
+    "no offsets": "0!12 !12 !2 ! ! ! ! !",
+    "wrong CRC": "0!23 !23 23 3 - - - -",
+    "wrong CRCs": "0!3 !3 !3 3 - - - -",
+    "torn": "01! 1! ! ! ! ! ! !",
+    "torn in a header": "01! 1! ! ! ! ! ! !",
+    "behind a gap": "0!3!5 !3!5 !3!5 !3!5 !5 !5 ! !",
+    "behind an epoch": "0!1!!3 !1!!3 !!3 !!3 ! ! ! !",
+    "the first": "!012 12 2 - - - - -",
+    "a byte": "0!12 !12 !2 ! ! ! ! !",
+    "large": "0123 123 23 3 - - - -",
+}
+"""By the offset to begin at, 0 to 7: base offsets of batches, and ! for damage."""
+
+
+@pytest.mark.parametrize("window", [3 * SIZE, 1 << 20])
+@pytest.mark.parametrize("log", LOGS)
+def test_a_reader_begins_at_the_batch_that_holds_its_offset(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, log: str, window: int
+) -> None:
+    """Headers lead there, so what is damaged before it is not told, but for headers that do not lead on."""
+    write(disk, 0, b"".join(LOGS[log]))
+    monkeypatch.setattr(reader_module, "WINDOW_BYTES", window)
+    found = []
+    for start in range(8):
+        items = everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=start))
+        found.append("".join(str(item) if isinstance(item, int) else "!" for item in items) or "-")
+    assert " ".join(found) == FROM[log]
+    if "!" not in FROM[log]:
+        for start in range(8):
+            strict = everything(LogReader(disk, DIRECTORY, start_offset=start))
+            assert "".join(map(str, strict)) or "-" == found[start]
+
+
+class Measured:
+    """A file that remembers what was read of it; with `place`, one that knows where a batch is."""
+
+    def __init__(self, file: Any, read: list[tuple[int, int]]) -> None:
+        self._file, self._read = file, read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        data: bytes = self._file.read_at(position, length)
+        self._read.append((position, len(data)))
+        return data
+
+
+class Placed(Measured):
+    place: tuple[int, int, int] | None = None
+
+    def place_before(self, offset: int) -> tuple[int, int, int] | None:
+        return self.place
+
+
+def measured(disk: FaultyDisk, kind: type[Measured] = Measured) -> list[tuple[int, int]]:
+    read: list[tuple[int, int]] = []
+    opened = disk.open_read
+    disk.open_read = lambda path: kind(opened(path), read)  # type: ignore[assignment, method-assign, return-value]
+    return read
+
+
+@pytest.mark.parametrize(
+    ("place", "wanted"),
+    [
+        (None, [5, 6]),
+        ((0, 0, 0), [5, 6]),
+        ((4 * SIZE, 4, 1), [5, 6]),
+        ((5 * SIZE, 5, 1), [5, 6]),
+        ((5 * SIZE, 5, 2), ["expected leader epoch 2 or higher, found 1", 5, 6]),
+        ((3 * SIZE, 2, 1), [5, 6]),
+    ],
+)
+def test_a_file_that_knows_where_a_batch_is_is_not_read_before_it(
+    disk: FaultyDisk, place: tuple[int, int, int] | None, wanted: list[object]
+) -> None:
+    write(disk, 0, b"".join(LOGS["sound"]))
+    Placed.place = place
+    read = measured(disk, Placed)
+    reader = LogReader(disk, DIRECTORY, tolerant=True, start_offset=5)
+    assert everything(reader) == wanted
+    assert min(at for at, _ in read) == (0 if place is None else place[0])
+    assert everything(LogReader(disk, DIRECTORY, tolerant=True)) == list(range(7))
+    assert everything(LogReader(disk, DIRECTORY, start_offset=5)) == [5, 6]
+
+
+def test_only_windows_up_to_the_file_s_end_are_read(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole window each; the next one begins behind the last whole batch."""
+    write(disk, 0, b"".join(LOGS["sound"]))
+    monkeypatch.setattr(reader_module, "WINDOW_BYTES", 3 * SIZE + 7)
+    read = measured(disk)
+    assert len(everything(LogReader(disk, DIRECTORY, tolerant=True))) == 7
+    windows = [(0, 3 * SIZE + 7), (3 * SIZE, 3 * SIZE + 7), (6 * SIZE, SIZE)]
+    assert read == windows
+    read.clear()
+    assert everything(LogReader(disk, DIRECTORY, tolerant=True, start_offset=6)) == [6]
+    assert max(length for _, length in read) <= 3 * SIZE + 7 and len(read) <= 5
+
+
+@pytest.mark.parametrize("tolerant", [True, False])
+@pytest.mark.parametrize(
+    ("segment", "position", "below"),
+    [(0, 2 * SIZE - 1, False), (0, 2 * SIZE, False), (0, 2 * SIZE + 1, True), (1, 0, True), (None, 0, False)],
+)
+def test_a_tail_is_torn_from_the_recovery_point_on(
+    disk: FaultyDisk, segment: int | None, position: int, below: bool, tolerant: bool
+) -> None:
+    """Below it the writer has said that all is durable. A file by itself has no such point."""
+    path = write(disk, 0, b"".join(LOGS["torn"]))
+    for resetting in (False, True):
+        if segment is not None:
+            point = RecoveryPoint(
+                offset=2,
+                segment=segment,
+                position=position,
+                start_offset=0,
+                start_epoch=0,
+                resetting=resetting,
+            )
+            store_recovery_point(disk, DIRECTORY, point)
+        for where, is_damage in ((DIRECTORY, below and not resetting), (path, False)):
+            reader = LogReader(disk, where, tolerant=tolerant)
+            if is_damage and not tolerant:
+                with pytest.raises(CorruptLogError):
+                    list(reader)
+                continue
+            assert [item.header.base_offset for item in reader.poll() if isinstance(item, RecordBatch)] == [
+                0,
+                1,
+            ]
+            items = reader.poll()
+            assert (len(items), reader.tail_problem() is None) == ((1, True) if is_damage else (0, False))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("00000000000000000007.log", 7),
+        ("00000000000000000007.log.deleted", None),
+        ("copy.log", None),
+        ("00000000000000000007-0000000001.checkpoint", 0),
+        ("00000000000000000007-0000000001.checkpoint.part", 0),
+        ("00000000000000000007-0000000001.checkpoint.deleted", 0),
+    ],
+)
+def test_a_file_by_itself_begins_where_its_name_says(
+    disk: FaultyDisk, name: str, expected: int | None
+) -> None:
+    """And is read alone, whatever is beside it."""
+    path = join(DIRECTORY, name)
+    disk.open_append(path).append(batch(7) + batch(8))
+    write(disk, 9, batch(9))
+    reader = LogReader(disk, path, tolerant=True)
+    assert reader.next_offset == expected
+    damaged = [] if expected in (7, None) else [f"expected base offset {expected}, found 7"]
+    assert everything(reader) == [*damaged, 7, 8]
+    assert reader.next_offset == 9
+
+    for start, first in ((7, 7), (8, 8)):
+        assert everything(LogReader(disk, path, tolerant=True, start_offset=start))[-1 - (8 - first)] == first
+    disk.open_append(path).truncate(0)
+    disk.open_append(path).append(b"x" * 90 + batch(8))
+    assert everything(LogReader(disk, path, tolerant=True))[1:] == [8]
+
+
+def test_a_tail_that_was_told_and_then_completed_is_a_batch(disk: FaultyDisk) -> None:
+    path = write(disk, 0, batch(0) + batch(1)[:70])
+    reader = LogReader(disk, DIRECTORY, tolerant=True)
+    assert [isinstance(item, Damage) for item in reader] == [False, True]
+    disk.open_append(path).append(batch(1)[70:])
+    assert everything(reader) == [1] and list(reader) == []
+
+
+def test_segments_that_overlap_or_follow_damage_are_told_once(disk: FaultyDisk) -> None:
+    write(disk, 0, batch(0) + batch(1) + batch(2))
+    write(disk, 2, batch(2) + batch(3)[:-1])
+    write(disk, 4, batch(4))
+    overlap = "expected a segment at offset 3, found 2"
+    assert everything(LogReader(disk, DIRECTORY, tolerant=True))[:5] == [0, 1, 2, overlap, 2]
+    with pytest.raises(CorruptLogError, match=rf"\(offset 3\): {overlap}; see the rest with"):
+        list(LogReader(disk, DIRECTORY))
+    for below in (False, True):
+        if below:
+            point = RecoveryPoint(offset=4, segment=4, position=0, start_offset=0, start_epoch=0)
+            store_recovery_point(disk, DIRECTORY, point)
+        reader = LogReader(disk, DIRECTORY, tolerant=True, start_offset=2)
+        assert summary(reader.poll()) == [2]
+        (problem,) = reader.poll()
+        assert isinstance(problem, Damage) and "a batch of 88 bytes" in problem.reason
+        assert reader.tail_problem() is None
+        assert everything(reader) == [4]

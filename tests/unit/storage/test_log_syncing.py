@@ -1,4 +1,4 @@
-"""A sync of the log in the background: what it covers, what waits for it, what a crash leaves."""
+"""What of a log is durable when: syncs in the background and the order of steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import DiskError, LogFailedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.recovery import load_recovery_point
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -118,3 +119,147 @@ def test_what_moves_the_log_waits_for_it_and_hears_of_its_failure(
     assert log.synced_offset == 3
     with pytest.raises(LogFailedError):
         append(log)
+
+
+# ---- the order of durable steps ---------------------------------------------------------------
+
+
+class Journal(FaultyDisk):
+    """Writes down what changes the disk; a file replaced as a whole is one step, with what it says."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(1))
+        self.steps: list[str] = []
+        self.fails_at = -1
+        self.make_directory("/data")
+        self.sync_directory("/")
+        self.steps.clear()
+
+    def begin(self, operation: str, directory: str, path: str) -> None:
+        super().begin(operation, directory, path)
+        if operation in ("read", "list", "lock"):
+            return
+        if len(self.steps) == self.fails_at:
+            raise DiskError(directory, f"{operation} of {path}", "the device reports an I/O error")
+        name = path.removeprefix(f"{DIRECTORY}/").removesuffix(".log").lstrip("0") or "0"
+        self.steps.append(f"{operation} {'names' if operation == 'sync_directory' else name}")
+
+    def told(self) -> list[str]:
+        """The steps since the last call."""
+        text = "; ".join(self.steps)
+        self.steps = []
+        for name in ("partition.metadata", "leader-epoch-checkpoint", "recovery-point"):
+            whole = (
+                f"open {name}.tmp; write {name}.tmp; sync {name}.tmp; rename {name}.tmp; sync_directory names"
+            )
+            text = text.replace(whole, f"put {name}")
+        return text.split("; ") if text else []
+
+
+PUT_EPOCHS, PUT_POINT = "put leader-epoch-checkpoint", "put recovery-point"
+NAMES = "sync_directory names"
+
+
+def journalled(*epochs: int, point_bytes: int = 1 << 20) -> tuple[Journal, SegmentedLog]:
+    """A log whose segments hold two batches each."""
+    disk = Journal()
+    log = opened(disk, point_bytes=point_bytes)
+    for epoch in epochs:
+        append(log, epoch=epoch, size=400)
+    return disk, log
+
+
+def point_of(disk: Journal, log: SegmentedLog) -> tuple[int, int, int, int, int]:
+    point = load_recovery_point(disk, DIRECTORY)
+    assert point == log.recovery_point and not point.resetting
+    return point.offset, point.segment, point.position, point.start_offset, point.start_epoch
+
+
+def test_every_change_of_the_log_makes_its_steps_durable_in_order() -> None:
+    """A roll: the full segment, then the next one's name, the epochs, the point. A trim: the point, the
+    epochs, the segments. A cut below the point: the point, the segments above, the rest. A reset: the
+    intent, then all else. Batches have 470 bytes, two to a segment."""
+    disk, log = journalled()
+    rolled = [NAMES, PUT_EPOCHS, PUT_POINT]
+    began = [f"mkdir {DIRECTORY}", NAMES, NAMES, "open 0", NAMES, "put partition.metadata", *rolled[1:]]
+    assert (disk.told(), point_of(disk, log)) == (began, (0, 0, 0, 0, 0))
+
+    def step(work: Callable[[], object], *wanted: object) -> None:
+        work()
+        found = (disk.told(), point_of(disk, log), (log.start_offset, log.end_offset, log.synced_offset))
+        assert found == wanted
+
+    def one(epoch: int) -> Callable[[], None]:
+        return lambda: append(log, epoch=epoch, size=400)
+
+    step(one(1), ["write 0"], (0, 0, 0, 0, 0), (0, 1, 0))
+    step(one(1), ["write 0"], (0, 0, 0, 0, 0), (0, 2, 0))
+    step(one(1), ["sync 0", "open 2", *rolled, "write 2"], (2, 2, 0, 0, 0), (0, 3, 2))
+    step(one(2), ["write 2"], (2, 2, 0, 0, 0), (0, 4, 2))
+    step(log.sync, ["sync 2"], (2, 2, 0, 0, 0), (0, 4, 4))
+    step(one(2), ["sync 2", "open 4", *rolled, "write 4"], (4, 4, 0, 0, 0), (0, 5, 4))
+    trim = [PUT_POINT, PUT_EPOCHS, "remove 0", NAMES]
+    step(lambda: log.delete_segments_before(2), trim, (4, 4, 0, 2, 1), (2, 5, 4))
+    step(lambda: log.delete_segments_before(3), [], (4, 4, 0, 2, 1), (2, 5, 4))
+    step(lambda: log.truncate_to(5), [], (4, 4, 0, 2, 1), (2, 5, 4))
+    step(lambda: log.truncate_to(4), ["truncate 4", "sync 4", PUT_POINT], (4, 4, 0, 2, 1), (2, 4, 4))
+    cut = [PUT_POINT, "remove 4", NAMES, "truncate 2", "sync 2", PUT_EPOCHS, PUT_POINT]
+    step(lambda: log.truncate_to(3), cut, (3, 2, 470, 2, 1), (2, 3, 3))
+    step(one(1), ["write 2"], (3, 2, 470, 2, 1), (2, 4, 3))
+    reset = [PUT_POINT, "remove 2", NAMES, "open 100", NAMES, PUT_EPOCHS, PUT_POINT]
+    step(lambda: log.reset_to(LogPosition(7, 100)), reset, (100, 100, 0, 100, 7), (100, 100, 100))
+    step(one(7), ["write 100"], (100, 100, 0, 100, 7), (100, 101, 100))
+    step(log.clean_close, ["sync 100", PUT_POINT], (101, 100, 470, 100, 7), (100, 101, 101))
+    log = opened(disk)
+    step(
+        log.clean_close, ["open 100", "sync 100", NAMES, "sync 100"], (101, 100, 470, 100, 7), (100, 101, 101)
+    )
+
+
+def test_a_sync_that_is_due_raises_the_point_after_the_epochs() -> None:
+    disk, log = journalled(1, point_bytes=900)
+    disk.told()
+    log.sync()
+    assert (disk.told(), point_of(disk, log)) == (["sync 0"], (0, 0, 0, 0, 0))
+    append(log, epoch=2, size=400)
+    log.sync()
+    assert (disk.told(), point_of(disk, log)) == (
+        ["write 0", "sync 0", PUT_EPOCHS, PUT_POINT],
+        (2, 0, 940, 0, 0),
+    )
+    log.sync()
+    assert disk.told() == ["sync 0"]
+
+
+MOVES: dict[str, Callable[[SegmentedLog], object]] = {
+    "roll": lambda log: append(log, epoch=9, size=900),
+    "cut": lambda log: log.truncate_to(1),
+    "trim": lambda log: log.delete_segments_before(4),
+    "reset": lambda log: log.reset_to(LogPosition(9, 100)),
+    "sync": lambda log: log.sync(),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_log_that_a_disk_failed_in_the_middle_of_a_change_takes_nothing_more(move: str) -> None:
+    """At every step of every change; it opens again, and holds what was durable before."""
+    failed = 0
+    for after in range(40):
+        disk, log = journalled(1, 1, 2, 2, 3, point_bytes=100)
+        disk.told()
+        disk.fails_at = after
+        try:
+            MOVES[move](log)
+        except DiskError:
+            failed += 1
+        else:
+            break
+        disk.fails_at = -1
+        with pytest.raises(LogFailedError):
+            log.truncate_to(log.end_offset)
+        with pytest.raises(LogFailedError):
+            append(log, epoch=9)
+        log.close()
+        again = opened(disk.kill())
+        assert again.end_offset in {"cut": (1, 2, 4, 5), "reset": (5, 100)}.get(move, (5, 6))
+    assert failed >= 2 and after < 39

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk import kernel_sync
+from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError, LogDirectoryLockedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
@@ -160,3 +164,126 @@ def test_a_system_without_linux_aio_has_no_syncs_in_the_background(
     missing = {name: 1 << 20 if name == refused else number for name, number in numbers.items()}
     monkeypatch.setitem(kernel_sync._SYSTEM_CALLS, os.uname().machine, missing)
     assert DISK.background_sync(str(tmp_path)) is None
+
+
+class Scripted:
+    """The kernel's answers, one for each call, and what was asked. A result goes where results go."""
+
+    def __init__(self) -> None:
+        self.answers: list[int | OSError] = []
+        self.asked: list[tuple[str, bool]] = []
+        self.context: object = None
+        self.result = 0
+
+    def call(self, name: str, *arguments: object, waits: bool = False) -> int:
+        if name == "io_setup":
+            assert arguments[0] == 1
+            return 0
+        self.context = self.context or arguments[0]
+        assert arguments[0] is self.context
+        self.asked.append((name, waits))
+        if name == "io_getevents":
+            _, least, most, events, timeout = arguments
+            assert (least.value, most.value, timeout) == (int(waits), 1, None)  # type: ignore[attr-defined]
+            events[0].result = self.result  # type: ignore[index]
+        answer = self.answers.pop(0) if self.answers else 1
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def scripted(tmp_path: Path) -> Iterator[tuple[Scripted, kernel_sync.KernelSync, DiskFile]]:
+    kernel = Scripted()
+    sync = kernel_sync.KernelSync(kernel)  # type: ignore[arg-type]
+    file = DISK.open_append(str(tmp_path / "a"))
+    yield kernel, sync, file
+    file.close()
+    sync.close()
+    sync.close()
+    assert kernel.asked[-1] == ("io_destroy", True) and kernel.asked.count(("io_destroy", True)) == 1
+
+
+Parts = tuple[Scripted, kernel_sync.KernelSync, DiskFile]
+
+
+@pytest.mark.parametrize("answer", [0, OSError(errno.EAGAIN, "full"), OSError(errno.EIO, "broken")])
+def test_a_sync_that_the_kernel_did_not_take_is_not_under_way(scripted: Parts, answer: int | OSError) -> None:
+    kernel, sync, file = scripted
+    kernel.answers = [answer]
+    if getattr(answer, "errno", errno.EAGAIN) == errno.EAGAIN:
+        assert sync.begin(file) is False
+    else:
+        with pytest.raises(OSError, match="broken"):
+            sync.begin(file)
+    assert sync.ended()
+    sync.wait()
+    assert kernel.asked == [("io_submit", False)]
+    assert sync.begin(file) is True
+    sync.wait()
+
+
+def test_a_sync_has_ended_when_the_kernel_says_so(scripted: Parts) -> None:
+    kernel, sync, file = scripted
+    submit, look, wait = ("io_submit", False), ("io_getevents", False), ("io_getevents", True)
+    assert sync.begin(file)
+    kernel.answers = [0, 0, 1]
+    assert [sync.ended() for _ in range(4)] == [False, False, True, True]
+    assert kernel.asked == [submit, look, look, look]
+    sync.wait()
+    assert sync.begin(file)
+    sync.wait()
+    sync.wait()
+    assert sync.ended() and kernel.asked[4:] == [submit, wait]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_result_of_a_sync_is_that_of_its_file(tmp_path: Path, scripted: Parts, waits: bool) -> None:
+    kernel, sync, file = scripted
+    kernel.result = -errno.EIO
+    assert sync.begin(file)
+    assert waits or sync.ended()
+    for _ in range(2):
+        with pytest.raises(DiskError, match=r"sync of .*I/O error"):
+            sync.wait()
+    with pytest.raises(DiskError, match="earlier sync failed"):
+        sync.begin(file)
+    other = DISK.open_append(str(tmp_path / "b"))
+    kernel.result = 5
+    assert sync.begin(other)
+    sync.wait()
+    other.close()
+
+
+@pytest.mark.parametrize("system", ["Linux", "Darwin"])
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "riscv64"])
+def test_the_numbers_of_the_calls_are_those_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, machine: str, system: str
+) -> None:
+    """Of asm/unistd_64.h and asm-generic/unistd.h."""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine, sysname=system))
+    if system != "Linux" or machine == "riscv64":
+        with pytest.raises(OSError, match="not implemented"):
+            kernel_sync._Aio()
+        return
+    names = ("io_setup", "io_destroy", "io_submit", "io_getevents")
+    wanted = (206, 207, 209, 208) if machine == "x86_64" else (0, 1, 2, 4)
+    asked: list[tuple[bool, int, int]] = []
+    aio = kernel_sync._Aio()
+    codes = [errno.EINTR, errno.EINTR, 0, errno.EAGAIN]
+
+    def answer(waits: bool) -> Callable[..., int]:
+        def call(number: ctypes.c_long, *arguments: int) -> int:
+            asked.append((waits, number.value, arguments[0]))
+            ctypes.set_errno(codes[0])
+            return -1 if codes.pop(0) else 3
+
+        return call
+
+    monkeypatch.setattr(aio, "_quick", answer(False))
+    monkeypatch.setattr(aio, "_waiting", answer(True))
+    assert aio.call("io_submit", 7, waits=True) == 3
+    with pytest.raises(BlockingIOError):
+        aio.call("io_submit", 8)
+    assert asked == [(True, wanted[2], 7)] * 3 + [(False, wanted[2], 8)]
+    assert tuple(aio._numbers[name] for name in names) == wanted

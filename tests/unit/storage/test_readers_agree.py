@@ -3,9 +3,11 @@ its header."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pytest
+from crc32c import crc32c
 
 from metaquorum.storage.batches import places as under_test
 from metaquorum.storage.batches.batch import (
@@ -19,10 +21,18 @@ from metaquorum.storage.batches.batch import (
     plain_header,
     seal_batch,
 )
-from metaquorum.storage.batches.format import HEADER_BYTES, MIN_LENGTH, BatchHeader
+from metaquorum.storage.batches.format import (
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    MIN_LENGTH,
+    BatchHeader,
+)
 from metaquorum.storage.batches.places import RecordPlaces, record_bounds, retimed
 from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
+from metaquorum.storage.log import recovery
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 Fields = list[tuple[int, int, bytes | None, bytes | None]]
 BYTES = (0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
@@ -187,6 +197,10 @@ def test_the_readers_of_headers_agree(
         data[8:12] = (MIN_LENGTH - 1).to_bytes(4, "big")
     elif change == "cut":
         data.pop()
+    if change in ("magic", "short", "cut"):
+        # Right in all else: the checksum is that of the bytes that the length names.
+        end = int.from_bytes(data[8:12], "big") + LENGTH_OVERHEAD_BYTES
+        data[17:21] = crc32c(bytes(data[CRC_START:end])).to_bytes(4, "big")
     whole = bytes(data)
     for gaps, right in ((False, follows and not change), (True, with_gaps and not change)):
         walk = walk_batches(whole, expected_offset=EXPECTED, min_epoch=EPOCH, gaps=gaps)
@@ -207,6 +221,12 @@ def test_the_readers_of_headers_agree(
                     list(batches)
     unchecked = walk_batches(whole, expected_offset=EXPECTED, min_epoch=EPOCH, verify_crc=False)
     assert (unchecked.problem is None) == (follows and change in ("", "crc"))
+    given = iter_batches(whole, expected_offset=EXPECTED, min_epoch=EPOCH, verify_crc=False)
+    if follows and change in ("", "crc"):
+        assert [one.data for one in given] == [whole]
+    else:
+        with pytest.raises(CorruptLogError):
+            list(given)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 67, 68, 69, 135, 136, 137, 204, None])
@@ -217,3 +237,58 @@ def test_a_walk_stops_before_its_limit_but_not_before_one_batch(limit: int | Non
     walk = walk_batches(data, expected_offset=EXPECTED, min_epoch=EPOCH, limit=limit)
     count = 3 if limit is None else max(1, min(limit // one, 3))
     assert (len(walk.hops), walk.end, walk.problem) == (count, count * one, None)
+
+
+@pytest.mark.parametrize("base", [-1, 0, 5])
+def test_the_first_batch_of_a_file_whose_start_is_not_known_begins_anywhere(base: int) -> None:
+    """But not below 0; and a header by itself is a batch."""
+    data = seal_batch(RIGHT._replace(base_offset=base), b"") + seal_batch(
+        RIGHT._replace(base_offset=base + 3), b"x"
+    )
+    if base >= 0:
+        assert [one.header.base_offset for one in iter_batches(data)] == [base, base + 3]
+        with pytest.raises(CorruptLogError):
+            list(iter_batches(data[HEADER_BYTES:], expected_offset=base))
+        with pytest.raises(CorruptLogError):
+            list(iter_batches(data + data))
+    else:
+        with pytest.raises(CorruptLogError):
+            list(iter_batches(data))
+
+
+LIMIT = 200
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        ({}, True),
+        ({"last_offset_delta": 0, "records_count": 0}, True),
+        ({"records_count": 7}, True),
+        ({"last_offset_delta": -1}, False),
+        ({"records_count": -1}, False),
+        ({"leader_epoch": -1}, False),
+        ({"size": HEADER_BYTES}, True),
+        ({"size": LIMIT}, True),
+        ({"size": LIMIT + 1}, False),
+        ({"cut": 1}, False),
+    ],
+)
+def test_what_counts_as_a_batch_behind_damage(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, int], is_found: bool, start: int
+) -> None:
+    """At the first byte too, and with nothing behind it."""
+    monkeypatch.setattr(recovery, "MAX_READABLE_BATCH_BYTES", LIMIT)
+    fields = {name: value for name, value in change.items() if name not in ("size", "cut")}
+    payload = b"v" * (change.get("size", 100) - HEADER_BYTES)
+    data = seal_batch(RIGHT._replace(**fields), payload)  # type: ignore[arg-type]
+    whole = b"\2" * start + data[: len(data) - change.get("cut", 0)]
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/d")
+    file = disk.open_append("/d/f")
+    file.append(whole)
+    found = recovery.find_valid_batch(file, 0, 0)
+    assert found == ((start, parse_header(data)) if is_found else None)
+    assert recovery.find_valid_batch(file, start, EXPECTED) == found
+    assert recovery.find_valid_batch(file, start + 1, 0) is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.errors import RecordDecodeError, UnknownRecordError
 from metaquorum.metadata.records.codec import (
     control_schema_version,
     decode,
@@ -85,11 +85,16 @@ def _decode_spans(
     data = batch.data
     base_offset = offset = batch.header.base_offset
     timestamp_ms = batch.header.max_timestamp_ms
-    read = decode_tolerant if tolerant else decode
-    decoded = []
+    decoded: list[DecodedRecord] = []
+    record: AnyRecord
     try:
         for offset, (start, end) in enumerate(spans, base_offset):
-            version, record = read(data, start, end)
+            try:
+                version, record = decode(data, start, end)
+            except UnknownRecordError:
+                if not tolerant:
+                    raise
+                version, record = decode_tolerant(data, start, end)
             decoded.append(DecodedRecord(offset, timestamp_ms, version, record))
     except RecordDecodeError as error:
         raise _at_offset(error, offset) from None

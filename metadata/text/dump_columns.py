@@ -1,8 +1,8 @@
-"""The payloads of whole batches straight from bytes to JSON text, where most records are PartitionRecords.
+"""The payloads of whole batches straight from bytes to JSON text, where many records are of partitions.
 
-Owns the short way for PartitionRecords of the usual shape (see `columnar.partitions`): fields are cut out in
-numpy, the texts of ids and lists come from caches, and no record is made. Any other record goes the way of
-`dump_text`, which says what the text looks like; a property test holds both equal.
+Owns the short way for PartitionRecords and PartitionChangeRecords of the usual shapes (see `columnar`):
+fields are cut out in numpy, the texts of ids and lists come from caches, and no record is made. Any other
+record goes the way of `dump_text`, which says what the text looks like; a property test holds both equal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from metaquorum.metadata.columnar.changes import API_KEY as CHANGE_KEY
+from metaquorum.metadata.columnar.changes import ChangeRows, decode_changes
 from metaquorum.metadata.columnar.frames import Frames, gather, read_frames
 from metaquorum.metadata.columnar.partitions import API_KEY, record_dtype, record_shapes
 from metaquorum.metadata.records.codec import decode_tolerant
@@ -22,15 +24,19 @@ from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
 MIN_RECORDS = 24
-"""Batches with fewer PartitionRecords are faster record by record."""
+"""Batches with fewer records of partitions are faster record by record."""
 
 
 def batch_payloads(batch: RecordBatch, *, secrets: bool = False) -> tuple[list[str], int] | None:
     """What `payload_text` makes of each record, and how many of them are from the future; None for a batch
-    that must be read record by record.
+    that must be read record by record. Raises RecordDecodeError."""
+    frames = frames_of(batch)
+    return None if frames is None else frame_payloads(frames, secrets=secrets)
 
-    All records of such a batch have its timestamp and consecutive offsets. Raises RecordDecodeError.
-    """
+
+def frames_of(batch: RecordBatch) -> Frames | None:
+    """The frames of a batch for `frame_payloads`; None for one that must be read record by record. All
+    records of such a batch have its timestamp and consecutive offsets."""
     header = batch.header
     if (
         header.is_control
@@ -41,13 +47,22 @@ def batch_payloads(batch: RecordBatch, *, secrets: bool = False) -> tuple[list[s
     frames = read_frames(batch.data, header)
     if frames is None:
         return None
+    short = np.count_nonzero((frames.keys == API_KEY) | (frames.keys == CHANGE_KEY))
+    return frames if short >= MIN_RECORDS else None
+
+
+def frame_payloads(frames: Frames, *, secrets: bool = False) -> tuple[list[str], int]:
+    """What `payload_text` makes of each record, and how many of them are from the future. Raises
+    RecordDecodeError."""
+    texts: list[str | None] = [None] * len(frames.starts)
     places = np.flatnonzero(frames.keys == API_KEY)
-    if len(places) < MIN_RECORDS:
-        return None
-    texts: list[str | None] = [None] * header.records_count
-    shapes, usual = record_shapes(frames, places)
-    for shape in np.unique(shapes[usual]).tolist():
-        _put_texts(texts, frames, places[usual & (shapes == shape)], shape)
+    if len(places):
+        shapes, usual = record_shapes(frames, places)
+        for shape in np.unique(shapes[usual]).tolist():
+            _put_texts(texts, frames, places[usual & (shapes == shape)], shape)
+    for rows in decode_changes(frames, np.flatnonzero(frames.keys == CHANGE_KEY))[0]:
+        if len(rows.records):
+            _put_changes(texts, frames, rows)
     return _with_others(texts, frames, secrets)
 
 
@@ -94,6 +109,33 @@ def _put_texts(texts: list[str | None], frames: Frames, places: Places, shape: i
             f'"removingReplicas":[],"addingReplicas":[],"leader":{leader},"leaderEpoch":{leader_epoch},'
             f'"partitionEpoch":{epoch}{end}'
         )
+
+
+def _put_changes(texts: list[str | None], frames: Frames, rows: ChangeRows) -> None:
+    """The same of PartitionChangeRecords of one shape. Fields are in the order of the schema."""
+    form = '"type":"PARTITION_CHANGE_RECORD","version":%d,"data":{"partitionId":%d,"topicId":%s'
+    ids, numbers, directories = _IDS, _NUMBERS, _DIRECTORIES
+    columns: list[list[Any]] = [
+        frames.versions[rows.records].tolist(),
+        rows.indexes.tolist(),
+        [ids[topic] for topic in _raw(rows.topics, 16)],
+    ]
+    if rows.isr is not None:
+        form += ',"isr":%s'
+        columns.append([numbers[isr] for isr in _raw(rows.isr.astype(">i4"), 4 * rows.isr.shape[1])])
+    if rows.leader is not None:
+        form += ',"leader":%d'
+        columns.append(rows.leader.tolist())
+    if rows.recovery is not None:
+        form += ',"leaderRecoveryState":%d'
+        columns.append(rows.recovery.tolist())
+    if rows.directories is not None:
+        form += ',"directories":%s'
+        raw = _raw(rows.directories, 16 * rows.directories.shape[1])
+        columns.append([directories[placed] for placed in raw])
+    form += "}"
+    for place, values in zip(rows.records.tolist(), zip(*columns, strict=True), strict=True):
+        texts[place] = form % values
 
 
 def _raw(column: Any, size: int) -> list[bytes]:

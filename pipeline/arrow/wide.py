@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from functools import cache
+from typing import Any, cast
 
-import msgspec
 import pyarrow as pa
 
+from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
-from metaquorum.metadata.text.dump import payload_json
+from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
+from metaquorum.metadata.records.types import UnknownRecord
+from metaquorum.metadata.text.dump_columns import frame_payloads, frames_of
+from metaquorum.metadata.text.dump_text import payload_texter
 from metaquorum.pipeline.arrow.base import CHUNK_ROWS, TIME_TYPE, same, times
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.selection import Selection
@@ -31,7 +36,13 @@ WIDE_SCHEMA = pa.schema(
         ("payload", pa.string()),
     ]
 )
-_encode = msgspec.json.Encoder().encode
+
+
+@cache
+def _type_name(key: int, version: int) -> str:
+    """What a record with these numbers is called."""
+    schema = SCHEMA_BY_API_KEY.get(key)
+    return UnknownRecord.type_name if schema is None or version not in schema.versions else schema.type_name
 
 
 class _Rows:
@@ -49,20 +60,36 @@ class _Rows:
         self.types: list[str] = []
         self.versions: list[int] = []
         self.controls: list[bool] = []
-        self.payloads: list[bytes] = []
+        self.payloads: list[str] = []
 
     def add(self, batch: RecordBatch, records: Iterable[DecodedRecord]) -> None:
-        epoch, control = batch.header.leader_epoch, batch.header.is_control
+        last: Any = None
         before = len(self.offsets)
         for offset, timestamp_ms, version, record in records:
             self.offsets.append(offset)
             self.times_ms.append(timestamp_ms)
             self.types.append(record.type_name)
             self.versions.append(version)
-            self.payloads.append(_encode(payload_json(record, version, secrets=self._secrets)))
-        added = len(self.offsets) - before
-        self.epochs += [epoch] * added
-        self.controls += [control] * added
+            kind = (record.__class__, version)
+            if kind != last:
+                last, text = kind, payload_texter(cast(Hashable, kind[0]), version, self._secrets)
+            self.payloads.append(f"{{{text(record)}}}")
+        self._say(batch, len(self.offsets) - before)
+
+    def add_frames(self, batch: RecordBatch, frames: Frames) -> None:
+        """All records of a batch of `frames_of`. Raises RecordDecodeError."""
+        texts, _ = frame_payloads(frames, secrets=self._secrets)
+        header, count, versions = batch.header, len(texts), frames.versions.tolist()
+        self.offsets += range(header.base_offset, header.base_offset + count)
+        self.times_ms += [header.max_timestamp_ms] * count
+        self.types += map(_type_name, frames.keys.tolist(), versions)
+        self.versions += versions
+        self.payloads += [f"{{{text}}}" for text in texts]
+        self._say(batch, count)
+
+    def _say(self, batch: RecordBatch, added: int) -> None:
+        self.epochs += [batch.header.leader_epoch] * added
+        self.controls += [batch.header.is_control] * added
 
     def take(self) -> pa.RecordBatch:
         piece, count = self._piece, len(self.offsets)
@@ -92,14 +119,22 @@ def wide_batches(
         if isinstance(item, Damage) or not selection.may_hold(item.header):
             continue
         try:
-            records = decode_batch(item, tolerant=True)
+            _add(rows, item, selection)
         except (RecordDecodeError, BatchError):
             continue
-        if selection.wants_all:
-            rows.add(item, records)
-        else:
-            rows.add(item, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
         if len(rows.offsets) >= CHUNK_ROWS:
             yield rows.take()
     if rows.offsets:
         yield rows.take()
+
+
+def _add(rows: _Rows, batch: RecordBatch, selection: Selection) -> None:
+    frames = frames_of(batch) if selection.wants_all else None
+    if frames is not None:
+        rows.add_frames(batch, frames)
+        return
+    records = decode_batch(batch, tolerant=True)
+    if selection.wants_all:
+        rows.add(batch, records)
+    else:
+        rows.add(batch, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])

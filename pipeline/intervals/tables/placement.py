@@ -31,8 +31,11 @@ class BrokerShares:
                 self._leaders[before.leader] -= 1
                 self._leaders[now.leader] += 1
             if before.isr != now.isr:
-                self._in_sync.subtract(before.isr)
-                self._in_sync.update(now.isr)
+                in_sync = self._in_sync  # plain additions: Counter's own cost more than all else here
+                for broker_id in before.isr:
+                    in_sync[broker_id] -= 1
+                for broker_id in now.isr:
+                    in_sync[broker_id] += 1
             if before.replicas != now.replicas or before.directories != now.directories:
                 self._held(before, -1)
                 self._held(now, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,12 +39,33 @@ def partitions(draw: st.DrawFn) -> bytes:
     return encode(record, version)
 
 
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.none(), values)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> bytes:
+    version = draw(st.integers(0, 2))
+    odd = draw(st.sampled_from([False] * 6 + [True]))
+    record = r.PartitionChangeRecord(
+        draw(NUMBER),
+        draw(IDS),
+        isr=draw(maybe(NODES)),
+        leader=draw(maybe(st.integers(-1, 9))),
+        replicas=draw(NODES) if odd else None,
+        leader_recovery_state=draw(maybe(st.integers(0, 2))),
+        directories=draw(maybe(st.lists(IDS, max_size=4).map(tuple))) if version else None,
+        eligible_leader_replicas=draw(NODES) if odd and version == 2 else None,
+    )
+    return encode(record, version)
+
+
 OTHERS = st.sampled_from(
     [
         encode(r.TopicRecord('a "b"', bytes(16)), 0),
         encode(r.NoOpRecord(), 0),
-        encode(r.PartitionChangeRecord(1, bytes(16), isr=(1, 2)), 0),
         bytes([1, 3, 9, 5]),  # a PartitionRecord from the future
+        bytes([1, 5, 9, 5]),
         bytes([1, 99, 0, 5]),
     ]
 )
@@ -53,12 +76,12 @@ def one_batch(values: list[bytes]) -> RecordBatch:
     return next(iter(iter_batches(made)))
 
 
-@given(st.lists(st.one_of(partitions(), partitions(), OTHERS), min_size=MIN_RECORDS, max_size=60))
+@given(st.lists(st.one_of(partitions(), changes(), changes(), OTHERS), min_size=MIN_RECORDS, max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_the_same_text_as_record_by_record(values: list[bytes]) -> None:
     batch = one_batch(values)
     made = batch_payloads(batch)
-    number = sum(value[1] == 3 for value in values)
+    number = sum(value[1] in (3, 5) for value in values)
     assert (made is None) == (number < MIN_RECORDS)
     if made is not None:
         decoded = decode_batch(batch, tolerant=True)

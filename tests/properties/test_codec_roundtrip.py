@@ -101,7 +101,7 @@ def _written_alike(decoded: tuple[int, Any], data: bytes) -> None:
     assert codec.decode(again) == (version, record)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=60))
 def test_random_bytes_raise_nothing_but_decode_errors(data: bytes) -> None:
     for buffer in (data, memoryview(data)):
@@ -113,7 +113,7 @@ def test_random_bytes_raise_nothing_but_decode_errors(data: bytes) -> None:
         _written_alike(decoded, data)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(place=st.sampled_from(TYPE_VERSIONS), body=st.binary(max_size=80))
 def test_random_bodies_raise_nothing_but_decode_errors(place: tuple[RecordSchema, int], body: bytes) -> None:
     schema, version = place

@@ -60,7 +60,7 @@ def _shape(record: r.PartitionChangeRecord) -> tuple[int | None, ...]:
     return tuple(len(each) if isinstance(each, tuple) else each is not None for each in named)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(usual, min_size=1, max_size=120))
 def test_every_version_is_what_the_changes_one_by_one_make(records: list[r.PartitionChangeRecord]) -> None:
     engine, _ = begun(use_columns=True)
@@ -87,7 +87,7 @@ def test_every_version_is_what_the_changes_one_by_one_make(records: list[r.Parti
         assert found[number] == (before, now[row])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(usual, min_size=30, max_size=120), st.lists(st.tuples(st.integers(0, 150), unusual), max_size=3)
 )

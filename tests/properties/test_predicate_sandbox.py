@@ -125,7 +125,7 @@ def fingerprint() -> str:
     return repr([list(found.topics.all()), list(counts), dict(brokers)])
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.recursive(ATOMS, _grown, max_leaves=8))
 def test_no_expression_reaches_outside_or_changes_the_image(source: str) -> None:
     global _watched  # noqa: PLW0603

@@ -87,7 +87,7 @@ def after(quorum: DescribeQuorumResponse, step: VoterStep) -> DescribeQuorumResp
     return replace(quorum, voters=voters, observers=tuple(observers))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(quorums(), wishes())
 def test_no_step_leaves_a_set_without_a_live_majority(
     quorum: DescribeQuorumResponse, wanted: VoterWish
@@ -110,7 +110,7 @@ def test_no_step_leaves_a_set_without_a_live_majority(
         assert is_done(now, step)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(quorums(), wishes())
 def test_a_plan_reaches_what_was_asked_for_and_can_be_run_again(
     quorum: DescribeQuorumResponse, wanted: VoterWish
@@ -132,7 +132,7 @@ def test_a_plan_reaches_what_was_asked_for_and_can_be_run_again(
         assert not added or added[0].directory_id == wanted.directory_id
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(quorums(), wishes())
 def test_force_lifts_that_refusal_and_no_other(quorum: DescribeQuorumResponse, wanted: VoterWish) -> None:
     plan, forced = plan_or_refusal(quorum, wanted), plan_or_refusal(quorum, replace(wanted, force=True))

@@ -20,7 +20,7 @@ KEYS = [pytest.param(key, id=api.name) for key, api in APIS.items()]
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_a_request_that_is_written_is_read(key: int, data: st.DataObject) -> None:
     api = APIS[key]
@@ -33,7 +33,7 @@ def test_a_request_that_is_written_is_read(key: int, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("key", KEYS)
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_a_response_that_is_written_is_read(key: int, data: st.DataObject) -> None:
     api = APIS[key]
@@ -63,7 +63,7 @@ def body_of(kind: MessageType, version: int, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_damaged_bytes_raise_only_the_named_error(seed: int) -> None:
     """Bytes are cut, changed and put in; what does not decode is explained by field and position."""
@@ -93,7 +93,7 @@ def test_damaged_bytes_raise_only_the_named_error(seed: int) -> None:
             assert (end > len(frame)) == (" at byte " in explained), (kind.name, version, bytes(body))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(data=st.binary(max_size=60), head=st.sampled_from(sorted(APIS)), version=st.integers(-1, 20))
 def test_raw_bytes_raise_only_the_named_error(data: bytes, head: int, version: int) -> None:
     for frame in (data, head.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + data):

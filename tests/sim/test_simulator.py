@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -31,6 +32,8 @@ COPIES_SEEDS = 25
 VOTERS_SEEDS = 100
 """In each of two tests, so that two processors share them."""
 KAFKA_SEEDS = 10
+OTHER_HASH_SEED = "4711"
+"""Than that of this process, which is drawn by chance."""
 
 
 @pytest.mark.timeout(1500)
@@ -64,21 +67,18 @@ def test_no_law_is_broken_and_every_rare_state_is_reached(
 
 @pytest.mark.parametrize(
     "seed",
-    [3, 17, LOADED_FROM + 5, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2],
+    [17, LOADED_FROM + 7, DATA_FROM + 7, COPIES_FROM + 4, VOTERS_FROM, KAFKA_FROM + 2],
 )
 def test_one_seed_is_one_run_whatever_the_hash_seed(seed: int) -> None:
     """The trace of everything that happened is equal in processes that order their sets differently."""
-    digests = set()
-    for hash_seed in ("0", "4711"):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.sim", str(seed), "--quiet"],
-            cwd=REPOSITORY,
-            env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-        digests.add(done.stdout)
-    assert len(digests) == 1, digests
-    assert f"seed={seed}" in digests.pop()
+    assert os.environ.get("PYTHONHASHSEED", "random") != OTHER_HASH_SEED
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sim", str(seed), "--quiet"],
+        cwd=REPOSITORY,
+        env={"PYTHONHASHSEED": OTHER_HASH_SEED, "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout == f"{run(seed)}\n"

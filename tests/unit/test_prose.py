@@ -87,12 +87,19 @@ def helps(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
             yield from helps(found, f"{path} {name}")
 
 
-parsed = lru_cache(maxsize=1)(ast.parse)
+@lru_cache(maxsize=1)
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Of a module, those that hold its texts."""
+    return tuple(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr | ast.Constant | ast.JoinedStr)
+    )
 
 
 def explained(source: str) -> Iterator[tuple[int, str]]:
     """The docstrings and comments of a module, code spans left out; lines of one comment are one text."""
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -112,15 +119,15 @@ def explained(source: str) -> Iterator[tuple[int, str]]:
         yield last, paragraphs(" ".join(comment))
 
 
-def spoken(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def spoken(source: str) -> Iterator[tuple[int, str]]:
     """The texts of a module with at least three words, without docstrings; an expression in one is `{}`."""
     silent: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             silent.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
             silent.update(id(part) for part in ast.walk(node) if part is not node)
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if id(node) in silent:
             continue
         text = ""
@@ -143,7 +150,7 @@ def read_by_people() -> tuple[tuple[str, str], ...]:
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
             if "_pb2" not in path.name:
                 source = path.read_text("utf-8")
-                texts = [*spoken(parsed(source)), *explained(source)]
+                texts = [*spoken(source), *explained(source)]
                 found += [(f"{path.relative_to(REPOSITORY)}:{line}", text) for line, text in texts]
     return tuple(found)
 
@@ -164,7 +171,7 @@ def test_words_of_the_style_sheet(pattern: str) -> None:
 
 def test_the_search_finds_what_it_must() -> None:
     source = '"""nobody here"""\nraise ValueError(f"{x} is told that nobody leads")\n# nobody\n'
-    assert [text for _, text in spoken(ast.parse(source))] == ["{} is told that nobody leads"]
+    assert [text for _, text in spoken(source)] == ["{} is told that nobody leads"]
     assert [text for _, text in explained(source)] == ["nobody here", "nobody"]
     assert offences(r"\bnobody\b", (("here", "nobody leads"), ("there", "'nobody' is not a user"))) == [
         "here: ...'nobody leads'"

@@ -37,16 +37,15 @@ def node_of(seed: int, *, tampered: bool, steady: bool = False) -> NodeFiles:
     return node
 
 
-@pytest.mark.parametrize("few", [0, 4, 40])
 @pytest.mark.parametrize("tampered", [False, True])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("seed", "few"), [(seed, (0, 4, 40)[seed % 3]) for seed in SEEDS])
 def test_check_finds_the_same_whether_it_passes_over_batches_or_not(
     seed: int, tampered: bool, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if few:  # more break than can be kept and remembered
         monkeypatch.setattr(check_module, "MAX_OPEN", 2 * few)
         monkeypatch.setattr(check_module, "MAX_FINDINGS", few)
-    log = node_of(seed, tampered=tampered, steady=seed % 2 == 0).log
+    log = node_of(seed, tampered=tampered, steady=seed % 4 < 2).log
     passed = 0
     own = check_module.steps_about
 

@@ -44,7 +44,7 @@ from pyspark.sql.datasource import (
 from metaquorum.pipeline.intervals.moments import MAX_TIME_MS
 from metaquorum.pipeline.logs.follow import LogEnd, StreamOffset, ends_of, log_ends, pieces_between
 from metaquorum.pipeline.logs.pieces import Piece
-from metaquorum.pipeline.logs.places import LogPlace, NoLogsError
+from metaquorum.pipeline.logs.places import Identities, LogPlace, NoLogsError
 from metaquorum.pipeline.logs.selection import Selection
 from metaquorum.pipeline.source_options import ALL, DAMAGE, OptionError, Options
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -315,6 +315,7 @@ class MetadataLogStreamReader(DataSourceStreamReader):
         self._options = options
         self._listed: list[LogPlace] = []
         """The logs as the trigger that is being planned found them: they are listed once for it."""
+        self._identities = Identities()
 
     def initialOffset(self) -> StreamOffset:
         return {}
@@ -322,8 +323,9 @@ class MetadataLogStreamReader(DataSourceStreamReader):
     @_in_one_line
     def latestOffset(self, start: StreamOffset, limit: Any) -> StreamOffset:
         """Where every log ends now. A log that became shorter, or is gone, stays where it was."""
-        self._listed = self._options.places()
-        ends = log_ends(self._listed, ends_of(start))
+        disk = StoreDisk()
+        self._listed = self._options.places(disk, self._identities)
+        ends = log_ends(self._listed, ends_of(start), disk)
         return {**start, **{path: list(end) for path, end in ends.items()}}
 
     @_in_one_line

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from metaquorum.metadata.inspect.log.points import parse_time_ms
 from metaquorum.pipeline.logs.damage import Dialect, parse_dialect
-from metaquorum.pipeline.logs.places import LogPlace, find_logs
+from metaquorum.pipeline.logs.places import Identities, LogPlace, find_logs
 from metaquorum.pipeline.logs.selection import Selection, type_named
 from metaquorum.pipeline.logs.survey import SPLIT_BYTES
 from metaquorum.pipeline.stores.address import PathError, address
@@ -59,9 +59,9 @@ class Options:
         self.split_bytes = _number(options, "splitbytes") or SPLIT_BYTES
         self.skips_damage = _choice(options, "ondamage", ("fail", "skip")) == "skip"
 
-    def places(self) -> list[LogPlace]:
-        """The logs below the paths. Raises NoLogsError."""
-        return find_logs(StoreDisk(), self.paths, self.cluster)
+    def places(self, disk: StoreDisk | None = None, known: Identities | None = None) -> list[LogPlace]:
+        """The logs below the paths, listed by `disk`; `known` is what was read before. Raises NoLogsError."""
+        return find_logs(disk or StoreDisk(), self.paths, self.cluster, known)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:

@@ -34,15 +34,19 @@ def ends_of(given: StreamOffset) -> dict[str, LogEnd]:
     return {path: LogEnd(at) if isinstance(at, int) else LogEnd(*at) for path, at in given.items()}
 
 
-def log_ends(places: Iterable[LogPlace], known: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
+def log_ends(
+    places: Iterable[LogPlace], known: Mapping[str, LogEnd], disk: StoreDisk | None = None
+) -> dict[str, LogEnd]:
     """Where each log ends: after its last whole batch, damage before that is read past. A log that became
-    shorter stays where it was."""
-    ends: dict[str, LogEnd] = {}
+    shorter stays where it was. One that is as long as it was is not opened: with a `disk` that has listed
+    the logs it costs nothing."""
+    disk, ends = disk or StoreDisk(), dict[str, LogEnd]()
     for place in places:
         end = known.get(place.path, LogEnd())
-        for file, base in _segments(place)[-1:]:
-            found = _end_of(file, base, _begin(file, base, end))
-            end = found if found.offset > end.offset else end
+        for file, base in _segments(place, disk)[-1:]:
+            if (base, disk.file_size(file)) != end[1:]:
+                found = _end_of(file, base, _begin(file, base, end))
+                end = found if found.offset > end.offset else end
         ends[place.path] = end
     return ends
 
@@ -52,7 +56,7 @@ def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int
     found: list[Piece] = []
     if start.offset >= end.offset:
         return found
-    segments = _segments(place)
+    segments = _segments(place, StoreDisk())
     for at, (file, base) in enumerate(segments):
         following = segments[at + 1][1] if at + 1 < len(segments) else None
         if (following is None or following > start.offset) and base < end.offset:
@@ -60,9 +64,8 @@ def pieces_between(place: LogPlace, start: LogEnd, end: LogEnd, split_bytes: int
     return found
 
 
-def _segments(place: LogPlace) -> list[tuple[str, int]]:
+def _segments(place: LogPlace, disk: StoreDisk) -> list[tuple[str, int]]:
     """(file, base offset) of each segment. One that was renamed begins where its first batch does."""
-    disk = StoreDisk()
     if disk.is_directory(place.path):
         bases = list_segments(disk, place.path)
         return [(join(place.path, segment_name(base)), base) for base in bases]

@@ -6,15 +6,20 @@ Owns finding logs and saying whose they are. Reads names and `meta.properties` o
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 
 import msgspec
 
-from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
+from metaquorum.metadata.inspect.log.log import ClusterIdentity, MetadataLog, open_log
+from metaquorum.pipeline.stores.address import is_remote
+from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.packed import GZIP, is_archive
-from metaquorum.storage.disk.interface import Disk, join, name_of
+from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of
 from metaquorum.storage.errors import FileMissingError, NotALogError, StorageError
+from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, list_snapshots
 from metaquorum.storage.log.log import METADATA_DIRECTORY
 from metaquorum.storage.log.segment import list_segments
@@ -24,6 +29,10 @@ ORIGINS_FILE, FACTS_FILE = "origins.json", "facts"
 _PATTERN = re.compile(r"[*?\[]")
 MAX_DEPTH = 12
 """The number of levels below a given directory that are searched for logs."""
+READERS = 16
+"""Threads that read `meta.properties` of a store: each waits for its answers."""
+SETTLED_NS = 2_000_000_000
+"""A file that changed less than so long ago may change again, and a store that counts seconds not show it."""
 
 
 class LogPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,15 +52,67 @@ class NoLogsError(Exception):
     """The paths hold no log; the text says which, and what to give."""
 
 
-def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> list[LogPlace]:
+_Stamps = tuple[tuple[int, int] | None, ...]
+
+
+class Identities:
+    """What `meta.properties` says beside logs. Asked again, as by a stream at each trigger, it reads only
+    those files that changed. Remembers no more than the logs of the last question."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[_Stamps, ClusterIdentity | None]] = {}
+
+    def of(self, disk: Disk, logs: list[MetadataLog]) -> list[ClusterIdentity | None]:
+        """The identity of each log; None where nothing that can be read names one."""
+        now_ns = time.time_ns()
+        stamps = [_stamps(disk, log) for log in logs]
+        said = [self._known.get(log.path, (None, None)) for log in logs]
+        asked = [at for at in range(len(logs)) if said[at][0] is None or said[at][0] != stamps[at]]
+        found = [identity for _, identity in said]
+        for at, identity in zip(asked, _read_all([logs[at] for at in asked]), strict=True):
+            found[at] = identity
+        self._known = {
+            log.path: (seen, identity)
+            for log, seen, identity in zip(logs, stamps, found, strict=True)
+            if all(one is None or one[1] < now_ns - SETTLED_NS for one in seen)
+        }
+        return found
+
+
+def _stamps(disk: Disk, log: MetadataLog) -> _Stamps:
+    """How the files in which `MetadataLog.identity` looks are now."""
+    if not isinstance(disk, StoreDisk):
+        return ((0, time.time_ns()),)
+    return tuple(disk.stamp(join(at, META_PROPERTIES)) for at in (log.directory, parent_of(log.directory)))
+
+
+def _read_all(logs: list[MetadataLog]) -> list[ClusterIdentity | None]:
+    if sum(is_remote(log.path) for log in logs) < 2:
+        return [_identity(log) for log in logs]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(_identity, logs))
+
+
+def _identity(log: MetadataLog) -> ClusterIdentity | None:
+    try:
+        return log.identity
+    except StorageError:
+        return None
+
+
+def find_logs(
+    disk: Disk, paths: Iterable[str], cluster: str | None = None, known: Identities | None = None
+) -> list[LogPlace]:
     """Every log below the paths, each once, in the order of the paths. `cluster` names the cluster of all of
-    them, whatever they say themselves. Parts of a path may hold *, ? and
+    them, whatever they say themselves; `known` is what was read before. Parts of a path may hold *, ? and
     [...]. Raises NoLogsError for a path that is absent or holds no log."""
-    found: dict[str, LogPlace] = {}
+    found: dict[str, MetadataLog] = {}
     for path in (one for given in paths for one in _matching(disk, given)):
         before = len(found)
+        if isinstance(disk, StoreDisk) and disk.is_directory(path) and not is_archive(path):
+            disk.look_below(path)
         for log in _below(disk, _unpacked_name(disk, path.rstrip("/") or "/"), MAX_DEPTH):
-            found.setdefault(log.path, _place(log, cluster))
+            found.setdefault(log.path, log)
         if len(found) == before and not any(
             at == path or at.startswith(path.removesuffix(GZIP)) for at in found
         ):
@@ -59,7 +120,9 @@ def find_logs(disk: Disk, paths: Iterable[str], cluster: str | None = None) -> l
                 f"{path} holds no metadata log; give a segment, a checkpoint, a directory with .log files, "
                 "a node's directory, a directory above them, or an archive of one (.mqa, .tar, .tar.gz, .tgz)"
             )
-    return list(found.values())
+    logs = list(found.values())
+    identities = (known or Identities()).of(disk, logs)
+    return [_place(log, identity, cluster) for log, identity in zip(logs, identities, strict=True)]
 
 
 def _unpacked_name(disk: Disk, path: str) -> str:
@@ -127,11 +190,7 @@ def _is_data_log(disk: Disk, path: str) -> bool:
     return "meta.properties" in names or METADATA_DIRECTORY in names or BOOTSTRAP_FILE in names
 
 
-def _place(log: MetadataLog, cluster: str | None) -> LogPlace:
-    try:
-        identity = log.identity
-    except StorageError:
-        identity = None
+def _place(log: MetadataLog, identity: ClusterIdentity | None, cluster: str | None) -> LogPlace:
     named = identity.cluster_id if identity is not None else None
     return LogPlace(
         path=log.path,

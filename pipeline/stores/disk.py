@@ -2,18 +2,20 @@
 only.
 
 Owns listing and reading of stores. A listing is remembered for the life of the object, so that looking at a
-tree of logs costs one request per folder; a new object sees what is there now.
+tree of logs costs one request per folder, or few for the whole tree (`look_below`); a new object sees what is
+there now.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.stores.files import RemoteFile
 from metaquorum.pipeline.stores.packed import GZIP, into_archive, is_archive, unzipped
 from metaquorum.pipeline.stores.remote import in_one_line, opened
-from metaquorum.storage.disk.interface import DiskFile, join
+from metaquorum.storage.disk.interface import DiskFile, join, name_of, parent_of
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import FileMissingError
 
@@ -23,11 +25,58 @@ class StoreDisk(PosixDisk):
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
+        self._listed: dict[str, list[str]] = {}
+
+    def look_below(self, path: str) -> None:
+        """Lists a whole tree of a store at once: S3 answers a thousand objects per request, where folder by
+        folder each costs one. What is asked of that tree later needs no request."""
+        if not is_remote(path):
+            return
+        from pyarrow import fs
+
+        root = path.rstrip("/")
+        with in_one_line("list", path):
+            system, inner = opened(root)
+            found = system.get_file_info(fs.FileSelector(inner, recursive=True))
+        names: dict[str, set[str]] = {root: set()}
+        for info in found:
+            at = root + info.path.rstrip("/")[len(inner.rstrip("/")) :]
+            self._known[at] = info
+            if not info.is_file:
+                names.setdefault(at, set())
+            while at != root:
+                above = parent_of(at)
+                names.setdefault(above, set()).add(name_of(at))
+                at = above
+        for at, inside in names.items():
+            self._listed[at] = sorted(inside)
+            if at not in self._known:
+                self._known[at] = fs.FileInfo(at, fs.FileType.Directory)
+
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """(bytes, time of the last change in ns) of a file, as a listing shows them; of a packed one those of
+        what it is packed in. None: it is not there."""
+        packed = into_archive(path)
+        if packed is not None:
+            holder = packed[0].path if packed[1] in packed[0].files else None
+        else:
+            holder = next((at for at in (path, path + GZIP) if self._is_there(at)), None)
+        if holder is None:
+            return None
+        if is_remote(holder):
+            info = self._info(holder)
+            return info.size or 0, info.mtime_ns or 0
+        found = os.stat(holder)
+        return found.st_size, found.st_mtime_ns
 
     def _info(self, place: str) -> Any:
         """pyarrow's FileInfo. A bucket that is not there is an error, not an absent file."""
         place = place.rstrip("/")
         if place not in self._known:
+            if name_of(place) not in self._listed.get(parent_of(place), (name_of(place),)):
+                from pyarrow import fs
+
+                return fs.FileInfo(place, fs.FileType.NotFound)
             with in_one_line("look", place):
                 system, path = opened(place)
                 found = system.get_file_info(path)
@@ -90,14 +139,17 @@ class StoreDisk(PosixDisk):
     def _names(self, path: str) -> list[str]:
         if not is_remote(path):
             return super().list_directory(path)
-        from pyarrow import fs
+        path = path.rstrip("/")
+        if path not in self._listed:
+            from pyarrow import fs
 
-        with in_one_line("list", path):
-            system, inner = opened(path.rstrip("/"))
-            found = system.get_file_info(fs.FileSelector(inner))
-        for info in found:
-            self._known[join(path, info.base_name)] = info
-        return [info.base_name for info in found if info.base_name]
+            with in_one_line("list", path):
+                system, inner = opened(path)
+                found = system.get_file_info(fs.FileSelector(inner))
+            for info in found:
+                self._known[join(path, info.base_name)] = info
+            self._listed[path] = [info.base_name for info in found if info.base_name]
+        return self._listed[path]
 
 
 def _require_bucket(system: Any, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from metaquorum.pipeline.logs.follow import StreamOffset, ends_of
 from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.source import MetadataLogReader, MetadataLogStreamReader, PiecePartition, SourceError
 from metaquorum.pipeline.source_options import OptionError, Options
+from metaquorum.pipeline.stores.disk import StoreDisk
 from tests.unit.pipeline.intervals.telling import batches
 from tests.unit.pipeline.logs.test_logs import STORY, node
 
@@ -68,9 +70,9 @@ def test_a_trigger_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyP
     listed: list[str] = []
     headers: list[int] = []
 
-    def places(self: Options) -> list[LogPlace]:
+    def places(self: Options, *given: Any) -> list[LogPlace]:
         listed.append(self.paths[0])
-        return all_places(self)
+        return all_places(self, *given)
 
     def hopping(file: str, expected: int | None, position: int = 0) -> Any:
         for header in hop(file, expected, position):
@@ -90,6 +92,41 @@ def test_a_trigger_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert streamed(again, first, second) == list(
         range(made[12].header.base_offset, made[12].header.next_offset)
     )
+
+
+def test_a_trigger_reads_identities_that_changed_and_opens_logs_that_grew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = [tmp_path / f"n{number}" for number in range(1, 5)]
+    made, opened = batches(STORY), list[str]()
+    for number, home in enumerate(homes):
+        node(home, STORY[:12])
+        os.utime(home / "meta.properties", (1_700_000_000 + number,) * 2)
+    reader = MetadataLogStreamReader(Options({"path": str(tmp_path)}))
+    first = reader.latestOffset({}, None)
+
+    def open_read(self: StoreDisk, path: str) -> Any:
+        opened.append(str(Path(path).relative_to(tmp_path)))
+        return plainly(self, path)
+
+    plainly, hop = StoreDisk.open_read, follow.hop
+    monkeypatch.setattr(StoreDisk, "open_read", open_read)
+    monkeypatch.setattr(follow, "hop", lambda file, *at: opened.append(file) or hop(file, *at))
+    assert (reader.latestOffset(first, None), opened) == (first, [])
+    grown = homes[1] / "__cluster_metadata-0" / f"{0:020d}.log"
+    with grown.open("ab") as segment:
+        segment.write(made[12].data)
+    (homes[2] / "meta.properties").write_text("version=1\nnode.id=3\ncluster.id=two\n")
+    assert reader.latestOffset(first, None) != first
+    assert set(opened) == {"n3/meta.properties", str(grown)}
+    assert [place.cluster for place in reader._listed] == ["one", "one", "two", "one"]
+    opened.clear()
+    reader.latestOffset(first, None)
+    assert "n3/meta.properties" in opened, "what changed just now may change again within its stamp"
+    for home in homes[1:]:
+        shutil.rmtree(home)
+    reader.latestOffset(first, None)
+    assert len(reader._identities._known) == 1
 
 
 def test_a_stream_says_what_was_deleted_before_it_read_it(tmp_path: Path) -> None:

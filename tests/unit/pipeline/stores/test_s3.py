@@ -18,7 +18,8 @@ from metaquorum.pipeline.audit.source import TableSource
 from metaquorum.pipeline.ingest.layout import LayoutError, load_manifest
 from metaquorum.pipeline.ingest.tasks import run_task
 from metaquorum.pipeline.ingest.work import Task, TaskResult
-from metaquorum.pipeline.logs.places import NoLogsError, find_logs
+from metaquorum.pipeline.logs.follow import log_ends
+from metaquorum.pipeline.logs.places import Identities, NoLogsError, find_logs
 from metaquorum.pipeline.logs.survey import hop, survey
 from metaquorum.pipeline.stores import remote
 from metaquorum.pipeline.stores.disk import StoreDisk
@@ -92,6 +93,38 @@ def test_the_hop_over_an_object_sees_what_it_sees_of_a_file(
     assert (place.cluster, place.node_id) == (found.cluster, found.node_id)
     file = here.segments[0].file
     assert list(hop(there.segments[0].file, None)) == list(hop(file, None))
+
+
+def test_a_tree_is_listed_at_once_and_what_is_known_of_it_is_not_asked_again(
+    endpoint: dict[str, str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(tmp_path / "logs", 14)
+    for number in range(12):
+        upload(tmp_path / "logs", f"tree/zone{number % 3}/{number}")
+    monkeypatch.setattr("metaquorum.pipeline.logs.places.SETTLED_NS", -10_000_000_000)
+
+    def asked() -> list[str]:
+        """What the server was asked since the last call."""
+        found = [at.getMessage() for at in caplog.records if at.name == "werkzeug"]
+        caplog.clear()
+        return found
+
+    known, disk = Identities(), StoreDisk()
+    caplog.clear()
+    with caplog.at_level("INFO", "werkzeug"):
+        places = find_logs(disk, [f"{ROOT}/tree"], known=known)
+        first = [line for line in asked() if "meta.properties" not in line]
+        ends = log_ends(places, {}, disk)
+        asked()
+        disk = StoreDisk()
+        assert find_logs(disk, [f"{ROOT}/tree"], known=known) == places
+        assert log_ends(places, ends, disk) == ends
+        again = asked()
+    assert (len(places), {place.cluster for place in places}) == (12, {"made"})
+    assert len(first) == len(again) <= 3, (first, again)
 
 
 @pytest.mark.parametrize("name", ["node.tgz", "node.mqa"])

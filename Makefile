@@ -15,7 +15,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 setup" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pipeline]'
+	@# Python compiles what is used when it is imported; to compile all of Spark and numpy takes half a minute.
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pipeline]'
 	@touch $@
 
 # A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.

@@ -31,8 +31,14 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "broker": ("metaquorum.cli.server_commands:broker", "Run a broker; show the status of brokers."),
     "node": ("metaquorum.cli.server_commands:node", "Run a node that may be controller and broker at once."),
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
-    "quorum": ("metaquorum.cli.admin.quorum:quorum", "Describe the quorum and transfer its leadership."),
-    "brokers": ("metaquorum.cli.admin.brokers:brokers", "List, describe and unregister brokers."),
+    "quorum": (
+        "metaquorum.cli.admin.quorum:quorum",
+        "Describe the quorum, transfer its leadership, change its voters.",
+    ),
+    "brokers": (
+        "metaquorum.cli.admin.brokers:brokers",
+        "List, describe and unregister brokers; bind keys to broker ids.",
+    ),
     "configs": ("metaquorum.cli.admin.configs:configs", "Describe and change configurations."),
     "features": ("metaquorum.cli.admin.features:features", "Describe, upgrade and downgrade feature levels."),
     "acls": ("metaquorum.cli.admin.access.acls:acls", "Add, list and remove access control entries."),

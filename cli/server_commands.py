@@ -18,13 +18,13 @@ CONFIG = click.Path(path_type=str)
 
 @click.group()
 def controller() -> None:
-    """Run a controller, or show the status of controllers."""
+    """Run a controller; show the status of controllers."""
 
 
 @controller.command("run")
 @click.argument("config", type=CONFIG)
 def run_controller(config: str) -> int:
-    """Run a controller with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
+    """Run a controller until SIGTERM or Ctrl-C. CONFIG is its configuration file."""
     from metaquorum.controller.server.main import run
 
     return run(config)
@@ -45,13 +45,13 @@ def status(options: ClientOptions, as_json: bool) -> int:
 
 @click.group()
 def node() -> None:
-    """Run a node with any roles, both in one process included."""
+    """Run a node that may be controller and broker at once."""
 
 
 @node.command("run")
 @click.argument("config", type=CONFIG)
 def run_node(config: str) -> int:
-    """Run a node with the roles that CONFIG gives in process.roles, until SIGTERM or Ctrl-C."""
+    """Run a node until SIGTERM or Ctrl-C. CONFIG gives its roles in process.roles."""
     from metaquorum.combined.process import run
 
     return run(config)
@@ -59,14 +59,14 @@ def run_node(config: str) -> int:
 
 @click.group()
 def broker() -> None:
-    """Run a broker, or show the status of brokers."""
+    """Run a broker; show the status of brokers."""
 
 
 @broker.command("run")
 @click.argument("config", type=CONFIG)
 @click.option("--node-id", type=click.IntRange(min=0), help="The broker id, if CONFIG does not set it.")
 def run_broker(config: str, node_id: int | None) -> int:
-    """Run a broker with the configuration file CONFIG, until SIGTERM or Ctrl-C."""
+    """Run a broker until SIGTERM or Ctrl-C. CONFIG is its configuration file."""
     from metaquorum.broker.server.main import run
 
     return run(config, node_id)

@@ -21,7 +21,7 @@ BROKER_ID = click.IntRange(min=0)
 @client_options
 @table_options
 def bindings(options: ClientOptions, as_json: bool) -> None:
-    """List the key bound to each broker id, and the ids that partitions name but no broker has."""
+    """List the key of each broker id, and missing ids. Partitions name those, and no broker has them."""
     with options.open() as cluster:
         found = cluster.call(list_broker_ids)
     if as_json:
@@ -40,8 +40,8 @@ def bindings(options: ClientOptions, as_json: bool) -> None:
 @click.argument("broker_id", type=BROKER_ID)
 @json_option
 def bind(options: ClientOptions, key: str, broker_id: int, as_json: bool) -> None:
-    """Bind KEY to BROKER_ID: a broker that starts with this key and no id gets that id. Replaces the id's
-    other bindings."""
+    """Bind KEY to BROKER_ID, instead of the id's other keys. A broker that starts with this key and no id
+    gets that id."""
     with options.open() as cluster:
         cluster.call(lambda client: bind_broker_id(client, key, broker_id))
     if as_json:

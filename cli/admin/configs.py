@@ -57,7 +57,7 @@ def _resource(kind: str, name: str) -> ConfigResource:
 def describe(
     options: ClusterOptions, kind: str, names: tuple[str, ...], all_keys: bool, as_json: bool
 ) -> int:
-    """Show the configuration of NAME..., or of all topics or brokers, with the source of each value."""
+    """Show configurations with the source of each value. Without NAME, of all topics or brokers."""
     with options.open() as cluster:
         wanted = [_resource(kind, name) for name in names or _all_names(cluster, kind)]
         found = cluster.call(lambda client: describe_configs(client, wanted, all_keys=all_keys))
@@ -142,7 +142,7 @@ def alter(
     validate_only: bool,
     as_json: bool,
 ) -> int:
-    """Change the configuration of NAME...; other keys keep their values."""
+    """Change configurations. Other keys keep their values."""
     ops = tuple(
         [ConfigOp(kind=OpKind.SET, name=key, value=value) for key, value in pairs(sets, "setting")]
         + [ConfigOp(kind=OpKind.DELETE, name=key) for key in deletes]

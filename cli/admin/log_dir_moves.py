@@ -88,7 +88,7 @@ def move(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Move a broker's replicas of TOPIC to its log directory DIR, while clients go on.
+    """Move replicas to another log directory of their broker.
 
     A copy follows each replica and takes its place when it has caught up. Naming the directory where a
     replica is cancels its move. Exit code 1 if a replica was refused, or has not arrived within --wait.

@@ -29,7 +29,7 @@ _REPLICAS = ("BROKER", "DIRECTORY", "REPLICA", "ROLE", "SIZE", "START", "HIGH WA
 
 @click.group("log-dirs")
 def log_dirs() -> None:
-    """Describe brokers' log directories; move replicas between them; take one offline."""
+    """Describe brokers' log directories; move replicas between them."""
 
 
 log_dirs.add_command(move)
@@ -50,7 +50,7 @@ log_dirs.add_command(move)
 def describe(
     options: ClusterOptions, brokers: tuple[int, ...], names: tuple[str, ...], replicas: bool, as_json: bool
 ) -> int:
-    """Show the log directories of all live brokers: state, sizes, replicas and leaders.
+    """Show the log directories of all live brokers.
 
     Sizes are in bytes. For an offline directory, the replicas are those that the metadata log places there,
     if the broker knows its id. The role `future` marks a copy that is being moved there; its lag is that
@@ -232,7 +232,7 @@ def _as_json(answer: BrokerDirectories, known: _Topics) -> dict[str, Any]:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def mark_offline(options: ClientOptions, broker_id: int, directory: str, yes: bool, as_json: bool) -> None:
-    """Take the log directory PATH|ID of a broker offline, as if it had failed.
+    """Take a broker's log directory offline, as if it had failed.
 
     Other brokers take over its leaderships at once. The directory comes back when the broker restarts with
     the directory in good order. A broker stops when its last directory goes offline.

@@ -17,7 +17,7 @@ from metaquorum.runtime.kafka.admin.topics import create_partitions, look_up_top
 
 @click.group()
 def partitions() -> None:
-    """Elect leaders, add partitions to topics, and move replicas."""
+    """Elect leaders, add partitions, move replicas."""
 
 
 for _command in (plan, reassign, reassignments):
@@ -48,7 +48,7 @@ def elect(
     everywhere: bool,
     as_json: bool,
 ) -> int:
-    """Elect leaders, for the partitions of one topic or for all that need it."""
+    """Elect leaders. For the partitions of one topic, or for all that need it."""
     if everywhere == (topic is not None):
         raise click.UsageError("give either --all, or --topic with or without --partition")
     if indexes and topic is None:

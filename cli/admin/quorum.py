@@ -16,7 +16,7 @@ from metaquorum.runtime.kafka.admin.cluster import describe_quorum
 
 @click.group()
 def quorum() -> None:
-    """Describe the quorum, transfer its leadership, and change its voters."""
+    """Describe the quorum, transfer its leadership, change its voters."""
 
 
 for _command in (add_voter, remove_voter, replace_voter):
@@ -61,7 +61,7 @@ def describe(
 )
 @json_option
 def transfer(options: ClientOptions, target: int | None, as_json: bool) -> None:
-    """Transfer leadership to another voter, and wait until it leads."""
+    """Transfer leadership to another voter. Waits until that voter leads."""
     with options.open() as cluster:
         before = cluster.quorum()
         cluster.transfer(target)

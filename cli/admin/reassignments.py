@@ -71,7 +71,7 @@ def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bo
 @click.option("--cancel-all", is_flag=True, help="Cancel every ongoing reassignment.")
 @table_options
 def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: bool, as_json: bool) -> int:
-    """List ongoing reassignments and what they wait for, or cancel some."""
+    """List ongoing reassignments, or cancel some. The list says what each waits for."""
     if names and cancel_all:
         raise click.UsageError("give either --cancel-all, or --cancel for each partition")
     with options.open() as cluster:
@@ -91,7 +91,7 @@ def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: b
 @click.option("--spread", "evenly", is_flag=True, help="Spread replicas evenly over all brokers.")
 @click.option("--topic", "topics", multiple=True, help="Only partitions of this topic. Default: all.")
 def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
-    """Print a plan for `partitions reassign`, and its size on standard error."""
+    """Print a plan for `partitions reassign`. Its size goes to standard error."""
     if evenly == (broker_id is not None):
         raise click.UsageError("give either --drain BROKER or --spread")
     with options.open() as cluster:

@@ -116,7 +116,7 @@ def format_(  # noqa: PLR0913
     ignore_formatted: bool,
     as_json: bool,
 ) -> None:
-    """Write the identity of a node (meta.properties) and the bootstrap records to its directories."""
+    """Format the directories of a node. Writes its identity (meta.properties) and the bootstrap records."""
     node = _node(config, directories, node_id)
     levels = _features(features)
     options = VoterOptions(

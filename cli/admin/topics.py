@@ -55,7 +55,7 @@ def create(
     validate_only: bool,
     as_json: bool,
 ) -> int:
-    """Create the topics NAME..."""
+    """Create topics."""
     assignments = None
     if replica_assignment is not None:
         if partitions is not None or replication_factor is not None:
@@ -107,7 +107,7 @@ def parse_assignment(text: str) -> tuple[tuple[int, ...], ...]:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @json_option
 def delete(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Delete the topics NAME... with all their partitions."""
+    """Delete topics with all their partitions."""
     with options.open() as cluster:
         results = cluster.call(lambda client: delete_topics(client, names))
     return report_topics(results, "deleted", as_json)
@@ -168,8 +168,7 @@ def list_(options: ClusterOptions, as_json: bool) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @json_option
 def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Show the partitions of the topics NAME..., or of all topics: leader, replicas, in-sync and offline
-    replicas."""
+    """Show the partitions of topics, by default of all. Leader, replicas, in-sync and offline replicas."""
     with options.open() as cluster:
         found = cluster.call(lambda client: describe_topics(client, names))
     if as_json:

@@ -43,7 +43,7 @@ partition_option = click.option(
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions and producers; find and abort transactions that hang."""
+    """List and describe transactions; find and abort those that hang."""
 
 
 @transactions.command("list")
@@ -52,10 +52,17 @@ def transactions() -> None:
     "--state",
     "states",
     type=click.Choice(STATES),
+    metavar="STATE",
     multiple=True,
-    help="Only transactions in this state; may be repeated.",
+    help=f"Only transactions in this state; may be repeated: {', '.join(STATES)}.",
 )
-@click.option("--producer-id", "producer_ids", type=click.IntRange(min=0), multiple=True)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only transactions of this producer; may be repeated.",
+)
 @click.option(
     "--longer-than",
     "longer_than_ms",
@@ -104,7 +111,7 @@ def list_(
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
 @table_options
 def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Show each transaction as its coordinator knows it: producer, state, since when it runs, partitions."""
+    """Show transactions as their coordinators know them. Producer, state, start and partitions."""
     with options.open() as cluster:
         looks = {
             name: cluster.call(lambda client, name=name: describe_transaction(client, name))  # type: ignore[misc]
@@ -154,7 +161,7 @@ def _transaction_json(each: DescribedTransaction, now_ms: int) -> dict[str, Any]
 def describe_producers_(
     options: ClusterOptions, topic: str, partition: int, broker: int | None, as_json: bool
 ) -> None:
-    """Show the producers that the leader of a partition knows, and where open transactions begin."""
+    """Show the producers that a partition's leader knows. OPEN-FROM is where an open transaction begins."""
     with options.open() as cluster:
         found = cluster.call(lambda client: describe_producers(client, [(topic, partition)], broker=broker))
     if as_json:
@@ -203,7 +210,7 @@ def find_hanging_(
     max_timeout_min: int,
     as_json: bool,
 ) -> None:
-    """Find open transactions that no coordinator will end; without --topic and --broker, everywhere."""
+    """Find transactions that no coordinator will end. Without --topic and --broker, everywhere."""
     with options.open() as cluster:
         places = _places(cluster, topic, broker)
         since_ms = _now_ms() - max_timeout_min * 60_000
@@ -248,7 +255,11 @@ def _places(
     type=click.IntRange(min=0),
     help="Where the transaction begins: OPEN-FROM of find-hanging.",
 )
-@click.option("--producer-id", type=click.IntRange(min=0), help="Of a broker before 3.0: the producer.")
+@click.option(
+    "--producer-id",
+    type=click.IntRange(min=0),
+    help="Producer, for a broker before 3.0 instead of --start-offset.",
+)
 @click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="With --producer-id.")
 @click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="With --producer-id.")
 @json_option
@@ -262,8 +273,8 @@ def abort(
     coordinator_epoch: int | None,
     as_json: bool,
 ) -> None:
-    """Abort a transaction that hangs in a partition. One whose producer may still go on must not be aborted
-    so: its other partitions would be committed."""
+    """Abort a transaction that hangs in a partition. Not for one whose producer may continue: its other
+    partitions would be committed."""
     numbers = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (None in numbers) or (start_offset is not None and numbers != (None,) * 3):
         raise click.UsageError(

@@ -117,10 +117,9 @@ def consume(  # noqa: PLR0913
     progress: bool | None,
     as_json: bool,
 ) -> None:
-    """Print the records of TOPIC, one value per line. Records of one partition stay in order.
+    """Print the records of a topic. One value per line, null for a null value; each partition in order.
 
-    Waits for new records until interrupted, unless an option says when to stop. A null value is printed as
-    null.
+    Waits for new records until interrupted, unless an option says when to stop.
     """
     if group is not None and partitions:
         raise click.UsageError("members of a group share the partitions; leave out --partition or --group")

@@ -98,7 +98,7 @@ class ProduceTotals:
 @click.option(
     "--partition",
     type=click.IntRange(min=0),
-    help="Partition to write to. Default: by key, or round-robin.",
+    help="Partition to write to. Default: by key, or batch by batch.",
 )
 @click.option("--key-separator", metavar="TEXT", help="Split each line into key and value at TEXT.")
 @click.option(
@@ -106,33 +106,35 @@ class ProduceTotals:
     type=click.Choice(_ACKS),
     default="all",
     show_default=True,
-    help="Required acknowledgements: all in-sync replicas (all), the leader (1), none (0).",
+    help="Replicas that must acknowledge: all in sync, the leader (1), none (0).",
 )
 @click.option(
     "--batch-bytes",
     type=click.IntRange(1, 4 * 1024 * 1024),
     default=65536,
     show_default=True,
-    help="Maximum batch size in bytes.",
+    help="Bytes per batch, at most.",
 )
 @click.option(
     "--linger-ms",
     type=click.IntRange(0, 60_000),
     default=5,
     show_default=True,
-    help="How long an incomplete batch waits for more messages.",
+    help="Time that an incomplete batch waits.",
 )
-@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option(
+    "--compression", type=click.Choice(_CODECS), default="none", show_default=True, help="Codec of batches."
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
 @click.option(
     "--count",
     type=click.IntRange(min=1),
-    help="Generate this many messages instead of reading standard input.",
+    help="Generate this many messages, instead of the input.",
 )
 @click.option(
     "--size",
     type=click.IntRange(0, 1024 * 1024),
-    help="Size of each generated message in bytes.  [default: 100]",
+    help="Bytes per generated message. Default: 100.",
 )
 @click.option(
     "--delivery-timeout",
@@ -161,7 +163,7 @@ def produce(  # noqa: PLR0913
     progress: bool | None,
     as_json: bool,
 ) -> int:
-    """Write messages to TOPIC: the lines of standard input, or generated messages with --count.
+    """Write lines or generated messages to a topic. Lines are of standard input; --count generates.
 
     With --acks all, messages are stored once and in order, even after retries. The summary counts
     acknowledged messages. Exit code 1 if any message was not acknowledged.

@@ -87,7 +87,7 @@ def up(
                 cluster.stop_started()
                 raise
             names = ", ".join(node.name for node in layout.nodes)
-            click.echo(f"{names} are up after {seconds:.1f} s in {layout.directory}")
+            click.echo(f"up after {seconds:.1f} s in {layout.directory}: {names}")
             click.echo(f"controllers: {layout.bootstrap}")
             if layout.bootstrap_servers:
                 click.echo(f"for Kafka's clients: bootstrap.servers={layout.bootstrap_servers}")
@@ -213,7 +213,7 @@ def status(directory: Path, as_json: bool) -> int:
 @local.command()
 @DIRECTORY
 def down(directory: Path) -> int:
-    """Stop the cluster in order: brokers (controlled shutdown), standby controllers, active controller."""
+    """Stop the cluster in order. Brokers (controlled shutdown), standby controllers, active controller."""
     from metaquorum.cli.local.cluster import LocalCluster
 
     layout = open_layout(directory)

@@ -57,7 +57,7 @@ def archive(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Pack the metadata logs of a quorum into one file, what its nodes have in common once.
+    """Pack the metadata logs of a quorum into one file. What its nodes have in common is stored once.
 
     Each PATH is a node's directory, or one with those of several nodes; they stay unchanged. Every file of
     the logs is kept byte for byte, with meta.properties and bootstrap.checkpoint. The other log commands

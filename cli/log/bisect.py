@@ -72,7 +72,7 @@ def bisect_command(  # noqa: PLR0913
     past_corruption: bool,
     as_json: bool,
 ) -> int:
-    """Find the first offset at which a check turns false; show the record and what it changed.
+    """Find the first offset at which a check turns false. Shows the record and what it changed.
 
     Exit code 0: found. 12: the check never turns false, and the whole log was read and understood.
     """

@@ -43,7 +43,7 @@ _SHOWN_OF_A_RULE = 5
 @past_corruption_option
 @json_option
 def check(paths: tuple[str, ...], strict: bool, show_all: bool, past_corruption: bool, as_json: bool) -> int:
-    """Check every invariant over the log at PATH, and check the log against its snapshots.
+    """Check every invariant, and the log against its snapshots.
 
     Given the logs of several nodes of one quorum, also checks that they are one log (same offset and epoch,
     same bytes) and that their snapshots agree. Names the first difference by offset and entity, and any node

@@ -54,8 +54,11 @@ from metaquorum.storage.log.reader import Damage
 
 @click.group()
 def log() -> None:
-    """Read any KRaft metadata log, metaquorum's or Apache Kafka's, whether its node runs or not. Only
-    `repair`, `salvage` and `archive` write, and only what is new."""
+    """Read any KRaft metadata log: its records and the state they build.
+
+    The log may be metaquorum's or Apache Kafka's, and its node may run. Only `repair`, `salvage` and
+    `archive` write, and only what is new.
+    """
     # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
     gc.set_threshold(50_000, 20, 50)
 
@@ -111,9 +114,12 @@ def dump(
     follow: bool,
     **bounds: Any,
 ) -> int:
-    """Print the records of each PATH: a node's directory, a __cluster_metadata-0 directory, a segment or a
-    checkpoint; or, as kafka-dump-log prints it, a topic partition's directory or segment, an index, a
-    producer snapshot, a text file of a log directory (meta.properties, quorum-state, offset checkpoints)."""
+    """Print the records of logs, segments and snapshots.
+
+    PATH is a node's directory, a __cluster_metadata-0 directory, a segment or a checkpoint; or, as
+    kafka-dump-log prints it, a topic partition's directory or segment, an index, a producer snapshot, a text
+    file of a log directory (meta.properties, quorum-state, offset checkpoints).
+    """
     if follow and len(paths) != 1:
         raise click.UsageError("--follow takes exactly one PATH")
     if follow and log_source.is_packed(paths[0]):

@@ -47,7 +47,7 @@ def salvage(
     cluster_id: str | None,
     as_json: bool,
 ) -> int:
-    """Rank the surviving logs of a quorum, say what may be missing, and write directories for new voters.
+    """Rank the surviving logs of a quorum; write new voters from them. Says what may be missing.
 
     Each PATH is the directory of a surviving node. Brokers count too: they follow the same log. Without
     --voters and --to, nothing is written. Stop every node first; the old controllers must never run again.

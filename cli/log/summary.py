@@ -78,10 +78,11 @@ def summary(
     show_all: bool,
     as_json: bool,
 ) -> int:
-    """Summarize what happened: leaders, unavailable brokers and partitions and for how long, and changes.
+    """Summarize what happened on one screen.
 
-    The worst of each comes with its time and its offset, for a closer look with `log why` and `log timeline`.
-    The logs of several nodes are compared and merged into one.
+    Shows leaders, unavailable brokers and partitions and for how long, and changes. The worst of each comes
+    with its time and its offset, for a closer look with `log why` and `log timeline`. The logs of several
+    nodes are compared and merged into one.
     """
     if last_ms is not None and start is not None:
         raise click.UsageError("give --last or --from, not both")
@@ -224,7 +225,7 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
     yield click.style(verdict, fg=_COLOURS.get(found.summary.severity), bold=True)
     for section in found.sections:
         few = len(section.rows) if show_all else _FEW_ROWS.get(section.name, SHOWN_ROWS)
-        part = f" ({few} of {len(section.rows)})" if few < len(section.rows) else ""
+        part = f"; {few} shown" if few < len(section.rows) else ""
         hidden = hidden or bool(part)
         for line in _wrapped(f"{section.name}: {section.text}{part}", width):
             yield click.style(line, bold=True)

@@ -88,7 +88,7 @@ def state(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show the state that the log at PATH builds, or only ENTITY (broker/3, topic/orders/7, quorum...).
+    """Show the state that a log builds, or only ENTITY. Such as broker/3, topic/orders/7 or quorum.
 
     The state is the nearest snapshot plus the records after it. A record batch is atomic: a place inside a
     batch is shown as of its start, and a line says so. Exit code 1: something is damaged. 3: some records
@@ -203,7 +203,7 @@ class _Side:
 @click.option("--across-clusters", is_flag=True, help="Allow a comparison of two different clusters.")
 @past_corruption_option
 def diff(places: tuple[str, ...], as_json: bool, across_clusters: bool, past_corruption: bool) -> int:
-    """Show what differs between A and B, and the record behind each difference.
+    """Show what differs between A and B, and which record did it.
 
     With PATH, A and B are offsets (4321+ is after that record) or times in that log; `end` is its end.
     Without PATH, A and B are two logs: directories, nodes, segments or checkpoints, alone or as LOG@OFFSET,
@@ -317,7 +317,7 @@ def history(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show the states of ENTITY over time, one row from the batch that made each state to the batch that
+    """Show the states of ENTITY over time. One row is from the batch that made a state to the batch that
     changed it.
 
     ENTITY may be a branch (topic/orders, broker): every entity below it then has its own rows. With a field

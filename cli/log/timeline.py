@@ -86,10 +86,10 @@ def timeline(
     gap_s: float,
     as_json: bool,
 ) -> int:
-    """Show what happened: elections, fences, leaders lost and found, reassignments, directories, settings.
+    """Show what happened, one line per event.
 
-    The logs of several nodes (several PATHs, a directory of nodes, an archive) are compared and merged into
-    one.
+    Shows elections, fences, leaders lost and found, reassignments, directories, settings. The logs of several
+    nodes (several PATHs, a directory of nodes, an archive) are compared and merged into one.
     """
     refuse_swapped(start, end)
     complaints = Complaints()

@@ -82,9 +82,9 @@ def why(
     past_corruption: bool,
     as_json: bool,
 ) -> int:
-    """Explain the state of ENTITY: topic/orders/7.leader, broker/3, config/topic/orders, quorum...
+    """Explain the state of ENTITY by records and their causes.
 
-    Shows each record that led to it, and the causes that follow from the log.
+    ENTITY is topic/orders/7.leader, broker/3, config/topic/orders, quorum...
     """
     complaints = Complaints()
     log = open_path(path)

@@ -46,7 +46,14 @@ def load_fleet(tables: str) -> Fleet:
 
 @click.command()
 @click.argument("tables", type=Place())
-@click.option("--kind", "kinds", type=click.Choice(tuple(RULES)), multiple=True, help="Only these findings.")
+@click.option(
+    "--kind",
+    "kinds",
+    type=click.Choice(tuple(RULES)),
+    metavar="KIND",
+    multiple=True,
+    help=f"Only these findings: {', '.join(RULES)}.",
+)
 @click.option("--cluster", "clusters", multiple=True, help="Only these clusters (cluster ids).")
 @click.option(
     "--fail-on",

@@ -41,4 +41,4 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def pipeline() -> None:
-    """Build tables (with Spark), audits and a report from the metadata logs of a fleet."""
+    """Build tables, audits and a report from the logs of a fleet."""

@@ -51,8 +51,9 @@ _SHOWN = 20
     "--incident",
     "kinds",
     type=click.Choice(KINDS),
+    metavar="KIND",
     multiple=True,
-    help="Only this incident; may be repeated. Default: all.",
+    help=f"Only this incident; may be repeated. Default: all of {', '.join(KINDS)}.",
 )
 @click.option(
     "--damaged-every",

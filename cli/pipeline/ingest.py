@@ -60,9 +60,7 @@ class IngestProgress:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATHS...", type=Place())
-@click.option(
-    "--out", type=Place(), required=True, help="Where the tables are, or shall be: a directory or an address."
-)
+@click.option("--out", type=Place(), required=True, help="Directory or address of the tables.")
 @click.option(
     "--master",
     default=None,

@@ -53,7 +53,7 @@ wait = click.option(
     type=click.FloatRange(min=0.1),
     default=300.0,
     show_default=True,
-    help="Time limit in seconds for the whole command. Run it again to go on.",
+    help="Time limit in seconds for the whole command. Run it again to continue.",
 )
 endpoint = click.option(
     "--endpoint",
@@ -91,7 +91,7 @@ def add_voter(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Promote an observing controller to voter, once it has caught up."""
+    """Make an observing controller a voter. Waits until it has caught up."""
     wish = VoterWish(add_id=node_id, directory_id=directory_id, force=force)
     ordered = Ordered(wish=wish, endpoint=endpoint, wait_s=wait_s)
     _run(options, ordered, dry_run=dry_run, as_json=as_json)
@@ -146,7 +146,7 @@ def replace_voter(
     wait_s: float,
     as_json: bool,
 ) -> None:
-    """Replace a voter with one that has another directory or id, once the new one has caught up.
+    """Replace a voter by another directory or another id. The new one catches up first.
 
     With the same id, the old directory is removed first; with another id, the new voter is added first."""
     wish = VoterWish(

@@ -151,7 +151,7 @@ class VoterChanger:
             if time.monotonic() >= self._deadline:
                 raise Failure(
                     f"waited {self._ordered.wait_s:g} s to {step.kind.value} voter {step.member.node_id}:"
-                    f" {problem}; run the command again to go on"
+                    f" {problem}; run the command again to continue"
                 )
             time.sleep(POLL_S)
 

@@ -34,14 +34,25 @@ def _words(kind: type[IntEnum], *without: str) -> click.Choice[str]:
     return click.Choice([name for name in names if name not in without], case_sensitive=False)
 
 
+def _listed(kind: type[IntEnum], *without: str) -> str:
+    return ", ".join(_words(kind, *without).choices)
+
+
 def _number(kind: type[IntEnum], word: str) -> int:
     return int(kind[word.upper().replace("-", "_")])
 
 
 def _filter_options(command: F) -> F:
     for option in (
-        click.option("--resource-type", type=_words(ResourceType), default="any", show_default=True),
-        click.option("--resource-name", metavar="NAME", help="Default: any."),
+        click.option(
+            "--resource-type",
+            type=_words(ResourceType),
+            default="any",
+            show_default=True,
+            metavar="TYPE",
+            help=f"Type of the resource: {_listed(ResourceType)}.",
+        ),
+        click.option("--resource-name", metavar="NAME", help="Name of the resource. Default: any."),
         click.option(
             "--pattern-type",
             type=_words(PatternType),
@@ -49,10 +60,23 @@ def _filter_options(command: F) -> F:
             show_default=True,
             help="match: every entry that applies to the name.",
         ),
-        click.option("--principal", metavar="User:NAME", help="Default: any."),
-        click.option("--host", metavar="ADDRESS", help="Default: any."),
-        click.option("--operation", type=_words(Operation), default="any", show_default=True),
-        click.option("--permission", type=_words(Permission), default="any", show_default=True),
+        click.option("--principal", metavar="User:NAME", help="Principal of the entry. Default: any."),
+        click.option("--host", metavar="ADDRESS", help="Address of the client. Default: any."),
+        click.option(
+            "--operation",
+            type=_words(Operation),
+            default="any",
+            show_default=True,
+            metavar="OPERATION",
+            help=f"Operation: {_listed(Operation)}.",
+        ),
+        click.option(
+            "--permission",
+            type=_words(Permission),
+            default="any",
+            show_default=True,
+            help="Entries that allow, or that deny.",
+        ),
     ):
         command = option(command)
     return command
@@ -90,7 +114,13 @@ def acls() -> None:
 @acls.command()
 @cluster_options
 @click.argument("principals", nargs=-1, required=True, metavar="User:NAME...")
-@click.option("--resource-type", type=_words(ResourceType, "any"), required=True)
+@click.option(
+    "--resource-type",
+    type=_words(ResourceType, "any"),
+    required=True,
+    metavar="TYPE",
+    help=f"Type of the resource: {_listed(ResourceType, 'any')}.",
+)
 @click.option(
     "--resource-name", metavar="NAME", help="Name of the resource; * means all. Omit it for the cluster."
 )
@@ -108,8 +138,18 @@ def acls() -> None:
     multiple=True,
     default=["all"],
     show_default=True,
+    metavar="OPERATION",
+    help=f"Operation to allow; may be repeated: {_listed(Operation, 'any')}.",
 )
-@click.option("--host", "hosts", multiple=True, default=["*"], show_default=True, metavar="ADDRESS")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    default=["*"],
+    show_default=True,
+    metavar="ADDRESS",
+    help="Address of the client; may be repeated.",
+)
 @click.option("--deny", is_flag=True, help="Deny the operations instead of allowing them.")
 @json_option
 def add(

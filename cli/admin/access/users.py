@@ -19,12 +19,13 @@ mechanism_option = click.option(
     type=click.Choice(list(_TITLES), case_sensitive=False),
     default=Mechanism.SCRAM_SHA_512.title,
     show_default=True,
+    help="Mechanism of the credential.",
 )
 
 
 @click.group()
 def users() -> None:
-    """Set, delete and list user credentials."""
+    """Set, delete and list SCRAM credentials."""
 
 
 @users.group()
@@ -41,6 +42,7 @@ def scram() -> None:
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=DEFAULT_ITERATIONS,
     show_default=True,
+    help="Rounds of hashing.",
 )
 @click.option("--password-stdin", is_flag=True, help="Read the password from one line of standard input.")
 @json_option

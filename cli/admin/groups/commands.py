@@ -41,7 +41,7 @@ _WHY = {
 
 @click.group()
 def groups() -> None:
-    """List and describe consumer groups with their lag; reset and delete their offsets."""
+    """Describe consumer groups and their lag; reset and delete offsets."""
 
 
 groups.add_command(reset)
@@ -53,8 +53,9 @@ groups.add_command(reset)
     "--state",
     "states",
     type=click.Choice(_STATES),
+    metavar="STATE",
     multiple=True,
-    help="Only groups in this state; may be repeated.",
+    help=f"Only groups in this state; may be repeated: {', '.join(_STATES)}.",
 )
 @click.option("--type", "kind", type=click.Choice(["classic", "consumer"]), help="Only groups of this kind.")
 @table_options
@@ -111,8 +112,8 @@ class _Look:
 @click.option("--all", "everything", is_flag=True, help="Describe every group.")
 @table_options
 def describe(options: ClusterOptions, names: tuple[str, ...], everything: bool, as_json: bool) -> int:
-    """Show the members of each GROUP, and for each partition the committed offset, the end of the log and how
-    many records are between them."""
+    """Show members, committed offsets and lag of groups. LAG counts the records from the committed offset to
+    the END of the log."""
     if everything == bool(names):
         raise click.UsageError("give either GROUP... or --all")
     with options.open() as cluster:
@@ -221,7 +222,7 @@ def _member_json(member: DescribedMember) -> dict[str, Any]:
 @groups.command()
 @cluster_options
 @click.argument("names", nargs=-1, required=True, metavar="GROUP...")
-@click.option("--offsets", is_flag=True, help="Delete only the offsets of --topic; members may go on.")
+@click.option("--offsets", is_flag=True, help="Delete only the offsets of --topic; members may stay.")
 @click.option(
     "--topic",
     "topics",
@@ -238,7 +239,7 @@ def delete(
     topics: Topics,
     as_json: bool,
 ) -> int:
-    """Delete each GROUP, which must not have members, with its offsets; or some of its offsets."""
+    """Delete groups that have no members, or some of their offsets."""
     if offsets != bool(topics):
         raise click.UsageError("--offsets and --topic go together")
     with options.open() as cluster:

@@ -98,7 +98,7 @@ def reset(
     as_json: bool,
     **goals: Any,
 ) -> int:
-    """Show, and with --execute set, the offsets at which GROUP goes on reading. The group must not have
+    """Reset the offsets of a group. Only shows the new offsets without --execute. The group must not have
     members."""
     if dry_run and execute:
         raise click.UsageError("--dry-run and --execute exclude each other")

@@ -38,7 +38,7 @@ COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
 @past_corruption_option
 @secrets_option
 def shell(path: str, point: Point | None, lines: tuple[str, ...], past_corruption: bool) -> int:
-    """Step through a log: at, next, prev, until, ls, cat, find, diff, why... `help` lists them.
+    """Step through a log with commands. `help` lists them: at, next, prev, until, ls, cat, find, diff, why...
 
     Without a terminal, reads commands from standard input, one per line.
     """

@@ -395,7 +395,7 @@ def test_time_is_up_while_the_new_voter_catches_up(leader: Leader) -> None:
     assert result.exit_code == 1
     assert result.stderr == (
         "metaquorum: waited 0.5 s to add voter 4: node 4 catches up: 4000 records behind;"
-        " run the command again to go on\n"
+        " run the command again to continue\n"
     )
 
 

@@ -21,8 +21,6 @@ class FilePool:
         if limit < 1:
             raise ValueError(f"a pool of {limit} files holds none; give at least 1")
         self.limit = limit
-        self.opened = 0
-        """How often a file was opened, ever."""
         self._disk = disk
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
         self._mutex = disk.mutex()
@@ -75,7 +73,6 @@ class FilePool:
             found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
             file.opened, file.was_opened = found, True
             self._open[file] = None
-            self.opened += 1
         else:
             self._open.move_to_end(file)
         file.users += 1

@@ -80,6 +80,8 @@ def _passed_over(node: ast.AST) -> bool:
     match node:
         case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return True
+        case ast.keyword(arg="strict"):  # a check of what the code itself has made
+            return True
         case ast.FunctionDef(name=name) if name in _UNREAD:
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
@@ -187,7 +189,7 @@ def _of_call(node: ast.Call) -> Iterator[Change]:
             func = _with(node.func, id=_SIBLINGS[name])
             yield Change("sibling called", _with(node, func=func))
     for at, keyword in enumerate(node.keywords):
-        if keyword.arg not in (None, "strict"):  # a check of what the code itself has made
+        if keyword.arg is not None and not _passed_over(keyword):
             rest = node.keywords[:at] + node.keywords[at + 1 :]
             yield Change("argument dropped", _with(node, keywords=rest))
     if isinstance(node.func, ast.Name) and node.func.id in _COMMUTE:

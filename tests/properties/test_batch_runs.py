@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +17,9 @@ from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
 from metaquorum.storage.batches.walk import walk_batches
-from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, split_runs
+from metaquorum.storage.log.reader import Damage, LogReader
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, RunReader, split_runs
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 TOPICS = [bytes([at]) * 16 for at in range(4)]
 PARTITIONS = 30
@@ -149,6 +153,32 @@ def test_a_run_of_records_with_keys_is_taken_apart() -> None:
     assert read_run(run) is None
     engine, told = replayed([run])
     assert (engine.end_offset, told) == (MIN_BATCHES, [])
+
+
+@pytest.mark.parametrize("name", [f"{3:020}.log", "copy.log", f"{9:020}-{1:010}.checkpoint"])
+@pytest.mark.parametrize("start", [None, 0, 4, 20, 60])
+def test_a_reader_of_runs_gives_what_a_reader_of_batches_gives(name: str, start: int | None) -> None:
+    """Whether the file says by its name where it begins or not."""
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/d")
+    base = 0 if "checkpoint" in name else 3
+    singles = [
+        encode_batch(base_offset=base + at, leader_epoch=1, timestamp_ms=at, values=[b"v"])
+        for at in range(2 * MIN_BATCHES)
+    ]
+    for data in (singles, [*singles[:40], singles[40][:-1] + b"x", *singles[41:]], singles[1:]):
+        path = f"/d/{name}"
+        file = disk.open_append(path)
+        file.truncate(0)
+        file.append(b"".join(data))
+        file.close()
+        wanted = list(LogReader(disk, path, tolerant=True, start_offset=start))
+        reader = RunReader(disk, path, start_offset=start)
+        found: list[RecordBatch | Damage] = []
+        for one in reader.found():
+            found += one.batches() if isinstance(one, BatchRun) else [one]
+        assert found == wanted
+        assert reader.next_offset == base + 2 * MIN_BATCHES
 
 
 def test_short_runs_stay_batches() -> None:

@@ -261,6 +261,7 @@ FILES: dict[str, bytes] = {
     "a length of 60": batch(0)[:8] + struct.pack(">i", 48) + batch(0)[12:] + batch(1),
     "a long length": batch(0)[:8] + struct.pack(">i", 1 << 30) + batch(0)[12:] + batch(1),
     "a negative length": batch(0)[:8] + struct.pack(">i", -1) + batch(0)[12:] + batch(1),
+    "a byte": b"x" + batch(0) + b"x" + batch(1),
     "short": b"\2" * 60,
     "empty": b"",
 }

@@ -21,12 +21,13 @@ def disk() -> FaultyDisk:
     return made
 
 
-def test_it_is_kafkas_file_and_survives_a_crash() -> None:
+@pytest.mark.parametrize("epoch", [0, 17])
+def test_it_is_kafkas_file_and_survives_a_crash(epoch: int) -> None:
     at = disk()
-    leave_clean_shutdown(at, DIRECTORIES, 17)
-    assert read_file(at, join("a", FILE_NAME)) == b'{"version":0,"brokerEpoch":17}'
+    leave_clean_shutdown(at, DIRECTORIES, epoch)
+    assert read_file(at, join("a", FILE_NAME)) == b'{"version":0,"brokerEpoch":%d}' % epoch
     at = at.crash()
-    assert take_clean_shutdown(at, DIRECTORIES) == 17
+    assert take_clean_shutdown(at, DIRECTORIES) == epoch
 
 
 def test_it_is_taken_once_also_if_the_next_process_crashes() -> None:
@@ -45,6 +46,7 @@ def test_it_is_taken_once_also_if_the_next_process_crashes() -> None:
         b"[]",
         b'{"version":1,"brokerEpoch":17}',
         b'{"version":0,"brokerEpoch":-1}',
+        b'{"version":0,"brokerEpoch":true}',
         b'{"version":0}',
         b"\xff",
     ],

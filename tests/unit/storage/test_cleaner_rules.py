@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
-from metaquorum.storage.batches.format import DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaquorum.storage.batches.batch import (
+    RecordBatch,
+    batch_problem,
+    encode_batch,
+    parse_header,
+    seal_batch,
+)
+from metaquorum.storage.batches.codecs import pack
+from metaquorum.storage.batches.encode import encode_records, plain_header
+from metaquorum.storage.batches.format import DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL, Compression
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.places import record_places, retimed
+from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.cleaner.keys import KeyOffsets
 from metaquorum.storage.cleaner.opened import open_batches
-from metaquorum.storage.cleaner.plan import CleanerSettings, SegmentFacts, group_segments, plan_cleaning
+from metaquorum.storage.cleaner.plan import (
+    CleanerSettings,
+    CleaningPlan,
+    SegmentFacts,
+    group_segments,
+    plan_cleaning,
+)
 from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
 from metaquorum.storage.partition.aborted import AbortedTransaction
+from tests.unit.storage.cleaner_bench import load, make_disk, settle
 
 NOW, LATER = 10_000, 500
 
@@ -40,10 +62,11 @@ def cleaned(
     aborted: tuple[AbortedTransaction, ...] = (),
     producers: dict[int, LastOfProducer] | None = None,
     now: int = NOW,
+    latest: int = 1_000,
 ) -> list[bytes | None]:
     keys = KeyOffsets(1 << 20)
     keys.put_all([name.encode() for name in last], list(last.values()))
-    keys.latest = 1_000
+    keys.latest = latest
     records = RecordFilter(
         keys=keys,
         transactions=CleanedTransactions(aborted),
@@ -118,6 +141,133 @@ def test_an_aborted_transaction_goes_and_its_marker_one_pass_later() -> None:
     assert CleanedTransactions((entry,)).is_dropped(parse_header(abort), abort)
 
 
+def test_an_emptied_batch_of_data_stays_for_its_offset_and_a_marker_for_its_epoch() -> None:
+    one = records(4, "a", producer=9)
+    for keeps, stays in (
+        (LastOfProducer(data_offset=-1, epoch=0), False),
+        (LastOfProducer(data_offset=4, epoch=7), True),
+        (LastOfProducer(data_offset=0, epoch=0), False),
+    ):
+        (left,) = cleaned(one, last={"a": 50}, producers={9: keeps})
+        assert (left is not None) == stays
+    abort = marker(0, committed=False)
+    for epoch, stays in ((0, True), (1, False)):
+        (first,) = cleaned(marker(1, committed=True), last={})
+        assert first is not None
+        keeps = LastOfProducer(data_offset=-1, epoch=epoch)
+        (left,) = cleaned(first, last={}, now=NOW + LATER, producers={5: keeps})
+        assert (left is not None) == stays
+    assert cleaned(abort, last={}, producers={}) != [None]
+
+
+KEYS = st.sampled_from([None, b"a", b"b"])
+ROWS = st.lists(
+    st.tuples(KEYS, st.sampled_from([None, b"", b"v"]), st.integers(0, 20)), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    rows=ROWS,
+    last=st.fixed_dictionaries({}, optional={"a": st.integers(0, 15), "b": st.integers(0, 15)}),
+    latest=st.integers(3, 14),
+    horizon=st.sampled_from([None, NOW - 1, NOW, NOW + 1]),
+    codec=st.sampled_from([Compression.NONE, Compression.GZIP]),
+)
+def test_what_stays_of_a_batch_is_what_the_rules_say(
+    rows: list[tuple[bytes | None, bytes | None, int]],
+    last: dict[str, int],
+    latest: int,
+    horizon: int | None,
+    codec: Compression,
+) -> None:
+    """A record stays above the keys that are known; below, it has a key, is the newest of it, and is no
+    tombstone whose horizon has come. Of what stays, keys, values, offsets and times are as before."""
+    base = 5
+    last = {key: min(offset, latest) for key, offset in last.items()}
+    data = encode_batch(
+        base_offset=base,
+        leader_epoch=3,
+        timestamp_ms=100,
+        keys=[row[0] for row in rows],
+        values=[row[1] for row in rows],
+        timestamps=[100 + row[2] for row in rows],
+    )
+    header, body = parse_header(data), data[HEADER_BYTES:]
+    raw = RecordBatch(header, data).records()
+    if horizon is not None:
+        header = header._replace(attributes=header.attributes | DELETE_HORIZON)
+        times = [one.timestamp_ms - horizon for one in raw]
+        places = record_places(body, len(raw))
+        body = retimed(body, places, range(len(raw)), times)
+        header = header._replace(base_timestamp_ms=horizon)
+    header = header._replace(attributes=header.attributes | codec)
+    data = seal_batch(header, pack(codec, body))
+    raw = RecordBatch(parse_header(data), data).records()
+    assert [one.timestamp_ms for one in raw] == [100 + row[2] for row in rows]
+    due = horizon is not None and horizon <= NOW
+
+    def stays(offset: int, key: bytes | None, value: bytes | None) -> bool:
+        if offset > latest:
+            return True
+        newest = key is not None and offset >= last.get(key.decode(), -1)
+        return newest and not (due and value is None)
+
+    wanted = [one for one in raw if stays(one.offset, one.key, one.value)]
+    (left,) = cleaned(data, last=last, latest=latest)
+    if not wanted:
+        assert left is None
+        return
+    assert left is not None and batch_problem(left, 0, gaps=True) is None
+    after = parse_header(left)
+    assert RecordBatch(after, left).records() == wanted
+    kept_fields = ("base_offset", "last_offset_delta", "leader_epoch", "producer_id", "base_sequence")
+    assert all(getattr(after, name) == getattr(header, name) for name in kept_fields)
+    assert (after.compression, after.records_count) == (codec, len(wanted))
+    new_horizon = horizon is None and any(one.value is None for one in wanted)
+    if new_horizon or len(wanted) < len(raw):
+        assert after.max_timestamp_ms == max(one.timestamp_ms for one in wanted)
+        expected = NOW + LATER if new_horizon else wanted[0].timestamp_ms if horizon is None else horizon
+        assert after.base_timestamp_ms == expected
+    else:
+        assert left == data
+    assert bool(after.attributes & DELETE_HORIZON) == (new_horizon or horizon is not None)
+
+
+def test_a_batch_may_be_larger_than_one_of_metadata() -> None:
+    body = encode_records(base_timestamp_ms=1, keys=[b"a", b"b"], values=[b"v" * (9 << 20), b"v"])
+    data = seal_batch(plain_header(0, 0, 1, 2), body, limit=1 << 30)
+    (left,) = cleaned(data, last={"a": 0, "b": 7})
+    assert kept(left) == [0]
+
+
+def test_keys_are_looked_up_from_the_first_dirty_offset_on() -> None:
+    """Inside a batch too; records without a key are passed over, empty batches have none."""
+    disk = make_disk(1)
+    log = load(disk)
+    keyed: list[list[bytes | None]] = [[b"a", b"b"], [b"c", None, b"a"], [None, b""], [b"b"]]
+    for keys in keyed:
+        base = log.end_offset
+        values: list[bytes | None] = [b"v" * 400] * len(keys)
+        log.append(
+            Batches.parse(
+                encode_batch(base_offset=base, leader_epoch=0, timestamp_ms=5, keys=keys, values=values)
+            )
+        )
+    log._roll()
+    settle(log)
+    end = log.end_offset
+    flat = [key for keys in keyed for key in keys]
+    for first_dirty in range(end):
+        plan = CleaningPlan(first_dirty=first_dirty, end=end, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
+        cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
+        assert all(used > 0 for used in cleaning._find_keys())
+        newest = {key: at for at, key in enumerate(flat) if key is not None and at >= first_dirty}
+        assert cleaning._keys._offsets == newest
+        assert cleaning._keys.latest == end - 1
+    log.close()
+
+
 def facts(*sizes: int) -> list[SegmentFacts]:
     return [SegmentFacts(at * 10, at * 10 + 10, size, at + 1, at + 1) for at, size in enumerate(sizes)]
 
@@ -125,6 +275,9 @@ def facts(*sizes: int) -> list[SegmentFacts]:
 def test_segments_become_one_while_they_are_not_too_large_together() -> None:
     groups = group_segments(facts(50, 50, 1, 0, 100, 0, 30), 100)
     assert [[one.base_offset for one in group] for group in groups] == [[0, 10], [20, 30], [40, 50], [60]]
+    for end, count in ((2**31, 1), (2**31 + 1, 2)):
+        two = [SegmentFacts(0, 5, 1, 1, 1), SegmentFacts(5, end, 1, 1, 1)]
+        assert len(group_segments(two, 100)) == count
     far = [
         SegmentFacts(0, 5, 1, 1, 1),
         SegmentFacts(5, 2**31 + 2, 1, 1, 1),
@@ -148,3 +301,17 @@ def test_what_is_due() -> None:
     assert due(0, stable_to=29) == (20, 1.0) and due(0, stable_to=9) is None
     assert due(0, min_lag_ms=98) == (20, 1.0)
     assert due(20, max_lag_ms=96) == (30, 0.2) and due(20, max_lag_ms=97) is None
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "overdue"), [(-1, False), (0, False), (1, True), (50, True), (51, False)]
+)
+def test_only_a_time_that_is_one_makes_a_log_overdue(first_ms: int, overdue: bool) -> None:
+    segments = [SegmentFacts(0, 10, 90, 1, 1), SegmentFacts(10, 20, 10, first_ms, first_ms)]
+    settings = CleanerSettings(max_lag_ms=49)
+    plan = plan_cleaning(segments, first_dirty=10, stable_to=20, settings=settings, now_ms=100)
+    assert (plan is not None) == overdue
+    if plan is not None:
+        assert (plan.first_dirty, plan.end, plan.dirty_bytes, plan.overdue) == (10, 20, 10, True)
+    empty = [SegmentFacts(0, 10, 0, -1, -1), SegmentFacts(10, 20, 0, -1, -1)]
+    assert plan_cleaning(empty, first_dirty=0, stable_to=20, settings=settings, now_ms=100) is None

@@ -259,6 +259,7 @@ LOGS: dict[str, list[bytes]] = {
     "behind an epoch": [batch(0, 3), batch(1, 2), damaged(2), batch(3)],
     "the first": [miscounted(0, delta=0, count=3), batch(1), batch(2)],
     "a byte": [batch(0), b"x", batch(1), batch(2)],
+    "garbage first": [b"x" * 90, batch(0), batch(1)],
     "large": [batch(0), batch(1, size=300), batch(2), batch(3, size=70)],
 }
 
@@ -306,6 +307,7 @@ FROM: dict[str, str] = {
     "behind an epoch": "0!1!!3 !1!!3 !!3 !!3 ! ! ! !",
     "the first": "!012 12 2 - - - - -",
     "a byte": "0!12 !12 !2 ! ! ! ! !",
+    "garbage first": "!01 !1 ! ! ! ! ! !",
     "large": "0123 123 23 3 - - - -",
 }
 """By the offset to begin at, 0 to 7: base offsets of batches, and ! for damage."""

@@ -9,13 +9,17 @@ import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.errors import DiskError, LogFailedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.recovery import load_recovery_point
+from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import FaultProfile
 from metaquorum.testing.faulty_disk import FaultyDisk
 from metaquorum.testing.faulty_file import FaultyBackgroundSync
+from tests.unit.storage.cleaner_bench import clean, settle
+from tests.unit.storage.journal import Journal
 
 DIRECTORY = "/data/__cluster_metadata-0"
 
@@ -124,45 +128,13 @@ def test_what_moves_the_log_waits_for_it_and_hears_of_its_failure(
 # ---- the order of durable steps ---------------------------------------------------------------
 
 
-class Journal(FaultyDisk):
-    """Writes down what changes the disk; a file replaced as a whole is one step, with what it says."""
-
-    def __init__(self) -> None:
-        super().__init__(random.Random(1))
-        self.steps: list[str] = []
-        self.fails_at = -1
-        self.make_directory("/data")
-        self.sync_directory("/")
-        self.steps.clear()
-
-    def begin(self, operation: str, directory: str, path: str) -> None:
-        super().begin(operation, directory, path)
-        if operation in ("read", "list", "lock"):
-            return
-        if len(self.steps) == self.fails_at:
-            raise DiskError(directory, f"{operation} of {path}", "the device reports an I/O error")
-        name = path.removeprefix(f"{DIRECTORY}/").removesuffix(".log").lstrip("0") or "0"
-        self.steps.append(f"{operation} {'names' if operation == 'sync_directory' else name}")
-
-    def told(self) -> list[str]:
-        """The steps since the last call."""
-        text = "; ".join(self.steps)
-        self.steps = []
-        for name in ("partition.metadata", "leader-epoch-checkpoint", "recovery-point"):
-            whole = (
-                f"open {name}.tmp; write {name}.tmp; sync {name}.tmp; rename {name}.tmp; sync_directory names"
-            )
-            text = text.replace(whole, f"put {name}")
-        return text.split("; ") if text else []
-
-
 PUT_EPOCHS, PUT_POINT = "put leader-epoch-checkpoint", "put recovery-point"
-NAMES = "sync_directory names"
+NAMES = "sync_directory ."
 
 
 def journalled(*epochs: int, point_bytes: int = 1 << 20) -> tuple[Journal, SegmentedLog]:
     """A log whose segments hold two batches each."""
-    disk = Journal()
+    disk = Journal(DIRECTORY)
     log = opened(disk, point_bytes=point_bytes)
     for epoch in epochs:
         append(log, epoch=epoch, size=400)
@@ -181,8 +153,9 @@ def test_every_change_of_the_log_makes_its_steps_durable_in_order() -> None:
     intent, then all else. Batches have 470 bytes, two to a segment."""
     disk, log = journalled()
     rolled = [NAMES, PUT_EPOCHS, PUT_POINT]
-    began = [f"mkdir {DIRECTORY}", NAMES, NAMES, "open 0", NAMES, "put partition.metadata", *rolled[1:]]
+    began = ["mkdir .", "sync_directory data", NAMES, "open 0", NAMES, "put partition.metadata", *rolled[1:]]
     assert (disk.told(), point_of(disk, log)) == (began, (0, 0, 0, 0, 0))
+    assert log.epochs.entries == ()
 
     def step(work: Callable[[], object], *wanted: object) -> None:
         work()
@@ -263,3 +236,91 @@ def test_a_log_that_a_disk_failed_in_the_middle_of_a_change_takes_nothing_more(m
         again = opened(disk.kill())
         assert again.end_offset in {"cut": (1, 2, 4, 5), "reset": (5, 100)}.get(move, (5, 6))
     assert failed >= 2 and after < 39
+
+
+# ---- of a partition's log ---------------------------------------------------------------------
+
+REPLICA = "/d/t-0"
+
+
+def sealed(base: int, following: int) -> str:
+    """A roll: the segment, its indexes and the producers are durable before the next one has its name."""
+    beside = [f"{base}.index", f"{base}.timeindex", f"{following}.snapshot"]
+    stages, places = [f"stage {one}.roll" for one in beside], [f"place {one}.roll" for one in beside]
+    return "; ".join([f"sync {base}", *stages, "sync d", *places, f"open {following}; sync_directory ."])
+
+
+def pointed(end: int) -> str:
+    """A checkpoint: producers and epochs have their names before the recovery point vouches for them."""
+    files = [f"{end}.snapshot.checkpoint", "leader-epoch-checkpoint.checkpoint", "recovery-point.checkpoint"]
+    stages, places = "; ".join(f"stage {one}" for one in files), [f"place {one}" for one in files]
+    return f"sync d; {stages}; sync d; {places[0]}; {places[1]}; sync d; {places[2]}; sync d"
+
+
+def cleaned(base: int, *, holds: bool) -> str:
+    """A cleaned segment is durable before it is swapped in, which has three durable steps."""
+    files = [f"{base}.log", f"{base}.index", f"{base}.timeindex"]
+    opens = [
+        f"open {one}.cleaned" + f"; write {one}.cleaned" * (holds or at > 0) for at, one in enumerate(files)
+    ]
+    syncs = [f"sync {one}.cleaned" for one in files]
+    swaps = [f"rename {one}.cleaned" for one in files]
+    gone = [f"remove {base}", *(f"remove {one}" for one in files[1:])]
+    names = [f"rename {one}.swap" for one in files]
+    return "; ".join([*opens, *syncs, NAMES, *swaps, NAMES, *gone, NAMES, *names, NAMES])
+
+
+def test_every_change_of_a_partition_s_log_makes_its_steps_durable_in_order() -> None:
+    disk = Journal(REPLICA)
+    disk.make_directory(REPLICA)
+    disk.sync_directory("/d")
+    disk.told()
+
+    def load() -> PartitionLog:
+        config = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+        return PartitionLog.load(disk, REPLICA, config, FilePool(disk, 10), disk.file_system("/d"))
+
+    def write(epoch: int) -> None:
+        values = [b"v" * 400]
+        batch = encode_batch(
+            base_offset=log.end_offset, leader_epoch=epoch, timestamp_ms=5, keys=[b"k"], values=values
+        )
+        log.append(Batches.parse(batch))
+
+    def step(work: Callable[[], object], wanted: str, *offsets: int) -> None:
+        work()
+        assert "; ".join(disk.told()) == wanted
+        point = load_recovery_point(disk, REPLICA)
+        assert point is None or point == log.recovery_point
+        assert (log.recovery_point.offset, log.start_offset, log.end_offset, log.synced_offset) == offsets
+
+    log = load()
+    assert disk.told() == ["open 0"] and log.needs_sync
+    step(lambda: write(1), "write 0", 0, 0, 1, 0)
+    step(lambda: write(1), "write 0", 0, 0, 2, 0)
+    step(lambda: write(1), sealed(0, 2) + "; write 2", 0, 0, 3, 2)
+    step(lambda: write(2), "write 2", 0, 0, 4, 2)
+    step(lambda: write(2), sealed(2, 4) + "; write 4", 0, 0, 5, 4)
+    step(lambda: write(2), "write 4", 0, 0, 6, 4)
+    step(lambda: settle(log), "sync 4; " + pointed(6), 6, 0, 6, 6)
+    step(lambda: settle(log), "sync 4", 6, 0, 6, 6)
+    step(lambda: write(2), sealed(4, 6) + "; write 6", 6, 0, 7, 6)
+    step(
+        lambda: clean(log, None, 10**13),
+        cleaned(0, holds=False) + "; " + cleaned(2, holds=True),
+        *(6, 0, 7, 6),
+    )
+    cut = f"remove 6.snapshot; {NAMES}; remove 4.index; remove 4.timeindex; {PUT_POINT}; remove 6; {NAMES}"
+    step(lambda: log.truncate_to(5), f"{cut}; truncate 4; sync 4; {PUT_POINT}", 5, 0, 5, 5)
+    beside = "remove 0.index; remove 0.timeindex"
+    trim = f"{PUT_POINT}; {PUT_EPOCHS}; {beside}; remove 0; {NAMES}"
+    step(lambda: log.delete_segments_before(2), trim, 5, 2, 5, 5)
+    gone = f"remove 2.snapshot; remove 4.snapshot; {NAMES}; remove 2.index; remove 2.timeindex"
+    reset = f"{gone}; {PUT_POINT}; remove 4; remove 2; {NAMES}; open 50; {NAMES}; {PUT_EPOCHS}; {PUT_POINT}"
+    step(lambda: log.start_over(50), reset, 50, 50, 50, 50)
+    step(lambda: write(3), "write 50", 50, 50, 51, 50)
+    step(lambda: settle(log), "sync 50; " + pointed(51), 51, 50, 51, 51)
+    step(log.close, "", 51, 50, 51, 51)
+    log = load()
+    assert disk.told() == [] and not log.needs_sync
+    assert log.epochs.entries == ((3, 50),)

@@ -9,12 +9,15 @@ import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.disk.file_pool import FilePool
-from metaquorum.storage.errors import OffsetOutOfRange
+from metaquorum.storage.disk.file_pool import FilePool, PooledFile
+from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.indexes import LogIndexes
+from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted
 from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, PartitionLog
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.unit.storage.cleaner_bench import clean, settle
 
 PLACE = "/data"
 
@@ -32,6 +35,10 @@ def load(disk: FaultyDisk, **settings: int) -> PartitionLog:
 
 def batch(base: int, count: int = 1, time: int = 100, size: int = 20) -> bytes:
     return encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=time, values=[b"v" * size] * count)
+
+
+def keyed(base: int) -> bytes:
+    return encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=1, keys=[b"k"], values=[b"v" * 60])
 
 
 def test_a_read_holds_what_fits_and_at_least_one_batch() -> None:
@@ -190,3 +197,117 @@ def test_index_files_are_made_where_not_too_much_must_be_read(more: int) -> None
     assert segment.first_batch_ms() == 10
     empty = TimedSegment(disk, PLACE, 99, FilePool(disk, 4), index_interval_bytes=100, new=True)
     assert empty.first_batch_ms() == -1
+
+
+def test_what_is_read_while_the_log_is_cut_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = new_disk()
+    log = load(disk)
+    for offset in range(9):
+        log.append(Batches.parse(batch(offset)))
+    read_held = PooledFile.read_held
+
+    def cut(file: PooledFile, position: int, length: int) -> bytes:
+        data = read_held(file, position, length)
+        log.truncate_to(2)
+        return data
+
+    monkeypatch.setattr(PooledFile, "read_held", cut)
+    with pytest.raises(OffsetOutOfRange):
+        log.read_range(1, 9, 10_000)
+    monkeypatch.undo()
+    assert len(log.read_range(1, 9, 10_000)) == len(batch(1))
+    log.close()
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("damage", ["short", "contents"])
+def test_what_is_read_is_what_was_written(damage: str, reopened: bool) -> None:
+    """Of a log that this process wrote the length is looked at; else the whole batch."""
+    disk = new_disk()
+    log = load(disk, segment_bytes=10_000)
+    for offset in range(3):
+        log.append(Batches.parse(batch(offset)))
+    size = len(batch(0))
+    if reopened:
+        settle(log)
+        log.close()
+        log = load(disk, segment_bytes=10_000)
+    file = disk.open_append(log.segments()[0].file)
+    whole = file.read_at(0, 3 * size)
+    file.truncate(0)
+    file.append(whole[:-1] + b"x" * (damage == "contents"))
+    if damage == "contents" and not reopened:
+        assert log.read_range(2, 3, 10_000) == whole[2 * size : -1] + b"x"
+    else:
+        with pytest.raises(CorruptLogError):
+            log.read_range(2, 3, 10_000)
+    log.close()
+
+
+def test_another_batch_in_the_place_of_the_one_that_was_found_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = load(new_disk())
+    for offset in range(3):
+        log.append(Batches.parse(batch(offset)))
+    monkeypatch.setattr(PooledFile, "read_held", lambda *arguments: batch(5) + batch(6))
+    with pytest.raises(CorruptLogError, match="from offset 1 on"):
+        log.read_range(1, 3, 10_000)
+    log.close()
+
+
+def test_a_checkpoint_of_a_log_that_was_cut_since_says_nothing() -> None:
+    disk = new_disk()
+    log = load(disk)
+    for offset in range(9):
+        log.append(Batches.parse(batch(offset)))
+    log.sync()
+    checkpoint = log.checkpoint()
+    assert checkpoint is not None
+    log.truncate_to(1)
+    assert checkpoint.stage() == [] and not any(checkpoint.place(step) for step in checkpoint.STEPS)
+    epochs, kept = log._stored_epochs, log._producers.kept_to
+    log.checkpointed(checkpoint)
+    assert (log._stored_epochs, log._producers.kept_to) == (epochs, kept)
+    log.close()
+    again = load(disk)
+    assert (again.end_offset, again.recovery_point.offset) == (1, 1)
+    again.close()
+
+
+def test_a_checkpoint_is_placed_after_a_roll_and_not_after_a_swap() -> None:
+    disk = new_disk()
+    log = load(disk)
+    for offset in range(9):
+        log.append(Batches.parse(keyed(offset)))
+    log.sync()
+    checkpoint = log.checkpoint()
+    assert checkpoint is not None
+    files = checkpoint.stage()
+    for offset in range(9, 13):
+        log.append(Batches.parse(keyed(offset)))
+    assert log._producers.kept_to > checkpoint.offset
+    assert len(files) == 3 and [checkpoint.place(step) for step in checkpoint.STEPS] == [False, True, True]
+    assert {"leader-epoch-checkpoint", f"{9:020}.snapshot"} <= set(disk.list_directory(PLACE))
+    assert log.recovery_point.offset == 9
+    log.checkpointed(checkpoint)
+    later = log.checkpoint()
+    assert later is not None
+    clean(log, None, 10**13)
+    assert later.stage() == [] and not any(later.place(step) for step in later.STEPS)
+    log.close()
+
+
+def test_files_beside_a_segment_stay_while_they_are_right() -> None:
+    indexes = LogIndexes(new_disk(), PLACE)
+    indexes.missing = {10}
+    suffixes = (".index", ".timeindex", ".txnindex")
+    names = [f"{base:020}{suffix}" for base in (0, 10, 20) for suffix in suffixes]
+    kept = [name for name in names if not indexes.is_leftover(name, {0, 10})]
+    assert kept == [*names[:3], names[5]]
+    assert not indexes.is_leftover("recovery-point", {0})
+    entry = ABORTED_ENTRY.pack(0, 7, 1, 5, 5)
+    assert decode_aborted(entry, 0, end_offset=6) == [(7, 1, 5, 5)]
+    for wrong, base, end in ((entry + entry[:1], 0, 6), (entry, 6, 9), (entry, 0, 5), (entry * 2, 0, 6)):
+        assert decode_aborted(wrong, base, end_offset=end) is None
+    assert decode_aborted(ABORTED_ENTRY.pack(1, 7, 1, 5, 5), 0, end_offset=6) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import struct
 from pathlib import Path
@@ -19,7 +20,9 @@ from metaquorum.storage.partition.producer_snapshot import (
     parse_snapshot_name,
     snapshot_name,
 )
+from metaquorum.storage.partition.producer_snapshots import ProducerSnapshots
 from metaquorum.storage.partition.producers import KnownBatch, KnownProducer, ProducerTable
+from metaquorum.testing.faulty_disk import FaultyDisk
 
 MAXIMUM = 2**31 - 1
 
@@ -74,6 +77,30 @@ def test_a_file_of_kafkas_gives_the_last_batch() -> None:
             5: KnownProducer(5, 0, (), 77),
         }
     )
+
+
+def test_a_producer_without_a_batch_is_written_as_kafka_writes_it() -> None:
+    made = ProducerTable({5: KnownProducer(5, 3, (), 77)})
+    data, expected = encode_producers(made), kafkas((5, 3, -1, -1, 0, 77))
+    assert data[6 : len(expected)] == expected[6:]
+    assert decode_producers(data, "f") == made
+
+
+def test_the_newest_of_several_snapshots() -> None:
+    disk = FaultyDisk(random.Random(1))
+    disk.make_directory("/d")
+    kept = ProducerSnapshots(disk, "/d")
+    assert kept.newest is None
+    kept.find(["x", snapshot_name(7), snapshot_name(30), snapshot_name(9)])
+    assert kept.newest == 30
+    kept.note(12)
+    kept.note(12)
+    assert kept.newest == 30
+    kept.drop(13)
+    assert kept.newest == 12
+    warnings: list[str] = []
+    assert kept.load(9, warnings.append) == (ProducerTable(), 9)
+    assert (kept.newest, len(warnings)) == (7, 2)
 
 
 def test_a_wrapped_sequence() -> None:

@@ -29,7 +29,7 @@ from metaquorum.storage.batches.format import (
     BatchHeader,
 )
 from metaquorum.storage.batches.places import RecordPlaces, record_bounds, retimed
-from metaquorum.storage.batches.walk import walk_batches
+from metaquorum.storage.batches.walk import is_cut_off, walk_batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
 from metaquorum.storage.log import recovery
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -292,3 +292,13 @@ def test_what_counts_as_a_batch_behind_damage(
     assert found == ((start, parse_header(data)) if is_found else None)
     assert recovery.find_valid_batch(file, start, EXPECTED) == found
     assert recovery.find_valid_batch(file, start + 1, 0) is None
+
+
+@pytest.mark.parametrize("before", [0, 68])
+def test_a_batch_is_cut_off_where_the_bytes_end_before_its_length_says(before: int) -> None:
+    whole = b"\0" * before + seal_batch(RIGHT, b"records")
+    for end in range(before, len(whole) + 1):
+        assert is_cut_off(whole[:end], before) == (before < end < len(whole))
+    short = bytearray(seal_batch(RIGHT, b"records"))
+    short[8:12] = (MIN_LENGTH - 1).to_bytes(4, "big")
+    assert not is_cut_off(bytes(short[:40]), 0)

@@ -173,6 +173,17 @@ def test_rolls_by_age_of_the_batches(bench: Bench) -> None:
     assert [info.last_timestamp_ms for info in bench.open().segments()] == [6001, 9000, 9000]
 
 
+def test_a_log_that_was_cut_tells_the_newest_time_of_what_is_left(bench: Bench) -> None:
+    log = bench.open()
+    for offset, timestamp in enumerate((5000, 6000, 9000)):
+        log.append(Batches.parse(batch(offset, timestamp_ms=timestamp)))
+    assert log.segments()[-1].last_timestamp_ms == 9000
+    log.truncate_to(2)
+    assert log.segments()[-1].last_timestamp_ms == 6000
+    log.reset_to(LogPosition(1, 9))
+    assert log.segments()[-1].last_timestamp_ms is None
+
+
 def test_a_sync_covers_what_was_there_when_it_was_prepared(bench: Bench) -> None:
     bench.config = LogConfig()
     log = bench.open()
@@ -531,3 +542,27 @@ def test_opening_reads_only_the_tail() -> None:
     log = bench.open()
     assert log.end_offset == 2000
     assert len(read) < 6
+
+
+@pytest.mark.parametrize(
+    ("entries", "start", "start_epoch", "epochs"),
+    [
+        (None, 0, 0, ((1, 0),)),
+        ("0\n2\n1 0\n4 9\n", 9, 1, ((4, 9),)),
+        ("0\n1\n4 9\n", 9, 4, ((4, 9),)),
+        ("0\n2\n3 5\n4 7\n", 9, 4, ((4, 9),)),
+        (None, 9, 0, ((4, 9),)),
+    ],
+)
+def test_the_epoch_before_a_log_that_another_program_trimmed_is_in_its_table(
+    bench: Bench, entries: str | None, start: int, start_epoch: int, epochs: tuple[tuple[int, int], ...]
+) -> None:
+    """Kafka has no recovery point of ours."""
+    bench.disk.make_directory(DIRECTORY)
+    bench.disk.open_append(bench.path(start)).append(batch(start, epoch=epochs[0][0]))
+    if entries is not None:
+        bench.disk.open_append(join(DIRECTORY, "leader-epoch-checkpoint")).append(entries.encode())
+    log = bench.open()
+    assert (log.start_epoch, log.epochs.entries) == (start_epoch, epochs)
+    log.truncate_to(start)
+    assert log.last_position == LogPosition(start_epoch, start)

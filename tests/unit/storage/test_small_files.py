@@ -7,7 +7,18 @@ import random
 import pytest
 
 from metaquorum.storage.disk.interface import read_file
-from metaquorum.storage.errors import CorruptFileError
+from metaquorum.storage.errors import (
+    CorruptFileError,
+    CorruptLogError,
+    DiskError,
+    FileMissingError,
+    LogDirectoryLockedError,
+    LogFailedError,
+    LogTruncatedError,
+    NotALogError,
+    OffsetOutOfRange,
+    StorageError,
+)
 from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
 from metaquorum.storage.files.known_committed import FILE_NAME, Known, KnownCommitted, decode
 from metaquorum.storage.files.meta_properties import MetaProperties, readable_meta_properties
@@ -17,6 +28,13 @@ from metaquorum.storage.files.snapshots import (
     SnapshotPositionError,
     SnapshotWriter,
     read_chunk,
+)
+from metaquorum.storage.partition.replica_directory import (
+    future_name,
+    may_have_future,
+    parse_future_name,
+    parse_replica_name,
+    replica_name,
 )
 from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import uuid_to_text
@@ -77,7 +95,54 @@ def test_offsets_survive_their_text() -> None:
     assert decode_offsets(b"", "f", "advice") == {} == decode_offsets(b"0\n0\n", "f", "advice")
 
 
-@pytest.mark.parametrize("entry", ["t 0", "t 0 5 6", "t x 5", "t 0 x", "t 0 -1", "t 0 4\nt 0 5"])
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("t-0", ("t", 0)),
+        ("a-b.c_D-12", ("a-b.c_D", 12)),
+        (f"t-{2**31 - 1}", ("t", 2**31 - 1)),
+        (f"t-{2**31}", None),
+        ("t-01", None),
+        ("t--1", ("t-", 1)),
+        ("-1", None),
+        ("t", None),
+        ("ä-1", None),
+        ("x" * 249 + "-1", ("x" * 249, 1)),
+        ("x" * 250 + "-1", None),
+    ],
+)
+def test_names_of_replicas(name: str, expected: tuple[str, int] | None) -> None:
+    assert parse_replica_name(name) == expected
+    if expected is not None:
+        assert replica_name(*expected) == name
+        future = future_name(*expected, random.Random(1))
+        assert parse_future_name(future) == expected and parse_replica_name(future) is None
+        assert may_have_future(*expected) == (len(future) <= 255)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptLogError("/a", 5, 7, "expected this", "do that"),
+        CorruptFileError("/a", "is wrong", "do that"),
+        NotALogError("/a", "is a poem"),
+        DiskError("/a", "sync", "it is full"),
+        FileMissingError("/a"),
+        LogDirectoryLockedError("/a"),
+        OffsetOutOfRange(5, 7, 9),
+        LogTruncatedError("/a", 5, 7),
+        LogFailedError("/a"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_says_what_it_knows(error: StorageError) -> None:
+    told = str(error)
+    assert all(str(value) in told for value in vars(error).values()) and "\n" not in told
+
+
+@pytest.mark.parametrize(
+    "entry", ["t 0", "t 0 5 6", "t x 5", "t 0 x", "t 0 -1", "t 0 4\nt 0 5", "u 1 2\nt x 5"]
+)
 def test_what_is_no_offset_of_a_partition(entry: str) -> None:
     data = f"0\n{len(entry.splitlines())}\n{entry}\n".encode()
     with pytest.raises(CorruptFileError, match="which is not a topic, partition and offset"):

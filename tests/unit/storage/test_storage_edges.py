@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from metaquorum.storage.archive.format import MAX_BLOCK_BYTES, MAX_INDEX_BYTES
 from metaquorum.storage.batches.batch import (
     batch_record_spans,
     encode_batch,
@@ -17,8 +18,11 @@ from metaquorum.storage.batches.batch import (
     plain_header,
     seal_batch,
 )
-from metaquorum.storage.batches.format import HEADER_BYTES
+from metaquorum.storage.batches.codecs import MAX_UNPACKED_BYTES
+from metaquorum.storage.batches.format import HEADER_BYTES, MAX_BATCH_BYTES
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.cleaner.plan import CleanerSettings
+from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
 from metaquorum.storage.errors import CorruptLogError, DiskError
 from metaquorum.storage.files.snapshots import SnapshotWriter, read_chunk
@@ -26,7 +30,12 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
+from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES
 from metaquorum.storage.log.segment import list_segments, segment_name
+from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.partition.producers import BATCHES_KEPT
+from metaquorum.storage.partition.replica_directory import MAX_NAME_BYTES
+from metaquorum.storage.partition.swap import finish_swaps
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
 
@@ -129,6 +138,15 @@ def test_defaults_are_kafkas() -> None:
     assert config.recovery_point_interval_bytes == 4_194_304
 
 
+def test_bounds_are_kafkas_or_those_that_files_were_written_under() -> None:
+    cleaner = CleanerSettings()
+    assert (cleaner.min_dirty_ratio, cleaner.min_lag_ms) == (0.5, 0)
+    assert (cleaner.max_lag_ms, cleaner.delete_retention_ms) == (9_223_372_036_854_775_807, 86_400_000)
+    assert MAX_NAME_BYTES == 255 and BATCHES_KEPT == 5
+    assert (MAX_BATCH_BYTES, MAX_READABLE_BATCH_BYTES) == (8_388_608, 134_217_728)
+    assert (MAX_UNPACKED_BYTES, MAX_BLOCK_BYTES, MAX_INDEX_BYTES) == (67_108_864, 67_108_864, 1_073_741_824)
+
+
 Work = Callable[[Any], None]
 
 
@@ -194,7 +212,28 @@ def _snapshot(disk: Any) -> None:
     abandoned.close()
 
 
-@pytest.mark.parametrize("work", [_write, _live, _reopen, _torn, _refused, _followed, _snapshot])
+def _partition(disk: Any) -> None:
+    disk.make_directory("/data/t-0")
+    for end in (20, 30):
+        pool = FilePool(disk, 2)
+        log = PartitionLog.load(disk, "/data/t-0", SMALL, pool, disk.file_system("/data"))
+        for offset in range(log.end_offset, end):
+            log.append(Batches.parse(batch(offset)))
+        assert len(log.segments()) > 1 and log.read_range(log.start_offset, end, 10_000)
+        log.truncate_to(end - 2)
+        log.delete_segments_before(5)
+        log.close()
+        assert len(pool) == 0
+
+
+def _swapped(disk: Any) -> None:
+    write_atomically(disk, f"/data/{segment_name(0)}.swap", batch(0))
+    assert finish_swaps(disk, "/data", disk.list_directory("/data")) == [segment_name(0)]
+
+
+@pytest.mark.parametrize(
+    "work", [_write, _live, _reopen, _torn, _refused, _followed, _snapshot, _partition, _swapped]
+)
 def test_every_file_that_was_opened_is_given_back(disk: Any, work: Work) -> None:
     """A file that stays open is a handle lost for good: a broker has thousands of segments."""
     work(disk)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from metaquorum.broker.replica.disk_work import CompactPartition, PartitionRead, PromoteReplica, ReadPartition
+from metaquorum.broker.replica.placement.moves import Moves
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, ConfigResource
 from metaquorum.metadata.image.damaged import damaged_in
@@ -398,3 +402,70 @@ def test_an_error_of_the_disk_in_the_last_step_names_the_new_directory() -> None
     with pytest.raises(DiskError) as caught:
         world.settle()
     assert caught.value.directory.startswith("/data/b")
+
+
+# ---- several moves ----------------------------------------------------------------------------
+
+C = b"c" * 16
+
+
+def several(*places: tuple[bytes, bytes]) -> tuple[Moves, list[Any]]:
+    """Moves from directory to directory, which all have a read under way and more to do."""
+    moves = object.__new__(Moves)
+    made = [
+        SimpleNamespace(
+            key=at,
+            source=SimpleNamespace(directory_id=before),
+            copy=SimpleNamespace(directory_id=after),
+        )
+        for at, (before, after) in enumerate(places)
+    ]
+    parts: dict[str, Any] = {
+        "_moves": {move.key: move for move in made},
+        "_reads": {10 + move.key: move for move in made},
+        "_leaving": {20 + move.key: move.copy for move in made},
+        "_ready": dict.fromkeys(range(len(made))),
+        "_free_ms": 7,
+        "_bytes_per_second": 1,
+    }
+    for name, value in parts.items():
+        setattr(moves, name, value)
+    return moves, made
+
+
+@pytest.mark.parametrize(
+    ("failed", "reads", "leaving", "ended", "left", "ready"),
+    [
+        (A, [11, 12], [20, 21], [2], [1], [1, 2]),
+        (B, [10, 12], [21, 22], [0], [2], [0, 2]),
+        (C, [10, 11], [20, 22], [1], [0], [0, 1]),
+        (b"d" * 16, [10, 11, 12], [20, 21, 22], [], [0, 1, 2], [0, 1, 2]),
+    ],
+)
+def test_a_directory_that_fails_ends_its_own_moves_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    failed: bytes,
+    reads: list[int],
+    leaving: list[int],
+    ended: list[int],
+    left: list[int],
+    ready: list[int],
+) -> None:
+    """A move to it is ended with its copy; one from there has nothing left that could be ended."""
+    moves, _ = several((A, B), (B, C), (C, A))
+    done: list[int] = []
+    monkeypatch.setattr(moves, "_end", lambda move: done.append(moves._moves.pop(move.key).key))
+    moves.directory_failed(failed)
+    assert (list(moves._reads), list(moves._leaving), done) == (reads, leaving, ended)
+    assert (list(moves._moves), list(moves._ready)) == (left, ready)
+
+
+@pytest.mark.parametrize(("reading", "may"), [(0, True), (3, True), (4, False), (5, False)])
+def test_four_chunks_are_copied_at_the_same_time(reading: int, may: bool) -> None:
+    moves, made = several((A, B))
+    moves._reads = dict.fromkeys(range(reading), made[0])
+    assert moves.next_deadline_ms() == (7 if may else None)
+    moves._bytes_per_second = 0
+    assert moves.next_deadline_ms() is None
+    moves._bytes_per_second, moves._ready = 1, {}
+    assert moves.next_deadline_ms() is None

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from metaquorum.controller.active.active import ActiveController
+from metaquorum.controller.active.outcome import Outcome
+from metaquorum.controller.active.state import ActiveState
+from metaquorum.controller.brokers.brokers import broker_state
 from metaquorum.controller.brokers.sessions import Sessions
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition
@@ -18,12 +24,14 @@ from metaquorum.controller.settings.acls import decide_create_acls
 from metaquorum.controller.settings.configs import decide_alter_configs
 from metaquorum.controller.settings.quotas import decide_alter_quotas
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.image import Acl, BrokersImage, ConfigResource, MetadataImage
 from metaquorum.metadata.records.types import ConfigRecord, FeatureLevelRecord, PartitionRecord, TopicRecord
 from metaquorum.metadata.requests.common import DeleteTopicsRequest
 from metaquorum.metadata.requests.partitions import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    AssignmentResult,
+    AssignReplicasToDirsResponse,
     IsrMember,
     PartitionAlteration,
 )
@@ -200,3 +208,90 @@ def test_a_broker_that_is_forgotten_is_being_fenced_no_more() -> None:
     assert sessions.get(1) is None
     assert set(sessions.fencing) == {2}
     assert set(sessions.begun_anew) == {(TOPIC, 0, 2)}
+
+
+# ---- what only the active controller knows ----------------------------------------------------------
+
+
+STATES = {
+    (None, False): "UNREGISTERED",
+    ("fenced", False): "FENCED",
+    ("fenced", True): "SHUTDOWN",
+    ("leaving", False): "CONTROLLED_SHUTDOWN",
+    ("active", False): "ACTIVE",
+}
+
+
+@pytest.mark.parametrize("told_to_stop", [False, True])
+@pytest.mark.parametrize("fencing", [False, True])
+@pytest.mark.parametrize("logged", [None, "fenced", "leaving", "active"])
+def test_the_state_of_a_broker(logged: str | None, fencing: bool, told_to_stop: bool) -> None:
+    """One that is being fenced is fenced; one that was told to stop is down from then on."""
+    registration = SimpleNamespace(fenced=logged == "fenced", in_controlled_shutdown=logged == "leaving")
+    brokers = cast(BrokersImage, {3: registration} if logged else {})
+    counts = "fenced" if logged and fencing else logged
+    wanted = STATES[counts, told_to_stop and counts == "fenced"]
+    assert broker_state(brokers, 3, fencing=fencing, told_to_stop=told_to_stop).name == wanted
+    assert broker_state(brokers, 4, fencing=fencing, told_to_stop=told_to_stop).name == "UNREGISTERED"
+
+
+def test_a_broker_that_is_being_fenced_may_not_lead() -> None:
+    image = SimpleNamespace(brokers=SimpleNamespace(is_active={1, 2}.__contains__))
+    for fencing, leaders in (({}, [1, 2]), ({2: 5}, [1]), ({3: 5}, [1, 2]), ({1: 5, 2: 5}, [])):
+        state = cast(ActiveState, SimpleNamespace(image=image, sessions=SimpleNamespace(fencing=fencing)))
+        assert [broker_id for broker_id in (1, 2, 3) if ActiveState.may_lead(state)(broker_id)] == leaders
+
+
+OLD, NEW = b"o" * 16, b"n" * 16
+WAITS = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+def assigned(*results: tuple[int, bytes, ErrorCode], known: dict[int, bytes], named: bool = True) -> Outcome:
+    """What becomes of results (partition, directory, error) of broker 1."""
+    topic = SimpleNamespace(name="orders") if named else None
+    state = SimpleNamespace(
+        sessions=SimpleNamespace(begun_anew={(TOPIC, at, 1): directory for at, directory in known.items()}),
+        image=SimpleNamespace(topics=SimpleNamespace(topic=lambda topic_id: topic)),
+    )
+    response = AssignReplicasToDirsResponse(
+        results=tuple(
+            AssignmentResult(
+                directory_id=directory, topic_id=TOPIC, partition=at, error=error, message=f"why {at}"
+            )
+            for at, directory, error in results
+        )
+    )
+    active = cast(ActiveController, SimpleNamespace(_state=state))
+    return ActiveController._assigned(active, 7, 1, ControllerResult(response=response))
+
+
+@pytest.mark.parametrize(
+    ("results", "known", "changed", "told"),
+    [
+        ([], {}, {}, None),
+        ([(0, NEW, ErrorCode.NONE)], {}, {}, None),
+        ([(0, NEW, WAITS)], {}, {0: NEW}, 0),
+        ([(0, NEW, WAITS)], {0: NEW}, {}, None),
+        ([(0, NEW, WAITS)], {0: OLD}, {0: NEW}, 0),
+        ([(0, NEW, ErrorCode.NONE)], {0: OLD}, {0: None}, None),
+        ([(0, NEW, ErrorCode.NONE), (0, NEW, WAITS)], {0: OLD}, {0: NEW}, 0),
+        ([(0, NEW, WAITS), (0, NEW, ErrorCode.NONE)], {}, {0: None}, 0),
+        ([(0, NEW, ErrorCode.NONE), (1, NEW, WAITS), (2, OLD, WAITS)], {}, {1: NEW, 2: OLD}, 1),
+        ([(0, NEW, WAITS), (1, NEW, WAITS)], {0: NEW, 1: OLD}, {1: NEW}, 1),
+    ],
+)
+def test_a_replica_that_waits_for_an_unclean_election_is_remembered_until_it_is_settled(
+    results: list[tuple[int, bytes, ErrorCode]],
+    known: dict[int, bytes],
+    changed: dict[int, bytes | None],
+    told: int | None,
+) -> None:
+    for named in (True, False):
+        outcome = assigned(*results, known=known, named=named)
+        assert dict(outcome.begun_anew) == {(TOPIC, at, 1): directory for at, directory in changed.items()}
+        name = "orders" if named else TOPIC.hex()
+        words = () if told is None else (f"{name}-{told} ", f"without a leader: why {told}")
+        assert len(outcome.warnings) == bool(words)
+        assert all(word in outcome.warnings[0] for word in words)
+        (answer,) = outcome.answers
+        assert answer.key == 7 and isinstance(answer.response, AssignReplicasToDirsResponse)

@@ -183,12 +183,16 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.end(f"its request did not arrive within {PATIENCE_S:g} s while others waited for memory")
         self._transport.abort()
 
+    @property
+    def _quotas(self) -> Quotas | None:
+        """None: there is nothing to count."""
+        quotas = self._config.quotas
+        return quotas if quotas is not None and quotas.any else None
+
     def _is_too_fast(self) -> bool:
         """Whether the address opens connections faster than it may: this one is closed after a while."""
-        quotas = self._config.quotas
-        wait_ms = 0
-        if quotas is not None and quotas.any:
-            wait_ms = quotas.connect(self._client.address, int(self._loop.time() * 1000))
+        quotas, now_ms = self._quotas, int(self._loop.time() * 1000)
+        wait_ms = 0 if quotas is None else quotas.connect(self._client.address, now_ms)
         if wait_ms:
             self._ended = True
             self._transport.pause_reading()
@@ -206,18 +210,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._muted_until_s = 0.0
         self._work()
 
-    def _cost(self, request: codec.Request, spent: Spent, body: Any, chunks: Chunks) -> tuple[Any, Chunks]:
-        """What the client is answered by its quotas, and mutes it where it has to wait."""
-        quotas = self._config.quotas
-        if quotas is None or not quotas.any:
-            return body, chunks
+    def _charged(self, request: codec.Request, spent: Spent, body: Any, chunks: Chunks) -> Chunks:
+        """What the client is answered by its quotas; it is muted where it has to wait."""
+        quotas = self._quotas
+        if quotas is None:
+            return chunks
         size, now_ms = sum(map(len, chunks)), int(self._loop.time() * 1000)
         throttled = charge(quotas, self._client, request, spent, body, size, now_ms)
         if throttled.wait_ms:
             self._mute(throttled.wait_ms)
         if throttled.answer is body:
-            return body, chunks
-        return throttled.answer, self._encoded(request, throttled.answer)
+            return chunks
+        return self._services.prepared.encode(request.header, throttled.answer)
 
     # ---- who is there
 
@@ -333,13 +337,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not isinstance(answer, Awaitable):
             self._answer(place, request, answer, spent)
             return
-        quotas = self._config.quotas
-        counts = quotas is not None and quotas.any
-        finish = None
-        if type(answer) is Later and not counts:
+        if type(answer) is Later:
             future, finish = answer.future, answer.finish
         else:
-            future = asyncio.ensure_future(Timed(answer, spent) if counts else answer)
+            counted = answer if self._quotas is None else Timed(answer, spent)
+            future, finish = asyncio.ensure_future(counted), None
         self._waiting.add(future)
         future.add_done_callback(lambda done: self._answered(place, request, done, spent, finish))
 
@@ -364,7 +366,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         if self._ended or future.cancelled():
             return
         try:
-            body = future.result() if finish is None else finish(future.result())
+            with spent:
+                body = future.result() if finish is None else finish(future.result())
         except EndConnection as error:
             self.end(str(error))
             return
@@ -377,15 +380,12 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _answer(self, place: int, request: codec.Request, body: Any, spent: Spent) -> None:
         try:
             with spent:
-                chunks = [] if body is None else self._encoded(request, body)
-            body, chunks = self._cost(request, spent, body, chunks)
+                chunks = [] if body is None else self._services.prepared.encode(request.header, body)
+            chunks = self._charged(request, spent, body, chunks)
         except EncodeError as error:
             self._failed(request, error)
             return
         self._send(place, chunks)
-
-    def _encoded(self, request: codec.Request, body: Any) -> Chunks:
-        return self._services.prepared.encode(request.header, body)
 
     def _send(self, place: int, chunks: Chunks) -> None:
         size = sum(map(len, chunks))

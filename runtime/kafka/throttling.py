@@ -18,7 +18,7 @@ from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import FetchResponse
 
-_PRODUCE, _FETCH = API_BY_NAME["Produce"].key, API_BY_NAME["Fetch"].key
+_PRODUCE, _FETCH, _MARKERS = (API_BY_NAME[name].key for name in ("Produce", "Fetch", "WriteTxnMarkers"))
 
 
 @dataclass(slots=True)
@@ -72,6 +72,8 @@ def charge(
 ) -> Throttled:
     """Counts a request that has been answered. A fetch over its quota is answered empty and is not counted:
     the client asks again when it has waited. An answer of the controller may say how long, too."""
+    if _is_of_a_broker(request):
+        return Throttled(0, answer)
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
     wait_ms = quotas.use(REQUEST_PERCENT, user, client_id, 100 * spent.seconds, now_ms)
     key = request.header.api_key
@@ -88,3 +90,10 @@ def charge(
         answer = replace(answer, throttle_time_ms=wait_ms)
     wait_ms = max(wait_ms, said_ms or 0)
     return Throttled(wait_ms, answer)
+
+
+def _is_of_a_broker(request: Request) -> bool:
+    """What brokers ask of each other is no client's (as in Kafka): quotas for all users would hold replicas
+    out of the ISR. Who may ask it is checked before."""
+    key, body = request.header.api_key, request.body
+    return key == _MARKERS or (key == _FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))

@@ -10,8 +10,9 @@ import pytest
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.runtime.kafka import quotas as module
+from metaquorum.runtime.kafka import throttling
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
-from metaquorum.runtime.kafka.services import Client
+from metaquorum.runtime.kafka.services import Client, Later
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
@@ -19,11 +20,14 @@ from metaquorum.wire.messages import (
     CreateTopicsResponse,
     FetchRequest,
     FetchResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     ProduceRequest,
     ProduceResponse,
+    WriteTxnMarkersRequest,
 )
-from tests.unit.kafka.test_connection import METADATA, Server, calling, serving
+from tests.unit.kafka.test_connection import FIND_COORDINATOR, METADATA, Server, calling, serving, until
 
 
 def image(**quotas: float) -> MetadataImage:
@@ -116,7 +120,7 @@ def charged(
     quotas: Quotas, key: int, body: object, answer: object, size: int, answered: int = 0
 ) -> tuple[int, object]:
     request = codec.Request(header=codec.RequestHeader(key, 9, 1, "x"), body=body, end=0)
-    found = charge(quotas, ALICE, request, Spent(size), answer, answered, 0)
+    found = charge(quotas, ALICE, request, Spent(size, 0.001), answer, answered, 0)
     return found.wait_ms, found.answer
 
 
@@ -142,11 +146,32 @@ def test_a_fetch_over_its_quota_is_answered_empty_and_not_counted() -> None:
     assert charged(quotas, 1, FetchRequest(), full, 10, 0)[0] == 0, "it was taken back"
 
 
-def test_requests_cost_time() -> None:
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [
+        (1, FetchRequest(replica_id=3)),
+        (1, FetchRequest(replica_state=FetchRequest.ReplicaState(replica_id=3))),
+        (27, WriteTxnMarkersRequest()),
+    ],
+)
+def test_what_brokers_ask_of_each_other_is_not_counted(key: int, body: object) -> None:
+    quotas = quotas_of(image(a=100))
+    full = FetchResponse(responses=(FetchResponse.FetchableTopicResponse(topic="t"),))
+    assert charged(quotas, key, body, full, 10, 10_000) == (0, full)
+    assert charged(quotas, 1, FetchRequest(), full, 10, 1_000) == (0, full)
+    quotas = quotas_of(request_percent(1e-9))
+    assert charged(quotas, key, body, full, 10)[0] == 0 < charged(quotas, 1, FetchRequest(), full, 10)[0]
+
+
+def request_percent(bound: float) -> MetadataImage:
     empty = MetadataImage()
     builder = empty.quotas.builder()
-    builder.put((("user", "a"),), {REQUEST_PERCENT: 1.0})
-    quotas = quotas_of(replace(empty, quotas=builder.freeze()))
+    builder.put((("user", None),), {REQUEST_PERCENT: bound})
+    return replace(empty, quotas=builder.freeze())
+
+
+def test_requests_cost_time() -> None:
+    quotas = quotas_of(request_percent(1.0))
     assert quotas.use(REQUEST_PERCENT, "a", "x", 9, 0) == 0
     assert quotas.use(REQUEST_PERCENT, "a", "x", 100, 0) == 1_000, "no longer than a window"
 
@@ -172,12 +197,8 @@ async def test_the_time_of_what_is_awaited_is_its_own_steps() -> None:
 
 
 async def test_a_client_that_must_wait_is_not_read() -> None:
-    empty = MetadataImage()
-    builder = empty.quotas.builder()
-    builder.put((("user", None),), {REQUEST_PERCENT: 1e-9})
-    found = replace(empty, quotas=builder.freeze())
     server = Server()
-    server.config = replace(server.config, quotas=quotas_of(found, count=2, window_ms=150))
+    server.config = replace(server.config, quotas=quotas_of(request_percent(1e-9), count=2, window_ms=150))
     async with serving(server) as server, calling(server) as caller:
         begun = asyncio.get_running_loop().time()
         for number in range(3):
@@ -186,3 +207,30 @@ async def test_a_client_that_must_wait_is_not_read() -> None:
         assert first.body.throttle_time_ms == 150 and len(server.asked) == 1
         await caller.receive(METADATA, 5)
         assert asyncio.get_running_loop().time() - begun >= 0.15
+
+
+async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(throttling, "perf_counter", lambda: now_s[0])
+
+    def finish(found: FindCoordinatorResponse) -> FindCoordinatorResponse:
+        now_s[0] += 10
+        return found
+
+    def later(server: Server, request: codec.Request, client: Client) -> Later:
+        server.gates.append(asyncio.get_running_loop().create_future())
+        return Later(server.gates[-1], finish)
+
+    monkeypatch.setattr(Server, "find_coordinator", later)
+    server = Server()
+    server.config = replace(server.config, quotas=quotas_of(request_percent(50.0), count=2, window_ms=150))
+    async with serving(server) as server, calling(server) as caller:
+        await until(lambda: server.open)
+        tasks = asyncio.all_tasks()
+        caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest())
+        await until(lambda: server.gates)
+        assert asyncio.all_tasks() <= tasks
+        server.gates[0].set_result(FindCoordinatorResponse())
+        assert (await caller.receive(FIND_COORDINATOR, 2)).body.throttle_time_ms == 150

@@ -1,7 +1,8 @@
 """Puts the checks of the table around the handlers of a listener's APIs.
 
 Owns the order: the steps look at the request from the first to the last, and at the answer from the last to
-the first. A handler sees what the client may, and knows nothing of rights.
+the first. A handler sees what the client may, and knows nothing of rights. An answer that was waited for is
+looked at with the rights of then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from metaquorum.broker.server.kafka.access.steps import AccessAsked, AccessStep
 from metaquorum.broker.server.kafka.access.table import CHECKS
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.runtime.kafka.services import Client, Handler, Offered
+from metaquorum.runtime.kafka.services import Client, Handler, Later, Offered
 from metaquorum.wire.codec import Request
 
 
@@ -48,13 +49,18 @@ def _guarded(api: str, offered: Offered, checks: tuple[AccessStep, ...], rights:
             image=rights.image(),
             creates_topics=rights.creates_topics,
         )
-        return _checked(asked, checks, request, client, offered.handle)
+        return _checked(asked, checks, request, client, offered.handle, rights)
 
     return Offered(offered.min_version, offered.max_version, handle)
 
 
 def _checked(
-    asked: AccessAsked, steps: tuple[AccessStep, ...], request: Request, client: Client, handler: Handler
+    asked: AccessAsked,
+    steps: tuple[AccessStep, ...],
+    request: Request,
+    client: Client,
+    handler: Handler,
+    rights: Rights,
 ) -> Any:
     body = request.body
     passed: list[tuple[AccessStep, Any]] = []
@@ -65,13 +71,20 @@ def _checked(
             return _finished(asked, passed, outcome.answer)
         body = outcome.body
     answer = handler(request if body is request.body else replace(request, body=body), client)
+
+    def finish_later(found: Any) -> Any:
+        return _finished(asked.by(rights.image()), passed, found)
+
+    if type(answer) is Later:
+        finish = answer.finish
+        return Later(answer.future, lambda found: finish_later(finish(found)))
     if isinstance(answer, Awaitable):
-        return _later(asked, passed, answer)
+        return _awaited(answer, finish_later)
     return _finished(asked, passed, answer)
 
 
-async def _later(asked: AccessAsked, passed: list[tuple[AccessStep, Any]], answer: Awaitable[Any]) -> Any:
-    return _finished(asked, passed, await answer)
+async def _awaited(answer: Awaitable[Any], finish: Callable[[Any], Any]) -> Any:
+    return finish(await answer)
 
 
 def _finished(asked: AccessAsked, passed: list[tuple[AccessStep, Any]], answer: Any) -> Any:

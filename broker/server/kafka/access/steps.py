@@ -6,6 +6,7 @@ request. How a refused item looks follows from the schemas of request and respon
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,10 @@ class AccessAsked:
     image: MetadataImage
     creates_topics: bool = False
     """Whether Metadata may create topics here."""
+
+    def by(self, image: MetadataImage) -> AccessAsked:
+        """The same, asked by another image."""
+        return self if image is self.image else dataclasses.replace(self, image=image)
 
     @property
     def caller(self) -> Caller:

@@ -115,6 +115,7 @@ def reach_options(command: F) -> F:
 
     @click.option(
         "--timeout",
+        metavar="SECONDS",
         type=click.FloatRange(min=0.1),
         default=DEFAULT_TIMEOUT_S,
         show_default=True,

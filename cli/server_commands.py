@@ -64,7 +64,9 @@ def broker() -> None:
 
 @broker.command("run")
 @click.argument("config", type=CONFIG)
-@click.option("--node-id", type=click.IntRange(min=0), help="The broker id, if CONFIG does not set it.")
+@click.option(
+    "--node-id", metavar="ID", type=click.IntRange(min=0), help="The broker id, if CONFIG does not set it."
+)
 def run_broker(config: str, node_id: int | None) -> int:
     """Run a broker until SIGTERM or Ctrl-C. CONFIG is its configuration file."""
     from metaquorum.broker.server.main import run

@@ -67,12 +67,18 @@ class Moving:
     "partitions", metavar="PARTITION...", nargs=-1, required=True, type=click.IntRange(0, 2**31 - 1)
 )
 @click.option(
-    "--broker", "broker_id", type=click.IntRange(min=0), required=True, help="Broker that holds the replicas."
+    "--broker",
+    "broker_id",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    required=True,
+    help="Broker that holds the replicas.",
 )
 @click.option("--to", "path", metavar="DIR", required=True, help="The broker's log directory to move to.")
 @click.option(
     "--wait",
     "wait_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0.1),
     help="Wait for the replicas to arrive, at most this many seconds. Default: do not wait.",
 )

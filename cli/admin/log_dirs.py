@@ -40,11 +40,18 @@ log_dirs.add_command(move)
 @click.option(
     "--broker",
     "brokers",
+    metavar="ID",
     type=click.IntRange(min=0),
     multiple=True,
     help="Show only this broker; may be repeated.",
 )
-@click.option("--topic", "names", multiple=True, help="List the replicas of this topic; may be repeated.")
+@click.option(
+    "--topic",
+    "names",
+    metavar="NAME",
+    multiple=True,
+    help="List the replicas of this topic; may be repeated.",
+)
 @click.option("--replicas", is_flag=True, help="List the replicas of all topics.")
 @table_options
 def describe(
@@ -224,6 +231,7 @@ def _as_json(answer: BrokerDirectories, known: _Topics) -> dict[str, Any]:
 @click.option(
     "--broker",
     "broker_id",
+    metavar="ID",
     type=click.IntRange(min=0),
     required=True,
     help="Broker that owns the directory.",

@@ -34,9 +34,14 @@ for _command in (plan, reassign, reassignments):
         "preferred: the first replica. unclean: any live replica, which loses records that only others have."
     ),
 )
-@click.option("--topic", help="The topic; all of its partitions unless --partition is given.")
+@click.option("--topic", metavar="NAME", help="The topic; all of its partitions unless --partition is given.")
 @click.option(
-    "--partition", "indexes", type=click.IntRange(min=0), multiple=True, help="One partition of --topic."
+    "--partition",
+    "indexes",
+    metavar="N",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="One partition of --topic.",
 )
 @click.option("--all", "everywhere", is_flag=True, help="Every partition that needs such an election.")
 @json_option
@@ -102,7 +107,9 @@ def _report(results: tuple[ElectionResult, ...], as_json: bool) -> int:
 @partitions.command()
 @cluster_options
 @click.argument("topic")
-@click.option("--count", type=click.IntRange(min=1), required=True, help="New total number of partitions.")
+@click.option(
+    "--count", metavar="N", type=click.IntRange(min=1), required=True, help="New total number of partitions."
+)
 @click.option(
     "--replica-assignment",
     metavar="0:1,1:2",

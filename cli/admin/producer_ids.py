@@ -19,7 +19,9 @@ def producer_ids() -> None:
 @producer_ids.command()
 @client_options
 @click.argument("broker_id", type=click.IntRange(min=0))
-@click.option("--epoch", type=click.IntRange(min=0), help="The broker epoch. Default: the registered one.")
+@click.option(
+    "--epoch", metavar="N", type=click.IntRange(min=0), help="The broker epoch. Default: the registered one."
+)
 @json_option
 def allocate(options: ClientOptions, broker_id: int, epoch: int | None, as_json: bool) -> None:
     """Allocate the next block to BROKER_ID. No id is allocated twice."""

@@ -57,7 +57,11 @@ def describe(
 @quorum.command()
 @client_options
 @click.option(
-    "--to", "target", type=click.IntRange(min=0), help="Voter to elect. Default: the most caught-up voter."
+    "--to",
+    "target",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    help="Voter to elect. Default: the most caught-up voter.",
 )
 @json_option
 def transfer(options: ClientOptions, target: int | None, as_json: bool) -> None:

@@ -87,9 +87,17 @@ def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: b
 
 @click.command()
 @cluster_options
-@click.option("--drain", "broker_id", type=click.IntRange(min=0), help="Move all replicas off this broker.")
+@click.option(
+    "--drain",
+    "broker_id",
+    metavar="ID",
+    type=click.IntRange(min=0),
+    help="Move all replicas off this broker.",
+)
 @click.option("--spread", "evenly", is_flag=True, help="Spread replicas evenly over all brokers.")
-@click.option("--topic", "topics", multiple=True, help="Only partitions of this topic. Default: all.")
+@click.option(
+    "--topic", "topics", metavar="NAME", multiple=True, help="Only partitions of this topic. Default: all."
+)
 def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
     """Print a plan for `partitions reassign`. Its size goes to standard error."""
     if evenly == (broker_id is not None):

@@ -38,17 +38,22 @@ def storage() -> None:
 @click.option(
     "--config", "-c", type=CONFIG_PATH, help="Configuration file of the node; gives its id and directories."
 )
-@click.option("--cluster-id", "-t", required=True, help="Cluster id, the same on every node.")
+@click.option("--cluster-id", "-t", metavar="ID", required=True, help="Cluster id, the same on every node.")
 @click.option(
     "--directory",
     "-d",
     "directories",
+    metavar="PATH",
     multiple=True,
     help="Directory, instead of --config; may be repeated.",
 )
-@click.option("--node-id", type=click.IntRange(min=0), help="Node id, instead of --config.")
+@click.option("--node-id", metavar="ID", type=click.IntRange(min=0), help="Node id, instead of --config.")
 @click.option(
-    "--directory-id", "directory_ids", multiple=True, help="Id of each --directory. Default: random."
+    "--directory-id",
+    "directory_ids",
+    metavar="ID",
+    multiple=True,
+    help="Id of each --directory. Default: random.",
 )
 @click.option(
     "--new-cluster",
@@ -79,8 +84,8 @@ def storage() -> None:
 @click.option(
     "--release-version",
     "-r",
-    show_default=f"{DEFAULT_RELEASE}; {DYNAMIC_RELEASE} with dynamic voters",
-    help="metadata.version.",
+    metavar="RELEASE",
+    help=f"metadata.version. Default: {DEFAULT_RELEASE}, or {DYNAMIC_RELEASE} with dynamic voters.",
 )
 @click.option(
     "--feature",
@@ -279,6 +284,7 @@ def _known_level(name: str, level: int) -> int:
     "--directory",
     "-d",
     "directories",
+    metavar="PATH",
     multiple=True,
     help="Directory, instead of --config; may be repeated.",
 )

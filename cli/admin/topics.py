@@ -25,11 +25,13 @@ def topics() -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--partitions",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Number of partitions. Default: the controllers' default.",
 )
 @click.option(
     "--replication-factor",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Replicas per partition. Default: the controllers' default.",
 )

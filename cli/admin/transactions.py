@@ -32,12 +32,13 @@ _PRODUCER_COLUMNS = ("PRODUCER", "EPOCH", "COORDINATOR-EPOCH", "LAST-SEQUENCE", 
 
 broker_option = click.option(
     "--broker",
+    metavar="ID",
     type=click.IntRange(min=0),
     help="Ask the replicas on this broker, instead of leaders.",
 )
-topic_option = click.option("--topic", required=True, help="The topic.")
+topic_option = click.option("--topic", metavar="NAME", required=True, help="The topic.")
 partition_option = click.option(
-    "--partition", type=click.IntRange(min=0), required=True, help="A partition of --topic."
+    "--partition", metavar="N", type=click.IntRange(min=0), required=True, help="A partition of --topic."
 )
 
 
@@ -59,6 +60,7 @@ def transactions() -> None:
 @click.option(
     "--producer-id",
     "producer_ids",
+    metavar="ID",
     type=click.IntRange(min=0),
     multiple=True,
     help="Only transactions of this producer; may be repeated.",
@@ -252,16 +254,18 @@ def _places(
 @partition_option
 @click.option(
     "--start-offset",
+    metavar="OFFSET",
     type=click.IntRange(min=0),
     help="Where the transaction begins: OPEN-FROM of find-hanging.",
 )
 @click.option(
     "--producer-id",
+    metavar="ID",
     type=click.IntRange(min=0),
     help="Producer, for a broker before 3.0 instead of --start-offset.",
 )
-@click.option("--producer-epoch", type=click.IntRange(0, 2**15 - 1), help="With --producer-id.")
-@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="With --producer-id.")
+@click.option("--producer-epoch", metavar="N", type=click.IntRange(0, 2**15 - 1), help="With --producer-id.")
+@click.option("--coordinator-epoch", metavar="N", type=click.IntRange(min=-1), help="With --producer-id.")
 @json_option
 def abort(
     options: ClusterOptions,

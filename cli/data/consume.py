@@ -65,18 +65,24 @@ class StartType(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--partition",
     "partitions",
+    metavar="N",
     type=click.IntRange(min=0),
     multiple=True,
     help="Read only this partition; may be repeated.",
 )
-@click.option("--max-messages", type=click.IntRange(min=1), help="Stop after this many messages.")
+@click.option(
+    "--max-messages", metavar="N", type=click.IntRange(min=1), help="Stop after this many messages."
+)
 @click.option(
     "--until-end/--follow",
     default=False,
     help="Stop at the current end of the topic, or wait for more (the default).",
 )
 @click.option(
-    "--idle-timeout", type=click.FloatRange(min=0.1), help="Stop after this many seconds without a message."
+    "--idle-timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    help="Stop after this many seconds without a message.",
 )
 @click.option("--key", "with_key", is_flag=True, help="Print the key and a tab before each value.")
 @click.option(

@@ -97,6 +97,7 @@ class ProduceTotals:
 @click.argument("topic")
 @click.option(
     "--partition",
+    metavar="N",
     type=click.IntRange(min=0),
     help="Partition to write to. Default: by key, or batch by batch.",
 )
@@ -110,6 +111,7 @@ class ProduceTotals:
 )
 @click.option(
     "--batch-bytes",
+    metavar="BYTES",
     type=click.IntRange(1, 4 * 1024 * 1024),
     default=65536,
     show_default=True,
@@ -117,6 +119,7 @@ class ProduceTotals:
 )
 @click.option(
     "--linger-ms",
+    metavar="MS",
     type=click.IntRange(0, 60_000),
     default=5,
     show_default=True,
@@ -125,19 +128,24 @@ class ProduceTotals:
 @click.option(
     "--compression", type=click.Choice(_CODECS), default="none", show_default=True, help="Codec of batches."
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second.")
+@click.option(
+    "--rate", metavar="N", type=click.FloatRange(min=0, min_open=True), help="Maximum messages per second."
+)
 @click.option(
     "--count",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Generate this many messages, instead of the input.",
 )
 @click.option(
     "--size",
+    metavar="BYTES",
     type=click.IntRange(0, 1024 * 1024),
     help="Bytes per generated message. Default: 100.",
 )
 @click.option(
     "--delivery-timeout",
+    metavar="SECONDS",
     type=click.FloatRange(min=0.1),
     default=120.0,
     show_default=True,

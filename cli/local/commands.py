@@ -32,18 +32,23 @@ def local() -> None:
 @DIRECTORY
 @click.option(
     "--controllers",
+    metavar="N",
     type=click.IntRange(1, 9),
     help="Number of controllers. A new cluster has 3 by default.",
 )
 @click.option(
-    "--brokers", type=click.IntRange(0, 50), help="Number of brokers. A new cluster has 3 by default."
+    "--brokers",
+    metavar="N",
+    type=click.IntRange(0, 50),
+    help="Number of brokers. A new cluster has 3 by default.",
 )
 @click.option(
     "--combined",
+    metavar="N",
     type=click.IntRange(1, 9),
     help="Number of nodes that are controller and broker at once, in place of all others.",
 )
-@click.option("--cluster-id", help="Cluster id. A new cluster gets a random one by default.")
+@click.option("--cluster-id", metavar="ID", help="Cluster id. A new cluster gets a random one by default.")
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
 @click.option(
     "--watch",
@@ -52,6 +57,7 @@ def local() -> None:
 )
 @click.option(
     "--timeout",
+    metavar="SECONDS",
     type=click.FloatRange(min=1),
     default=60.0,
     show_default=True,

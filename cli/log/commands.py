@@ -95,13 +95,17 @@ log.add_command(check)
     multiple=True,
     help="Only records about this entity: broker/3, topic/orders/7...",
 )
-@click.option("--from-offset", type=click.IntRange(min=0), help="First offset to show.")
-@click.option("--to-offset", type=click.IntRange(min=0), help="Last offset to show.")
+@click.option("--from-offset", metavar="OFFSET", type=click.IntRange(min=0), help="First offset to show.")
+@click.option("--to-offset", metavar="OFFSET", type=click.IntRange(min=0), help="Last offset to show.")
 @click.option(
     "--from-time", "from_ms", type=TIME, help="First time to show (ISO 8601, UTC, or ms since 1970)."
 )
 @click.option("--to-time", "to_ms", type=TIME, help="Last time to show.")
-@click.option("--topic", help="Take segments as the log of this topic, however their directory is called.")
+@click.option(
+    "--topic",
+    metavar="NAME",
+    help="Take segments as the log of this topic, however their directory is called.",
+)
 @click.option("--causes", is_flag=True, help="Show with each record who or what caused its batch.")
 @click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")
 def dump(

@@ -53,7 +53,7 @@ SHOWN_DIFFERENCES = 50
     metavar="OFFSET",
     help="Drop this offset and everything after it.",
 )
-@click.option("--cluster-id", help="The cluster id, if meta.properties does not have it.")
+@click.option("--cluster-id", metavar="ID", help="The cluster id, if meta.properties does not have it.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, without writing it.")
 @json_option
 def repair(

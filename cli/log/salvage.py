@@ -34,10 +34,11 @@ from metaquorum.storage.uuids import random_uuid, uuid_to_text
 )
 @click.option(
     "--kraft-version",
+    metavar="N",
     type=click.IntRange(0, 1),
     help="1: the log gets the new voters as its last record (KIP-853). Default: that of the old quorum.",
 )
-@click.option("--cluster-id", help="The cluster id, if no survivor's meta.properties has it.")
+@click.option("--cluster-id", metavar="ID", help="The cluster id, if no survivor's meta.properties has it.")
 @table_options
 def salvage(
     paths: tuple[str, ...],

@@ -71,6 +71,7 @@ _COLOURS = {CRITICAL: "red", WARNING_SEVERITY: "yellow", INFO: None, DETAIL: "br
 @click.option(
     "--gap",
     "gap_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0.001),
     default=GAP_MS / 1000,
     show_default=True,

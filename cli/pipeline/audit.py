@@ -54,7 +54,7 @@ def load_fleet(tables: str) -> Fleet:
     multiple=True,
     help=f"Only these findings: {', '.join(RULES)}.",
 )
-@click.option("--cluster", "clusters", multiple=True, help="Only these clusters (cluster ids).")
+@click.option("--cluster", "clusters", metavar="ID", multiple=True, help="Only these clusters (cluster ids).")
 @click.option(
     "--fail-on",
     type=click.Choice((*SEVERITIES, NEVER)),
@@ -64,6 +64,7 @@ def load_fleet(tables: str) -> Fleet:
 )
 @click.option(
     "--limit",
+    metavar="N",
     type=click.IntRange(min=1),
     default=50,
     show_default=True,
@@ -71,16 +72,23 @@ def load_fleet(tables: str) -> Fleet:
 )
 @click.option(
     "--flaps",
+    metavar="N",
     type=click.IntRange(min=2),
     default=3,
     show_default=True,
     help="Number of fences that make a burst.",
 )
 @click.option(
-    "--flap-window", type=click.IntRange(min=1), default=600, show_default=True, help="Window in seconds."
+    "--flap-window",
+    metavar="SECONDS",
+    type=click.IntRange(min=1),
+    default=600,
+    show_default=True,
+    help="Window in seconds.",
 )
 @click.option(
     "--slow-failover",
+    metavar="SECONDS",
     type=click.IntRange(min=0),
     default=30,
     show_default=True,

@@ -25,23 +25,38 @@ _SHOWN = 20
 @click.option(
     "--out", type=FilePath(), required=True, help="New output directory; gets clusters/ and truth/."
 )
-@click.option("--clusters", type=int, default=4, show_default=True, help="Number of clusters.")
+@click.option("--clusters", metavar="N", type=int, default=4, show_default=True, help="Number of clusters.")
 @click.option(
-    "--records", type=int, default=100_000, show_default=True, help="Number of records over all clusters."
+    "--records",
+    metavar="N",
+    type=int,
+    default=100_000,
+    show_default=True,
+    help="Number of records over all clusters.",
 )
 @click.option(
     "--seed",
+    metavar="N",
     type=int,
     default=0,
     show_default=True,
     help="Random seed; the same options give the same bytes.",
 )
-@click.option("--brokers", type=int, help="Brokers per cluster. Default: 4 to 30, by the number of records.")
 @click.option(
-    "--partitions", type=int, help="Partitions per cluster. Default: up to 4000, by the number of records."
+    "--brokers",
+    metavar="N",
+    type=int,
+    help="Brokers per cluster. Default: 4 to 30, by the number of records.",
+)
+@click.option(
+    "--partitions",
+    metavar="N",
+    type=int,
+    help="Partitions per cluster. Default: up to 4000, by the number of records.",
 )
 @click.option(
     "--nodes",
+    metavar="N",
     type=int,
     default=1,
     show_default=True,
@@ -57,20 +72,24 @@ _SHOWN = 20
 )
 @click.option(
     "--damaged-every",
+    metavar="N",
     type=int,
     default=4,
     show_default=True,
     help="Damage the tail of every Nth cluster's log; 0: none.",
 )
-@click.option("--snapshots", type=int, default=2, show_default=True, help="Snapshots per log.")
+@click.option("--snapshots", metavar="N", type=int, default=2, show_default=True, help="Snapshots per log.")
 @click.option(
     "--segment-bytes",
+    metavar="BYTES",
     type=click.IntRange(min=10_000),
     default=8 << 20,
     show_default=True,
     help="Segment size in bytes.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes. Default: one per processor.")
+@click.option(
+    "--jobs", metavar="N", type=click.IntRange(min=1), help="Number of processes. Default: one per processor."
+)
 @table_options
 def generate(out: Path, kinds: tuple[str, ...], jobs: int | None, as_json: bool, **numbers: Any) -> int:
     """Write a synthetic fleet: logs in Kafka's format to OUT/clusters, the expected facts to OUT/truth."""

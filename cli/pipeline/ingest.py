@@ -63,11 +63,15 @@ class IngestProgress:
 @click.option("--out", type=Place(), required=True, help="Directory or address of the tables.")
 @click.option(
     "--master",
+    metavar="MASTER",
     default=None,
     help=f"Spark master, such as local[4], spark://host:7077 or sc://host:15002. Default: {DEFAULT_MASTER}.",
 )
 @click.option(
-    "--cluster", default=None, help="Cluster name for all PATHS, instead of the id in meta.properties."
+    "--cluster",
+    metavar="ID",
+    default=None,
+    help="Cluster name for all PATHS, instead of the id in meta.properties.",
 )
 @table_options
 def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | None, as_json: bool) -> None:

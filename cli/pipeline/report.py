@@ -18,7 +18,9 @@ from metaquorum.pipeline.report.page import page
 @click.command()
 @click.argument("tables", type=Place())
 @click.option("--out", type=FilePath(dir_okay=False), required=True, help="The HTML file.")
-@click.option("--title", default="Metadata quorum report", show_default=True, help="Title of the page.")
+@click.option(
+    "--title", metavar="TEXT", default="Metadata quorum report", show_default=True, help="Title of the page."
+)
 def report(tables: str, out: Path, title: str) -> int:
     """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
     network. Where --out is an earlier report, the new one begins with what changed since then."""

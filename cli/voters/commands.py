@@ -50,6 +50,7 @@ force = click.option(
 wait = click.option(
     "--wait",
     "wait_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0.1),
     default=300.0,
     show_default=True,

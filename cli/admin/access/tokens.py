@@ -35,6 +35,7 @@ def tokens() -> None:
 )
 @click.option(
     "--max-life-ms",
+    metavar="MS",
     type=click.IntRange(min=1),
     help="Maximum lifetime in ms; cannot exceed the controllers' limit.",
 )
@@ -77,6 +78,7 @@ def create(
 @hmac_option
 @click.option(
     "--period-ms",
+    metavar="MS",
     type=click.IntRange(min=1),
     help="New lifetime in ms from now. Default: the controllers' default.",
 )
@@ -93,7 +95,10 @@ def renew(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_jso
 @cluster_options
 @hmac_option
 @click.option(
-    "--period-ms", type=click.IntRange(min=0), help="Expire in this many ms from now. Default: at once."
+    "--period-ms",
+    metavar="MS",
+    type=click.IntRange(min=0),
+    help="Expire in this many ms from now. Default: at once.",
 )
 @json_option
 def expire(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_json: bool) -> None:

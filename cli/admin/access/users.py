@@ -39,6 +39,7 @@ def scram() -> None:
 @mechanism_option
 @click.option(
     "--iterations",
+    metavar="N",
     type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
     default=DEFAULT_ITERATIONS,
     show_default=True,

@@ -39,7 +39,13 @@ _GOALS = (
     click.option("--to-earliest", "earliest", is_flag=True, help="To the start of each log."),
     click.option("--to-latest", "latest", is_flag=True, help="To the end of each log."),
     click.option("--to-current", "current", is_flag=True, help="To what is committed; for --export."),
-    click.option("--to-offset", "offset", type=click.IntRange(0, _LAST_OFFSET), help="To this offset."),
+    click.option(
+        "--to-offset",
+        "offset",
+        metavar="OFFSET",
+        type=click.IntRange(0, _LAST_OFFSET),
+        help="To this offset.",
+    ),
     click.option(
         "--to-datetime",
         "time_ms",

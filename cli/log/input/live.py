@@ -71,6 +71,7 @@ def _options() -> list[click.Option]:
         ),
         click.Option(
             ["--timeout", "timeout_s"],
+            metavar="SECONDS",
             type=click.FloatRange(min=0.1),
             default=_TIMEOUT_S,
             show_default=True,

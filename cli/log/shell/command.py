@@ -32,6 +32,7 @@ COMMANDS = (*moving.COMMANDS, *looking.COMMANDS, *telling.COMMANDS)
     "--command",
     "-c",
     "lines",
+    metavar="COMMAND",
     multiple=True,
     help="Run this command instead of prompting; may be repeated.",
 )

@@ -1,4 +1,4 @@
-"""Every --help is one screen, names each command in one whole sentence, and explains each option.
+"""Every --help is one screen, names each command in one sentence, and explains each option and its value.
 
 Knows no command by name: new ones are judged by the same rules.
 """
@@ -38,6 +38,7 @@ def shown(path: str, command: click.Command) -> str:
 def test_a_help_is_one_screen_and_explains_every_option(path: str) -> None:
     text = shown(path, ALL[path])
     assert len(text.splitlines()) <= LINES and max(map(len, text.splitlines())) <= COLUMNS
+    assert " RANGE" not in text and " INTEGER" not in text, "give the option a metavar: ID, N, SECONDS..."
     options = [one for one in ALL[path].params if isinstance(one, click.Option)]
     assert [one.opts for one in options if not (one.help or "").endswith((".", ".]"))] == []
 

@@ -11,18 +11,18 @@ from tests.walk.ways import Way
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = "docs/walkthrough.md"
-SHOWN = 4
+SHOWN = 2
 """Functions that are named for a file."""
 INTRODUCTION = """\
-# The ways through the house
+# Walkthrough: the files that a request passes
 
 `make walk` prints these lists, and `make walk OPTIONS=--document` writes this page. A controller and brokers
 run in one process, with real gRPC and real files, and every call from one file to another is noted.
 
 A table has the files that lead from the door to the answer: for each place that the way must reach, such as
 the decision, the write to the file, the sync and the commit, the files of all callers, in order. Each row has
-the first sentence of the file's docstring and what is called there. Below it are the files that these ask
-on the way and that ask others in turn, such as for deadlines and invariants; values and helpers are left out.
+the first sentence of the file's docstring and what is called there. `make walk` also lists the files that
+these ask on the way, such as for deadlines and invariants; values and helpers are left out.
 """
 
 
@@ -45,10 +45,8 @@ def render(ways: list[Way]) -> str:
         lines = [line(number, step) for number, step in enumerate(way.passed.way, 1)]
         table = "\n".join(["| | file | what it owns | called here |", "|---|---|---|---|", *lines])
         parts.append(f"## {way.title}\n\n{table}\n")
-        asked = ", ".join(f"`{file}`" for file in way.passed.asked)
-        told = f"These ask {len(way.passed.asked)} more files: {asked}."
         if way.passed.again:
             twice = ", ".join(f"`{file}`" for file in way.passed.again)
-            told = f"One chain of calls enters {twice} twice. {told}"
-        parts.append(textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False) + "\n")
+            told = f"One chain of calls enters {twice} twice."
+            parts.append(textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False) + "\n")
     return "\n".join(parts)

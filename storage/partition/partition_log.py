@@ -201,7 +201,6 @@ class PartitionLog(PooledLog):
             for header in headers:
                 self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
         self._producers.note(batches)
-        self._unpointed_bytes += len(data)
         self._last_timestamp_ms = None
 
     def _roll(self) -> None:
@@ -257,7 +256,6 @@ class PartitionLog(PooledLog):
             files.append(self._producers.snapshot_file(self.end_offset))
         if self.epochs != self._stored_epochs:
             files.append((join(self.directory, EPOCHS_FILE), self.epochs.encode()))
-        self._unpointed_bytes = 0
         return Checkpoint(self, self._shape, aborted, files, point)
 
     def stage(self, checkpoint: Checkpoint, files: list[tuple[str, bytes]]) -> list[PooledFile]:

@@ -48,6 +48,7 @@ _STORAGE_TESTS = (
     "tests/unit/controller/test_record_writers.py",
 )
 _STATE_TESTS = (
+    "tests/unit/wire",
     *(
         f"tests/unit/metadata/test_{name}.py"
         for name in (
@@ -69,7 +70,7 @@ _STATE_TESTS = (
                 "replay_time",
                 "replica_counts",
             ),
-            *("snapshot_bytes", "snapshot_files"),
+            *("snapshot_bytes", "snapshot_files", "snapshot_policy"),
         )
     ),
     "tests/properties/test_every_field_survives.py",

@@ -21,6 +21,7 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.wire.primitives import Malformed, read_uuids
 
 U = bytes(range(16))
 FUTURE = bytes.fromhex("01 7f 00 aa bb")
@@ -111,3 +112,22 @@ def test_error_codes_know_whether_to_try_again() -> None:
     assert ErrorCode.NOT_CONTROLLER.retriable
     assert ErrorCode.REQUEST_TIMED_OUT.retriable
     assert not ErrorCode.DUPLICATE_BROKER_REGISTRATION.retriable
+
+
+def test_every_record_has_its_own_time() -> None:
+    values = [codec.encode(NoOpRecord(), 0)] * 2
+    (batch,) = iter_batches(
+        encode_batch(base_offset=4, leader_epoch=1, timestamp_ms=7, values=values, timestamps=[7, 9])
+    )
+    assert [(one.offset, one.timestamp_ms) for one in decode_batch(batch)] == [(4, 7), (5, 9)]
+
+
+@pytest.mark.parametrize("position", [0, 5, 64])
+def test_an_array_has_as_many_uuids_as_there_are_bytes(position: int) -> None:
+    ids = [bytes([at]) * 16 for at in range(3)]
+    buf = bytes(position) + b"".join(ids)
+    end = len(buf)
+    assert read_uuids(buf + b"x" * 100, position, 3, end) == tuple(ids)
+    for more, last in ((4, end), (3, end - 1), (4, end + 15), (1, position + 15), (1, position - 1)):
+        with pytest.raises(Malformed, match="uuids does not fit"):
+            read_uuids(buf + b"x" * 100, position, more, last)

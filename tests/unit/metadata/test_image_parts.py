@@ -6,11 +6,13 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from metaquorum.metadata.columnar.frames import lengths_at, varint_widths
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import (
     CHUNK_ROWS,
@@ -24,10 +26,13 @@ from metaquorum.metadata.image import (
     ShardedMap,
     images_equal,
 )
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.topics import with_run
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
+from metaquorum.metadata.meaning.meanings import _sorted_directories
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
+from metaquorum.storage.batches.varint import encode_varint
 from tests.images import describe_difference
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
@@ -289,3 +294,38 @@ def test_every_rule_has_a_line_in_the_document() -> None:
     in_code = {rule: severity.lower() for rule, severity in found}
     assert len(in_code) == 30
     assert in_code.items() <= documented.items()
+
+
+def test_directories_are_in_kafkas_order_of_uuids() -> None:
+    """Two signed numbers of 64 bits, the higher one first."""
+    ids = [
+        first + second
+        for first in (b"\x80", b"\xff", b"\x00", b"\x7f")
+        for second in (b"\x80", b"\x00", b"\x7f")
+    ]
+    wanted = tuple(one[:1] + bytes(7) + one[1:] + bytes(7) for one in ids)
+    assert len(wanted) == 12
+    for seed in range(3):
+        mixed = random.Random(seed).sample(wanted, len(wanted))
+        assert _sorted_directories(tuple(mixed)) == wanted
+
+
+def test_a_mark_is_of_a_directory_that_the_broker_has() -> None:
+    ids = [bytes([at]) * 16 for at in range(3)]
+    registration = cast(BrokerRegistration, SimpleNamespace(directories=tuple(ids[:2])))
+    marks = [mark(one) for one in ids for mark in (damaged_in, given_up_in)]
+    assert len({*marks, *ids}) == 9
+    assert [is_mark(registration, one) for one in marks] == [True] * 4 + [False] * 2
+    assert not any(is_mark(registration, one) for one in ids)
+    assert not is_mark(None, marks[0])
+
+
+@pytest.mark.parametrize("size", [63, 64, 8191, 8192, 1_048_575])
+def test_lengths_of_one_to_three_bytes_are_read_together(size: int) -> None:
+    sizes = [0, 1, size, 63, size // 2]
+    data = b"".join(encode_varint(each) for each in sizes)
+    at = np.cumsum([0, *(len(encode_varint(each)) for each in sizes)])[:-1]
+    octets = np.frombuffer(data + b"\xff" * 3, dtype=np.uint8)
+    widths = varint_widths(octets, at)
+    assert widths.tolist() == [len(encode_varint(each)) for each in sizes]
+    assert lengths_at(octets, at, widths).tolist() == sizes

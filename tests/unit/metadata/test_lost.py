@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses, holding, known_committed
+from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.records.control import Voter
+from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_FILE
+from metaquorum.storage.files.known_committed import NOTHING
+from metaquorum.storage.files.known_committed import encode as encode_known
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
+from tests.unit.metadata.made_logs import add_snapshot, make_node, memory_disk, write
 
 VOTERS = (3000, 3001, 3002)
 
@@ -94,3 +100,107 @@ def test_a_majority_is_one_of_the_voter_set_in_force(
     assert [(loss.path, loss.certain) for loss in find_losses(held, VOTERS)] == (
         [("controller-3000", False)] if is_lost else []
     )
+
+
+@pytest.mark.parametrize(
+    ("node_id", "directory", "is_voter"),
+    [
+        (3, 7, True),
+        (3, None, True),
+        (3, 0, True),
+        (3, 8, False),
+        (2, 7, False),
+        (4, 7, False),
+        (None, 7, False),
+    ],
+)
+def test_a_directory_is_a_voters_by_its_id_and_directory(
+    node_id: int | None, directory: int | None, is_voter: bool
+) -> None:
+    own = None if directory is None else bytes([directory]) * 16
+    held = replace(KNOWS, node_id=node_id, directory_id=own)
+    assert held.is_voter(of(3, 7)) == is_voter
+    assert held.is_voter(of(3, 0)) == (node_id == 3), "a voter whose directory is not known"
+
+
+@pytest.mark.parametrize(
+    ("position", "here"),
+    [
+        (LogPosition(1, 9), True),
+        (LogPosition(9, 10), True),
+        (LogPosition(1, 11), False),
+        (LogPosition(2, 11), True),
+        (LogPosition(2, 20), True),
+        (LogPosition(3, 20), False),
+        (LogPosition(3, 21), True),
+        (LogPosition(3, 30), True),
+        (LogPosition(3, 31), False),
+    ],
+)
+def test_a_log_holds_what_is_in_it_with_its_epoch_and_what_is_before_it(
+    position: LogPosition, here: bool
+) -> None:
+    assert node(1, position, ((2, 10), (3, 20)), 30, start=10).holds(position) == here
+
+
+def test_each_node_that_knows_of_a_loss_names_it() -> None:
+    lost_its_own = node(3001, LogPosition(1, 15), ((1, 0),), 12)
+    knows_nothing = node(3002, LogPosition(0, 0), (), 0)
+    found = find_losses([lost_its_own, KNOWS, knows_nothing], VOTERS)
+    assert [(loss.path, loss.offset, loss.missing, loss.certain) for loss in found] == [
+        ("controller-3001", 15, ("controller-3001",), True),
+        ("controller-3000", 20, ("controller-3001", "controller-3002"), False),
+    ]
+    assert "do not have all" in str(found[1]) and "were all stopped" in str(found[1])
+
+
+@pytest.mark.parametrize(
+    ("known", "certain"),
+    [
+        (LogPosition(1, 20), True),
+        (LogPosition(1, 19), None),
+        (LogPosition(1, 21), True),
+        (LogPosition(2, 12), True),
+        (LogPosition(0, 12), None),
+    ],
+)
+def test_two_bounds_contradict_where_the_other_reaches_as_far_or_is_of_a_later_epoch(
+    known: LogPosition, certain: bool | None
+) -> None:
+    other = node(3001, known, ((1, 0), (2, 11)), 22)
+    found = [loss for loss in find_losses([KNOWS, other]) if loss.path == KNOWS.path]
+    assert [loss.certain for loss in found] == ([] if certain is None else [certain])
+
+
+@pytest.mark.parametrize(
+    ("voters", "is_lost"), [((3000, 3001), True), ((3000, 3001, 3002), False), ((), False)]
+)
+def test_half_of_the_voters_is_no_majority(voters: tuple[int, ...], is_lost: bool) -> None:
+    behind = node(3001, LogPosition(1, 9), ((1, 0),), 9)
+    assert bool(find_losses([KNOWS, behind], voters)) == is_lost
+    assert not find_losses([KNOWS, replace(behind, node_id=9)], voters)
+
+
+def test_what_a_directory_says_of_itself() -> None:
+    disk = memory_disk()
+    made = make_node(disk, node_id=3001)
+    add_snapshot(made, 12)
+    log = made.log
+    table = EpochTable(((1, 0),))
+    plain = holding(log, 9, table)
+    assert (plain.path, plain.node_id, plain.directory_id) == (
+        log.path,
+        3001,
+        b"made" + (3001).to_bytes(12, "big"),
+    )
+    assert (plain.known, plain.start_offset, plain.end_offset, plain.epochs) == (NOTHING, 0, 12, table)
+    assert (plain.voters, holding(log, 13, table).end_offset) == ((), 13)
+    write(disk, f"{log.directory}/{KNOWN_FILE}", encode_known(LogPosition(2, 7)))
+    sets = VoterSets(log)
+    sets._sets.update({5: (of(1, 1),), 8: (of(2, 2),)})
+    told = holding(log, 9, table, sets)
+    assert (told.known, told.voters) == (LogPosition(2, 7), (of(1, 1),))
+    write(disk, f"{log.directory}/{KNOWN_FILE}", b"garbage\n")
+    assert known_committed(log) == NOTHING
+    segment = open_log(disk, f"{log.directory}/{0:020}.log")
+    assert known_committed(segment) == NOTHING and holding(segment, 9, table).end_offset == 9

@@ -31,6 +31,7 @@ from metaquorum.storage.cleaner.plan import (
 )
 from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
+from metaquorum.storage.errors import CorruptLogError
 from metaquorum.storage.partition.aborted import AbortedTransaction
 from tests.unit.storage.cleaner_bench import load, make_disk, settle
 
@@ -160,7 +161,7 @@ def test_an_emptied_batch_of_data_stays_for_its_offset_and_a_marker_for_its_epoc
     assert cleaned(abort, last={}, producers={}) != [None]
 
 
-KEYS = st.sampled_from([None, b"a", b"b"])
+KEYS = st.sampled_from([None, b"", b"a", b"b"])
 ROWS = st.lists(
     st.tuples(KEYS, st.sampled_from([None, b"", b"v"]), st.integers(0, 20)), min_size=1, max_size=8
 )
@@ -169,7 +170,7 @@ ROWS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(
     rows=ROWS,
-    last=st.fixed_dictionaries({}, optional={"a": st.integers(0, 15), "b": st.integers(0, 15)}),
+    last=st.dictionaries(st.sampled_from(["", "a", "b"]), st.integers(0, 15)),
     latest=st.integers(3, 14),
     horizon=st.sampled_from([None, NOW - 1, NOW, NOW + 1]),
     codec=st.sampled_from([Compression.NONE, Compression.GZIP]),
@@ -315,3 +316,57 @@ def test_only_a_time_that_is_one_makes_a_log_overdue(first_ms: int, overdue: boo
         assert (plan.first_dirty, plan.end, plan.dirty_bytes, plan.overdue) == (10, 20, 10, True)
     empty = [SegmentFacts(0, 10, 0, -1, -1), SegmentFacts(10, 20, 0, -1, -1)]
     assert plan_cleaning(empty, first_dirty=0, stable_to=20, settings=settings, now_ms=100) is None
+
+
+def test_keys_have_room_up_to_their_bound() -> None:
+    keys = KeyOffsets(1_000)
+    many = [b"%04d" % at for at in range(5)]
+    assert keys.has_room([b"k" * 9_000]), "one batch always has"
+    keys.put_all(many, list(range(5)))
+    assert keys.utilization == 5 * 180 / 1_000
+    keys.put_all(many, list(range(5, 10)))
+    assert keys.utilization == 0.9 and not keys.has_room([b"0005"]) and keys.has_room([])
+    assert KeyOffsets(180).has_room([b"0000"])
+    keys = KeyOffsets(360)
+    keys.put_all([b"0000"], [0])
+    assert keys.has_room([b"0001"]) and not keys.has_room([b"00010"])
+
+
+def test_offsets_that_are_gone_at_the_end_of_a_segment_count_as_looked_up_and_read() -> None:
+    """Of a log that was compacted before: its segment of 0 to 9 ends with batch 1."""
+    disk = make_disk(1)
+    for base, batches in ((0, [records(0, "a"), records(1, "b")]), (10, [records(10, "c")])):
+        file = disk.open_append(f"/d/t-0/{base:020}.log")
+        file.append(b"".join(batches))
+        file.close()
+    log = load(disk)
+    settle(log)
+    for to in (1, 2, 7, 10):
+        assert log.read_range(0, to, 10_000) == b"".join([records(0, "a"), records(1, "b")][:to])
+    assert log.truncate_to(11) == 11
+    plan = CleaningPlan(first_dirty=0, end=10, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
+    cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
+    for _ in cleaning._find_keys():
+        pass
+    assert (cleaning._keys.latest, len(cleaning._keys)) == (9, 2)
+    log.close()
+
+
+@pytest.mark.parametrize("first_dirty", [0, 1])
+def test_records_that_cannot_be_read_end_the_pass_and_stay(first_dirty: int) -> None:
+    """Their checksum is right: somebody sent them so."""
+    disk = make_disk(1)
+    log = load(disk)
+    log.append(Batches.sealed(seal_batch(plain_header(0, 0, 1, 1), b"\x7fgarbage")))
+    log.append(Batches.sealed(records(1, "a")))
+    log._roll()
+    settle(log)
+    before = log.read_range(0, 2, 10_000)
+    plan = CleaningPlan(first_dirty=first_dirty, end=2, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
+    cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
+    with pytest.raises(CorruptLogError, match="the log is not cleaned any further"):
+        for _ in cleaning.pieces():
+            pass
+    assert log.read_range(0, 2, 10_000) == before
+    assert not [name for name in disk.list_directory("/d/t-0") if name.endswith(".cleaned")]
+    log.close()

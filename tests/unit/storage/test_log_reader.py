@@ -222,6 +222,7 @@ def test_what_is_no_log(disk: FaultyDisk) -> None:
     assert list(reader) == []
     problem = reader.tail_problem()
     assert problem is not None and problem.reason.startswith("expected magic 2")
+    assert (problem.position, problem.offset) == (0, 0)
 
 
 # ---- windows and places to begin at -----------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from itertools import accumulate
 
 import pytest
@@ -13,7 +14,7 @@ from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.indexes import LogIndexes
-from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted
+from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted, decode_times, encode_times
 from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, PartitionLog
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -306,6 +307,9 @@ def test_files_beside_a_segment_stay_while_they_are_right() -> None:
     kept = [name for name in names if not indexes.is_leftover(name, {0, 10})]
     assert kept == [*names[:3], names[5]]
     assert not indexes.is_leftover("recovery-point", {0})
+    assert indexes.complete([]) == [] and indexes.bytes_to_read([]) is None
+    times = encode_times(7, [-1, 0, 5], [7, 8, 9])
+    assert decode_times(times, 7, end_offset=10) == (array("q", [0, 5]), array("q", [8, 9]))
     entry = ABORTED_ENTRY.pack(0, 7, 1, 5, 5)
     assert decode_aborted(entry, 0, end_offset=6) == [(7, 1, 5, 5)]
     for wrong, base, end in ((entry + entry[:1], 0, 6), (entry, 6, 9), (entry, 0, 5), (entry * 2, 0, 6)):

@@ -92,7 +92,7 @@ def many(payload: bytes, count: int) -> RecordPlaces:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_whatever_byte_is_wrong_they_agree(shape: str) -> None:
+def test_whatever_byte_is_wrong_they_agree(monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     header, whole = payload_of(SHAPES[shape])
     accepted = 0
     for payload in damaged(whole):
@@ -109,6 +109,9 @@ def test_whatever_byte_is_wrong_they_agree(shape: str) -> None:
             times, offsets, keys, _ = zip(*expected, strict=True)
             numbered = list(offsets) == list(range(len(offsets)))
             assert bounds == (min(times), max(times), numbered, None in keys)
+            with monkeypatch.context() as patched:
+                patched.setattr(under_test, "FEW_RECORDS", 0)
+                assert record_bounds(payload, header.records_count) == bounds
         assert spans(header, payload) == values_alone(header, payload), payload.hex()
     assert accepted > 5
 
@@ -247,6 +250,9 @@ def test_the_first_batch_of_a_file_whose_start_is_not_known_begins_anywhere(base
     )
     if base >= 0:
         assert [one.header.base_offset for one in iter_batches(data)] == [base, base + 3]
+        if base:
+            with pytest.raises(CorruptLogError, match=f"expected base offset 0, found {base}"):
+                list(iter_batches(data, expected_offset=0))
         with pytest.raises(CorruptLogError):
             list(iter_batches(data[HEADER_BYTES:], expected_offset=base))
         with pytest.raises(CorruptLogError):

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from metaquorum.storage.archive.format import MAX_BLOCK_BYTES, MAX_INDEX_BYTES
+from metaquorum.storage.archive.opened import LogArchive
+from metaquorum.storage.archive.write import ArchiveSource, extract_archive, write_archive
 from metaquorum.storage.batches.batch import (
     batch_record_spans,
     encode_batch,
@@ -231,8 +233,17 @@ def _swapped(disk: Any) -> None:
     assert finish_swaps(disk, "/data", disk.list_directory("/data")) == [segment_name(0)]
 
 
+def _archive(disk: Any) -> None:
+    filled(disk, 5).close()
+    name = segment_name(0)
+    write_archive(disk, "/data/a.mqa", [ArchiveSource(disk, f"{DIRECTORY}/{name}", f"n/{name}")], "1")
+    archive = LogArchive(disk.open_read("/data/a.mqa"))
+    extract_archive(archive, disk, "/data/out", "1")
+    archive.close()
+
+
 @pytest.mark.parametrize(
-    "work", [_write, _live, _reopen, _torn, _refused, _followed, _snapshot, _partition, _swapped]
+    "work", [_archive, _write, _live, _reopen, _torn, _refused, _followed, _snapshot, _partition, _swapped]
 )
 def test_every_file_that_was_opened_is_given_back(disk: Any, work: Work) -> None:
     """A file that stays open is a handle lost for good: a broker has thousands of segments."""

@@ -74,6 +74,8 @@ class RaftCore:
         rng: random.Random,
     ) -> None:
         self.state = RaftState(config, identity, voters, recovered, rng)
+        self.sound_voters: tuple[tuple[int, VoterSet], ...] = ()
+        """The sets in the log that `invariants` has looked at: it looks again when there are others."""
         self._sends_ms: int | None = timers.UNKNOWN
 
     # ---- inputs ------------------------------------------------------------------------------

@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 
 def _require(holds: bool, law: str, core: RaftCore) -> None:
     if not holds:
-        raise _broken(law, core)
-
-
-def _broken(law: str, core: RaftCore) -> RaftInvariantError:
-    state = core.state
-    return RaftInvariantError(
-        f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
-        f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
-        f"{state.log.high_watermark}): {law}"
-    )
+        state = core.state
+        raise RaftInvariantError(
+            f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
+            f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
+            f"{state.log.high_watermark}): {law}"
+        )
 
 
 def check_core(core: RaftCore) -> None:
@@ -94,14 +90,13 @@ def _check_voters(core: RaftCore) -> None:
     """The sets in one log follow one another by one voter, except those of a salvaged log; a leader has one
     open change at most."""
     state = core.state
-    history = state.voter_history
-    entries = history.entries
-    for (_, before), (offset, after) in pairwise(entries):
-        if not before.majorities_meet(after) and not history.is_salvaged(offset, state.log.epochs):
-            raise _broken(f"voters change one at a time, not {before} to {after}", core)
+    entries = state.voter_history.entries
+    if entries is not core.sound_voters:
+        _check_changes(core)
+        core.sound_voters = entries
     if not isinstance(state.role, Leader):
         return
-    high_watermark, newest = state.log.high_watermark, history.newest_offset
+    high_watermark, newest = state.log.high_watermark, state.voter_history.newest_offset
     _require(
         not state.is_observer or (newest is not None and newest >= high_watermark),
         "an observer never leads, but until its removal as a voter is committed",
@@ -110,11 +105,19 @@ def _check_voters(core: RaftCore) -> None:
     if high_watermark > state.role.epoch_start_offset:
         uncommitted = [offset for offset, _ in entries if offset >= high_watermark]
         _require(len(uncommitted) <= 1, "one change of voters at a time is not committed", core)
-    view = state.role.view
-    _require(list(view.voters) == state.other_voters, "a leader counts the voters in force", core)
-    known = [(voter.directory_id, view.voters.get(voter.node_id)) for voter in state.voters.nodes]
-    counted = [one is None or pinned in (None, one.directory_id) for pinned, one in known]
-    _require(all(counted), "a voter is counted by its directory", core)
+    counted = state.role.view.voters
+    _require(list(counted) == state.other_voters, "a leader counts the voters in force", core)
+    for voter in state.voters.nodes:
+        one = counted.get(voter.node_id)
+        is_voter = one is None or voter.directory_id in (None, one.directory_id)
+        _require(is_voter, "a voter is counted by its directory", core)
+
+
+def _check_changes(core: RaftCore) -> None:
+    history, epochs = core.state.voter_history, core.state.log.epochs
+    for (_, before), (offset, after) in pairwise(history.entries):
+        if not (before.majorities_meet(after) or history.is_salvaged(offset, epochs)):
+            _require(False, f"voters change one at a time, not {before} to {after}", core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,17 +264,18 @@ def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
     """Committed sets are at the same offsets in every log, and follow one another by one voter."""
     log = core.state.log
     for offset, voters in core.state.voter_history.entries:
-        if offset >= log.high_watermark:
-            continue
-        known = history.voters.get(offset)
-        if known is not None:
-            if known is not voters and known != voters:
-                raise _broken(f"the voters at offset {offset} are committed as {known}, not {voters}", core)
+        if offset >= log.high_watermark or offset in history.voters:
+            _require(
+                offset >= log.high_watermark or history.voters[offset] == voters,
+                f"the voters at offset {offset} are committed as {history.voters.get(offset)}, not {voters}",
+                core,
+            )
             continue
         history.voters[offset] = voters
         for before, after in pairwise(history.voters[at] for at in sorted(history.voters)):
-            if not before.majorities_meet(after):
-                raise _broken(f"voters change one at a time, not {before} to {after}", core)
+            _require(
+                before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core
+            )
 
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:

@@ -304,8 +304,7 @@ def give_answer_up(state: RaftState, now_ms: int) -> None:
 
 def update_due_ms(state: RaftState) -> int | None:
     """When a voter makes known that its entry is not what it is."""
-    identity, entry = state.identity, state.voters.get(state.node_id)
-    if state.kraft_version == 0 or not identity.endpoints or state.is_observer or entry == identity.as_voter:
+    if state.kraft_version == 0 or not state.is_misdescribed:
         return None
     match state.role:
         case Leader():

@@ -97,6 +97,7 @@ class RaftState:
         """By replica: what it knows to be committed and this node, as a leader, does not have."""
         self._observed_in: VoterSet | None = None
         self._is_observer = True
+        self._is_misdescribed = False
         self._last_token = 0
         self._last_correlation_id = 0
         self._announced: RoleChanged | None = None
@@ -118,9 +119,19 @@ class RaftState:
         """Asked many times per input, and different only in another set of voters."""
         voters = self.voter_history.newest
         if voters is not self._observed_in:
-            self._observed_in = voters
-            self._is_observer = not voters.is_voter(self.node_id, self.identity.directory_id)
+            self._find_itself(voters)
         return self._is_observer
+
+    @property
+    def is_misdescribed(self) -> bool:
+        """Whether this node votes, and the voters' record says something else of it than it does itself."""
+        return not self.is_observer and self._is_misdescribed
+
+    def _find_itself(self, voters: VoterSet) -> None:
+        identity = self.identity
+        self._observed_in = voters
+        self._is_observer = not voters.is_voter(self.node_id, identity.directory_id)
+        self._is_misdescribed = bool(identity.endpoints) and voters.get(self.node_id) != identity.as_voter
 
     @property
     def may_stand(self) -> bool:

@@ -6,7 +6,7 @@ Knows no role and no record's bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -41,7 +41,7 @@ class VoterHistory:
     def __init__(self, configured: VoterSet, changes: Iterable[VoterChange] = ()) -> None:
         self._configured = configured
         self._levels: list[tuple[int, int]] = [(CONFIGURED, 0)]
-        self._sets: list[tuple[int, VoterSet]] = []
+        self._sets: tuple[tuple[int, VoterSet], ...] = ()
         self.note_all(changes)
 
     @property
@@ -70,22 +70,22 @@ class VoterHistory:
             if change.kraft_version is not None:
                 self._levels.append((change.offset, change.kraft_version))
             if change.voters is not None:
-                self._sets.append((change.offset, change.voters))
+                self._sets = (*self._sets, (change.offset, change.voters))
 
     def truncate(self, end_offset: int) -> None:
         """The log ends at `end_offset` now: what stood there or later is undone."""
         self._levels = [entry for entry in self._levels if entry[0] < end_offset]
-        self._sets = [entry for entry in self._sets if entry[0] < end_offset]
+        self._sets = tuple([entry for entry in self._sets if entry[0] < end_offset])
 
     def trim(self, end_offset: int) -> None:
         """Nothing below `end_offset` will be asked for again: only what is in force there stays of it."""
         self._levels = _from_newest_below(self._levels, end_offset)
-        self._sets = _from_newest_below(self._sets, end_offset)
+        self._sets = tuple(_from_newest_below(self._sets, end_offset))
 
     def reset(self, end_offset: int, said: VotersAt) -> None:
         """The log restarts behind a snapshot that ends at `end_offset` and says this."""
         self._levels = [(end_offset - 1, said.kraft_version)]
-        self._sets = [] if said.voters is None else [(end_offset - 1, said.voters)]
+        self._sets = () if said.voters is None else ((end_offset - 1, said.voters),)
 
     def at(self, end_offset: int) -> VotersAt:
         """What the log below `end_offset` says; not for offsets below the last `trim` or `reset`."""
@@ -100,11 +100,11 @@ class VoterHistory:
         return begins and any(at == offset - 1 for at, _ in self._levels)
 
     @property
-    def entries(self) -> list[tuple[int, VoterSet]]:
-        """Where each set that the log still names stands, in order."""
+    def entries(self) -> tuple[tuple[int, VoterSet], ...]:
+        """Where each set that the log still names stands, in order; the same object while nothing changes."""
         return self._sets
 
 
-def _from_newest_below(entries: list[tuple[int, EntryT]], end_offset: int) -> list[tuple[int, EntryT]]:
+def _from_newest_below(entries: Sequence[tuple[int, EntryT]], end_offset: int) -> list[tuple[int, EntryT]]:
     kept = sum(1 for offset, _ in entries if offset < end_offset)
-    return entries[max(0, kept - 1) :]
+    return [*entries[max(0, kept - 1) :]]

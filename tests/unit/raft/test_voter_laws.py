@@ -14,7 +14,7 @@ from metaquorum.raft.invariants import ClusterHistory, CoreSnapshot, check_clust
 from metaquorum.raft.state.progress import ReplicaProgress
 from metaquorum.raft.state.roles import Leader
 from metaquorum.raft.voters.records import VoterChange
-from metaquorum.raft.voters.voter_set import VoterSet
+from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
 from tests.raft.world import directory
 from tests.unit.raft.test_core import sole_leader
@@ -40,6 +40,31 @@ def view_of(core: RaftCore) -> dict[int, ReplicaProgress]:
 def test_voters_change_one_at_a_time() -> None:
     with pytest.raises(RaftInvariantError, match=r"voters change one at a time, not {1:.*} to {1:.*, 3:.*}"):
         check_core(leading([1], [1, 2, 3]))
+
+
+def test_sets_are_compared_when_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with every input: a log can name many sets."""
+    compared: list[VoterSet] = []
+    said: list[VoterNode] = []
+    compare = VoterSet.majorities_meet
+
+    def counted(one: VoterSet, other: VoterSet) -> bool:
+        compared.append(other)
+        return compare(one, other)
+
+    monkeypatch.setattr(VoterSet, "majorities_meet", counted)
+    monkeypatch.setattr(VoterNode, "__str__", lambda voter: said.append(voter) or "")
+    core = sole_leader()
+    core.on_log_synced(0, 1)
+    core.state.log.end_offset = core.state.log.synced_offset = core.state.log.high_watermark = 5
+    core.state.voter_history.note_all(VoterChange(offset=at, voters=voters(1)) for at in (1, 2, 3))
+    for now_ms in range(10):
+        core.tick(now_ms)
+    assert len(compared) == 2
+    core.state.voter_history.note_all([VoterChange(offset=5, voters=voters(1))])
+    for now_ms in range(10, 20):
+        core.tick(now_ms)
+    assert len(compared) == 2 + 3 and not said
 
 
 def test_one_change_is_open_at_a_time() -> None:

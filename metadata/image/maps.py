@@ -1,8 +1,9 @@
 """An immutable map in shards, and the builder that edits it with transient ownership.
 
 Owns how a large map (topics, configs, quotas) is shared between images: a write from a frozen map
-copies one small shard and the list of shards; further writes by the same builder copy nothing.
-Knows nothing of what the keys and values mean.
+copies one small shard and the list of shards; further writes by the same builder copy nothing. No write
+looks at all entries: when the list of shards doubles, a shard has two places in it, and the write that
+next edits it divides it (extendible hashing). Knows nothing of what the keys and values mean.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ V = TypeVar("V")
 
 FIRST_SHARD_COUNT = 8
 MAX_SHARD_LOAD = 48
-"""Mean number of entries of a shard at which the number of shards is multiplied by four."""
+"""Mean number of entries per place for a shard at which the number of places is doubled."""
 
 
 class ShardedMap(Generic[K, V]):
@@ -24,7 +25,7 @@ class ShardedMap(Generic[K, V]):
     __slots__ = ("_count", "_mask", "_shards")
 
     def __init__(self, shards: list[dict[K, V]] | None = None, count: int = 0) -> None:
-        self._shards: list[dict[K, V]] = [{}] * FIRST_SHARD_COUNT if shards is None else shards
+        self._shards: list[dict[K, V]] = [{} for _ in range(FIRST_SHARD_COUNT)] if shards is None else shards
         self._mask = len(self._shards) - 1
         self._count = count
 
@@ -40,14 +41,18 @@ class ShardedMap(Generic[K, V]):
     def __len__(self) -> int:
         return self._count
 
+    def _each_shard(self) -> Iterable[dict[K, V]]:
+        """Every shard once, however many places it has."""
+        return {id(shard): shard for shard in self._shards}.values()
+
     def values_unordered(self) -> Iterator[V]:
         """Every value, in an order that differs between processes: for sums and sets only."""
-        for shard in self._shards:
+        for shard in self._each_shard():
             yield from shard.values()
 
     def items_sorted(self, key: Callable[[K], Any] | None = None) -> list[tuple[K, V]]:
         """Every entry, sorted by key (by `key(k)` where keys do not compare)."""
-        entries = [entry for shard in self._shards for entry in shard.items()]
+        entries = [entry for shard in self._each_shard() for entry in shard.items()]
         if key is None:
             return sorted(entries, key=lambda entry: entry[0])  # type: ignore[arg-type,return-value]
         return sorted(entries, key=lambda entry: key(entry[0]))
@@ -63,15 +68,15 @@ class ShardedMap(Generic[K, V]):
 
     def changed_keys(self, other: ShardedMap[K, V]) -> Iterator[K]:
         """Keys whose value differs, or that only one side has; shared shards cost nothing."""
-        if self._mask == other._mask:
-            for mine, theirs in zip(self._shards, other._shards, strict=True):
-                if mine is not theirs and mine != theirs:
-                    yield from _changed(mine, theirs)
-            return
-        yield from _changed(
-            {k: v for shard in self._shards for k, v in shard.items()},
-            {k: v for shard in other._shards for k, v in shard.items()},
-        )
+        mask = max(self._mask, other._mask)
+        ours, others = self._in_places(mask + 1), other._in_places(mask + 1)
+        for place, (mine, theirs) in enumerate(zip(ours, others, strict=True)):
+            if mine is not theirs and mine != theirs:
+                # One that is not divided yet also has keys of its other places.
+                yield from (key for key in _changed(mine, theirs) if hash(key) & mask == place)
+
+    def _in_places(self, count: int) -> list[dict[K, V]]:
+        return self._shards * (count // len(self._shards))
 
     def builder(self) -> MapBuilder[K, V]:
         return MapBuilder(self)
@@ -119,11 +124,15 @@ class MapBuilder(Generic[K, V]):
         if self._base is not None:
             self._shards = list(self._shards)
             self._base = None
-        slot = hash(key) & self._mask
-        if slot not in self._owned:
-            self._shards[slot] = dict(self._shards[slot])
-            self._owned.add(slot)
-        return self._shards[slot]
+        place = hash(key) & self._mask
+        if place not in self._owned:
+            shard = self._shards[place]
+            if shard is self._shards[place ^ (self._mask + 1 >> 1)]:
+                self._divide(shard, place)
+            else:
+                self._shards[place] = dict(shard)
+                self._owned.add(place)
+        return self._shards[place]
 
     def put(self, key: K, value: V) -> None:
         shard = self._edit(key)
@@ -132,7 +141,10 @@ class MapBuilder(Generic[K, V]):
         if len(shard) != before:
             self._count += 1
             if self._count > MAX_SHARD_LOAD * (self._mask + 1):
-                self._grow()
+                # Each shard has two places from now on, and none is ours before it is divided.
+                self._shards *= 2
+                self._mask = len(self._shards) - 1
+                self._owned.clear()
 
     def remove(self, key: K) -> None:
         """Removes `key`; absent keys are no error."""
@@ -140,13 +152,16 @@ class MapBuilder(Generic[K, V]):
             del self._edit(key)[key]
             self._count -= 1
 
-    def _grow(self) -> None:
-        entries = [entry for shard in self._shards for entry in shard.items()]
-        count = 4 * (self._mask + 1)
-        self._shards = [{} for _ in range(count)]
-        self._mask = count - 1
-        self._owned = set(range(count))
-        for key, value in entries:
+    def _divide(self, shard: dict[K, V], place: int) -> None:
+        """Gives each place of a shard its own: those that agree with `place` in some of the low bits."""
+        step = self._mask + 1
+        while step > FIRST_SHARD_COUNT and self._shards[place ^ (step >> 1)] is shard:
+            step >>= 1
+        places = range(place & (step - 1), self._mask + 1, step)
+        for each in places:
+            self._shards[each] = {}
+        self._owned.update(places)
+        for key, value in shard.items():
             self._shards[hash(key) & self._mask][key] = value
 
     def freeze(self) -> ShardedMap[K, V]:

@@ -47,8 +47,9 @@ Run = tuple[int, int, int]
 """(first partition index, count, first row): consecutive indexes in consecutive rows."""
 
 
-class TopicEntry(msgspec.Struct, frozen=True):
-    """A topic, its number in the TOPIC column, and where its partitions' rows are, by index."""
+class TopicEntry(msgspec.Struct, frozen=True, gc=False):
+    """A topic, its number in the TOPIC column, and where its partitions' rows are, by index. Part of no
+    cycle, as the topic."""
 
     info: TopicInfo
     slot: int

@@ -85,8 +85,9 @@ class ControllerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[FeatureRange, ...] = ()
 
 
-class TopicInfo(msgspec.Struct, frozen=True):
-    """A topic's identity: `topic_id` is a uuid of 16 bytes."""
+class TopicInfo(msgspec.Struct, frozen=True, gc=False):
+    """A topic's identity: `topic_id` is a uuid of 16 bytes. Part of no cycle, so the garbage collector
+    need not look at it: there may be a million."""
 
     topic_id: bytes
     name: str

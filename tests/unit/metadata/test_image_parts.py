@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import re
@@ -28,6 +29,7 @@ from metaquorum.metadata.image import (
 )
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
 from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
 from metaquorum.metadata.image.topics import with_run
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
 from metaquorum.metadata.meaning.meanings import _sorted_directories
@@ -70,23 +72,77 @@ def test_map_equals_a_dict_through_growth_and_shares_what_did_not_change() -> No
     model: dict[str, int] = {}
     frozen: list[tuple[ShardedMap[str, int], dict[str, int]]] = []
     current: ShardedMap[str, int] = ShardedMap()
-    for _ in range(60):
+    for _ in range(90):
         builder = current.builder()
         for _ in range(40):
-            key = f"k{rng.randrange(900)}"
+            key = f"k{rng.randrange(3_000)}"
             if rng.random() < 0.3:
                 model.pop(key, None)
                 builder.remove(key)
             else:
                 model[key] = rng.randrange(100)
                 builder.put(key, model[key])
-        before = current
         current = builder.freeze()
-        assert set(current.changed_keys(before)) == set(before.changed_keys(current))
         frozen.append((current, dict(model)))
     for image, expected in frozen:
         assert dict(image.items_sorted()) == expected and len(image) == len(expected)
-    assert current != frozen[0][0] and current == current.builder().freeze()
+        assert sorted(image.values_unordered()) == sorted(expected.values())
+    for _ in range(200):
+        (one, first), (two, second) = rng.choice(frozen), rng.choice(frozen)
+        differ = [key for key in {*first, *second} if first.get(key) != second.get(key)]
+        assert sorted(one.changed_keys(two)) == sorted(differ)
+        assert (one == two) is (not differ)
+    assert current == current.builder().freeze()
+
+
+class _Key(str):
+    """Counts how often it is looked at."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        _Key.looks += 1
+        return super().__hash__()
+
+
+def test_no_write_to_a_map_looks_at_all_of_it() -> None:
+    """Also not the one that makes it grow: the active controller would stand still for as long."""
+    current: ShardedMap[_Key, int] = ShardedMap()
+    most = 0
+    for number in range(40 * MAX_SHARD_LOAD * FIRST_SHARD_COUNT):
+        before = _Key.looks
+        builder = current.builder()
+        builder.put(_Key(number), number)
+        current = builder.freeze()
+        most = max(most, _Key.looks - before)
+    assert len(current) == number + 1
+    assert most < 5 * MAX_SHARD_LOAD
+
+
+def test_the_garbage_collector_has_no_more_to_look_at_for_more_topics() -> None:
+    """It stops the process for as long as it looks: at everything that may be part of a cycle."""
+
+    def tracked(topics: int) -> int:
+        builder = ImageBuilder(MetadataImage())
+        for number in range(topics):
+            topic_id = number.to_bytes(16, "big")
+            builder.topics.add_topic(topic_id, f"t{number}")
+            partition = info(0, topic_id=topic_id)
+            builder.topics.put_partition(builder.topics.by_id[topic_id], partition)
+        image = builder.freeze()
+        del builder
+        gc.collect()
+        seen: set[int] = set()
+        todo: list[Any] = [image.topics.by_id, image.topics.by_name, image.topics.by_slot]
+        while todo:
+            one = todo.pop()
+            if id(one) not in seen and not isinstance(one, type):
+                seen.add(id(one))
+                todo += gc.get_referents(one)
+        return sum(gc.is_tracked(one) for one in gc.get_objects() if id(one) in seen)
+
+    assert tracked(2_000) == tracked(20)
 
 
 def test_directory_codes_many_at_once_equal_one_by_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ import uvloop
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.raft.events import ShutdownRequested
+from metaquorum.runtime.allocator import keep_collections_short
 from metaquorum.runtime.authorizer_log import set_up_authorizer_log
 from metaquorum.runtime.config.closed import check_closed
 from metaquorum.runtime.config.load import load_config
@@ -59,8 +59,7 @@ def run_process(
             _log.warning("%s: ignoring Kafka configuration keys that have no effect: %s", config.path, names)
         # The disk thread must not wait long for its turn when the loop is busy (the default is 5 ms).
         sys.setswitchinterval(0.0005)
-        # Collections of the oldest generation walk the whole image: let them be rare.
-        gc.set_threshold(20_000, 50, 100)
+        keep_collections_short()
         ending = uvloop.run(serve(config))
     except (ConfigError, StartError, StorageError, ReplayError, RecordDecodeError) as error:
         print(f"metaquorum {role}: {_one_line(error)}", file=sys.stderr, flush=True)

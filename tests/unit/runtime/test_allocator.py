@@ -1,4 +1,5 @@
-"""The C library takes the settings for buffers, in a process of its own; another library changes nothing."""
+"""The C library takes the settings for buffers, and the collector those for its pauses, in processes of their
+own; another C library is left alone."""
 
 from __future__ import annotations
 
@@ -24,6 +25,39 @@ assert keep_freed_buffers()
 faults()
 print(faults())
 """
+
+
+COLLECTIONS = """
+import gc
+import metaquorum.controller.server.main
+from metaquorum.runtime.allocator import YOUNG_OBJECTS, keep_collections_short
+
+keep_collections_short()
+assert len(gc.get_objects()) < YOUNG_OBJECTS, "what was imported is looked at"
+most = {0: 0, 1: 0}
+
+def note(phase, info):
+    if phase == "start":
+        looked_at = sum(len(gc.get_objects(generation=each)) for each in range(info["generation"] + 1))
+        most[info["generation"]] = max(most[info["generation"]], looked_at)
+
+gc.callbacks.append(note)
+kept = []
+for number in range(150_000):
+    cycle = []
+    cycle.append(cycle)
+    if number % 10 == 0:
+        kept.append([cycle])
+print(*most.values())
+"""
+
+
+def test_a_collection_looks_at_few_objects() -> None:
+    """Of those that live on, each is looked at once or twice."""
+    result = subprocess.run([sys.executable, "-c", COLLECTIONS], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    young, middle = map(int, result.stdout.split())
+    assert young < 6_000 and 0 < middle < 40_000
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has no mallopt")

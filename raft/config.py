@@ -29,7 +29,8 @@ class RaftConfig:
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 500
-    fetch_max_bytes: int = 8 * 1024 * 1024
+    fetch_max_bytes: int = 1024 * 1024
+    """What a leader reads, checks and copies for one answer, while clients wait: some milliseconds."""
     snapshot_chunk_bytes: int = 1024 * 1024
     parked_fetches_max: int = 4096
     pending_reads_max: int = 16384

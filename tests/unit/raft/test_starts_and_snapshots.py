@@ -75,7 +75,8 @@ def test_the_defaults_are_those_that_the_page_explains() -> None:
     assert (config.fetch_timeout_ms, config.fetch_max_wait_ms) == (1000, 100)
     assert (config.observer_fetch_max_wait_ms, config.request_timeout_ms) == (2000, 1000)
     assert (config.retry_backoff_ms, config.retry_backoff_max_ms) == (20, 500)
-    assert (config.fetch_max_bytes, config.snapshot_chunk_bytes) == (8_388_608, 1_048_576)
+    # A leader reads, checks and copies as much for one answer, and nothing else meanwhile.
+    assert (config.fetch_max_bytes, config.snapshot_chunk_bytes) == (1_048_576, 1_048_576)
     assert (config.parked_fetches_max, config.pending_reads_max) == (4096, 16384)
     assert (config.observer_session_ms, config.high_watermark_linger_ms) == (300_000, 0)
 

@@ -11,7 +11,7 @@ from metaquorum.metadata.features import write_version
 from metaquorum.metadata.image import METADATA_VERSION
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import FeatureLevelRecord, Record
-from metaquorum.metadata.replay import ReplayState, replay, replay_records
+from metaquorum.metadata.replay import Replays, ReplayState
 from metaquorum.storage.batches.batch import encode_batch, plain_header, seal_batch
 from metaquorum.storage.batches.parsed import Batches
 
@@ -37,10 +37,16 @@ def encode_records_batch(
 
 
 def encode_and_replay(
-    records: Sequence[Record], state: ReplayState, *, base_offset: int, epoch: int, timestamp_ms: int
+    records: Sequence[Record],
+    state: ReplayState,
+    replays: Replays,
+    *,
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
 ) -> tuple[Batches, ReplayState]:
-    """One batch that follows `state`, and the state after it. Raises BatchError and RecordEncodeError for
-    what cannot be written, and ReplayError for a decision that does not fit its own image."""
+    """One batch that follows `state`, and the state after it, made by `replays`. Raises BatchError and
+    RecordEncodeError for what cannot be written, ReplayError for what does not fit its own image."""
     data = encode_records_batch(
         records,
         base_offset=base_offset,
@@ -50,7 +56,11 @@ def encode_and_replay(
     )
     batches = Batches.sealed(data)
     if len(records) >= COLUMNS_MIN_RECORDS:
-        return batches, replay(state, next(batches.split()))
-    return batches, replay_records(
-        state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records
+        (batch,) = batches.split()
+        return batches, replays.after(state, lambda engine: engine.apply_batch(batch))
+    return batches, replays.after(
+        state,
+        lambda engine: engine.apply_records(
+            base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms, records=records
+        ),
     )

@@ -70,13 +70,19 @@ class Ledger:
         Raises BatchError and RecordEncodeError for what cannot be written, ReplayError for what does not
         replay, and InvariantViolation when it does not follow the newest batch; nothing is pending then.
         """
-        end = self.newest_state.end_offset
+        newest = self.newest_state
+        end = newest.end_offset
         if base_offset != end:
             raise InvariantViolation(
                 f"a batch that begins at {base_offset} cannot follow one that ends at {end}"
             )
         batches, state = encode_and_replay(
-            records, self.newest_state, base_offset=base_offset, epoch=epoch, timestamp_ms=timestamp_ms
+            records,
+            newest,
+            self._replica.replays,
+            base_offset=base_offset,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
         )
         self._replica.holds_metadata = True
         self.pending.append(

@@ -11,4 +11,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 def repeated(keys: Iterable[Key]) -> frozenset[Key]:
     """The keys that occur twice or more."""
-    return frozenset([key for key, count in Counter(keys).items() if count > 1])
+    listed = [*keys]
+    if len(set(listed)) == len(listed):
+        return frozenset()
+    return frozenset([key for key, count in Counter(listed).items() if count > 1])

@@ -5,12 +5,14 @@ pending image, End publishes it, Abort drops it. What a single record means is i
 partition records at once go through `columnar`. Knows no files.
 
 `Replayer` is for long runs: it edits one builder in place and copies nothing until `state()` is asked
-for an image. `replay` and `replay_records` are pure and cost one small copy a call.
+for an image. `replay` and `replay_records` are pure and cost one small copy a call; `Replays` saves most of
+it where one state follows another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -193,22 +195,21 @@ class Replayer:
 
     def apply(self, record: object, offset: int, epoch: int, timestamp_ms: int) -> None:
         """Applies one record, transaction markers included; refused ones go to the error handler."""
+        kind = type(record)
         try:
-            if isinstance(record, BeginTransactionRecord):
+            if kind is BeginTransactionRecord:
                 self._begin_transaction(record, offset, epoch, timestamp_ms)
-            elif isinstance(record, EndTransactionRecord):
+            elif kind is EndTransactionRecord:
                 self._require_transaction(record, offset)
                 self._begin = self._visible = None
-            elif isinstance(record, AbortTransactionRecord):
+            elif kind is AbortTransactionRecord:
                 self._abort_transaction(record, offset)
             else:
                 apply_record(self.builder, record, offset)
         except ReplayError as error:
             self.refuse(error)
 
-    def _begin_transaction(
-        self, record: BeginTransactionRecord, offset: int, epoch: int, timestamp_ms: int
-    ) -> None:
+    def _begin_transaction(self, record: Any, offset: int, epoch: int, timestamp_ms: int) -> None:
         if self._begin is not None:
             raise ReplayError(
                 offset, record, f"the transaction that began at offset {self._begin[0]} is still open"
@@ -250,6 +251,25 @@ class Replayer:
                 self.refuse(failure)
                 continue
             yield offset, record
+
+
+class Replays:
+    """Replays piece after piece. The engine that made the last state goes on, if that is the one to follow: a
+    new one would first copy what a state shares with the one before."""
+
+    def __init__(self) -> None:
+        self._engine: Replayer | None = None
+        self._made: ReplayState | None = None
+
+    def after(self, state: ReplayState, apply: Callable[[Replayer], object]) -> ReplayState:
+        """The state that `apply` makes of `state`, which is unchanged. Raises what `apply` raises."""
+        engine, self._engine = self._engine, None  # one that failed is not used again
+        if engine is None or state is not self._made:
+            engine = Replayer(state)
+        apply(engine)
+        self._made = engine.state()
+        self._engine = engine
+        return self._made
 
 
 def _values(batch: RecordBatch) -> Iterator[tuple[int, bytes, int, int]]:

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.replay import Replayer, Replays, ReplayState
 from metaquorum.metadata.snapshot_policy import SnapshotPolicy
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.effects import RaftEffect, Warn
@@ -83,6 +83,8 @@ class MetadataReplica:
     ) -> None:
         self.raft = raft
         self.state = ReplayState(image)
+        self.replays = Replays()
+        """For everything that follows `state`, also what is not committed yet."""
         self.holds_metadata = image.provenance.offset > 0 or bool(image.features.finalized)
         """False as long as nothing but control records has been replayed or noted."""
         self.snapshots = SnapshotPolicy(
@@ -195,13 +197,14 @@ class MetadataReplica:
                 f"the log holds nothing at offset {event.from_offset}, which is committed:"
                 " see 'Damaged or lost' in docs/operations.md"
             )
-        engine = Replayer(self.state)
-        holds_metadata = self.holds_metadata
-        for batch in batches.split():
-            holds_metadata = holds_metadata or not batch.header.is_control
-            engine.apply_batch(batch)
-        self.holds_metadata = holds_metadata
-        self.advance(engine.state(), len(batches.data))
+
+        def apply(engine: Replayer) -> None:
+            for batch in batches.split():
+                engine.apply_batch(batch)
+
+        state = self.replays.after(self.state, apply)
+        self.holds_metadata = self.holds_metadata or any(not each.is_control for each in batches.headers)
+        self.advance(state, len(batches.data))
         return len(batches.data)
 
     def advance(self, state: ReplayState, size_bytes: int) -> None:

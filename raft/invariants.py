@@ -24,60 +24,40 @@ if TYPE_CHECKING:
 
 def _require(holds: bool, law: str, core: RaftCore) -> None:
     if not holds:
-        state = core.state
-        raise RaftInvariantError(
-            f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
-            f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
-            f"{state.log.high_watermark}): {law}"
-        )
+        raise _broken(law, core)
+
+
+def _broken(law: str, core: RaftCore) -> RaftInvariantError:
+    state = core.state
+    return RaftInvariantError(
+        f"node {state.node_id} ({state.role.role}, epoch {state.epoch}, log {state.log.start_offset}.."
+        f"{state.log.end_offset}, synced {state.log.synced_offset}, high watermark "
+        f"{state.log.high_watermark}): {law}"
+    )
 
 
 def check_core(core: RaftCore) -> None:
-    """The state of one replica is well formed."""
-    state, log = core.state, core.state.log
-    _require(0 <= log.start_offset <= log.end_offset, "a log starts at or before its end", core)
-    _require(
-        log.start_offset <= log.synced_offset <= log.end_offset, "only what is in the log is synced", core
-    )
-    _require(log.high_watermark <= log.end_offset, "only what is in the log is known to be committed", core)
-    _require(
-        log.high_watermark >= log.start_offset or log.start_offset == 0,
-        "what is missing at the start of the log was committed",
-        core,
-    )
-    _require(log.epochs.last_epoch <= state.epoch, "no record is of an epoch that has not begun", core)
-    _check_voters(core)
+    """The state of one replica is well formed. After every input, so it calls little while all is well."""
+    state = core.state
+    _check_log(core)
+    entries = state.voter_history.entries
+    if entries is not core.sound_voters:
+        _check_changes(core)
+        core.sound_voters = entries
     match state.role:
         case Leader() as leader:
-            _require(
-                state.vote is not None and state.vote.node_id == state.node_id,
-                "a leader voted for itself",
-                core,
-            )
-            _require(state.known_leader_id == state.node_id, "a leader knows itself as the leader", core)
-            _require(
-                leader.epoch_start_offset < log.end_offset, "a leader's epoch begins with a record", core
-            )
-            _require(log.epochs.last_epoch == state.epoch, "a leader's last record is of its epoch", core)
-            _require(
-                log.epochs.entries[-1] == (state.epoch, leader.epoch_start_offset)
-                or log.start_offset > leader.epoch_start_offset,
-                "a leader's first record is where its epoch begins",
-                core,
-            )
+            _check_leader(core, leader)
+        case Follower(leader_id=leader_id):
+            if leader_id == state.node_id:
+                raise _broken("no node follows itself", core)
+            if state.known_leader_id != leader_id:
+                raise _broken("a follower's leader is the one on record", core)
         case Candidate():
             _require(state.may_stand, "an observer never stands", core)
-            _require(
-                state.vote is not None and state.vote.node_id == state.node_id,
-                "a candidate voted for itself",
-                core,
-            )
+            _require(_voted_for_itself(core), "a candidate voted for itself", core)
             _require(state.known_leader_id is None, "a candidate's epoch has no leader that it knows", core)
         case Prospective():
             _require(state.may_stand, "an observer never stands", core)
-        case Follower(leader_id=leader_id):
-            _require(leader_id != state.node_id, "no node follows itself", core)
-            _require(state.known_leader_id == leader_id, "a follower's leader is the one on record", core)
         case Resigned():
             _require(
                 state.known_leader_id == state.node_id, "only the leader of an epoch resigns from it", core
@@ -86,38 +66,61 @@ def check_core(core: RaftCore) -> None:
             pass
 
 
-def _check_voters(core: RaftCore) -> None:
-    """The sets in one log follow one another by one voter, except those of a salvaged log; a leader has one
-    open change at most."""
-    state = core.state
-    entries = state.voter_history.entries
-    if entries is not core.sound_voters:
-        _check_changes(core)
-        core.sound_voters = entries
-    if not isinstance(state.role, Leader):
-        return
-    high_watermark, newest = state.log.high_watermark, state.voter_history.newest_offset
-    _require(
-        not state.is_observer or (newest is not None and newest >= high_watermark),
-        "an observer never leads, but until its removal as a voter is committed",
-        core,
-    )
-    if high_watermark > state.role.epoch_start_offset:
-        uncommitted = [offset for offset, _ in entries if offset >= high_watermark]
-        _require(len(uncommitted) <= 1, "one change of voters at a time is not committed", core)
-    counted = state.role.view.voters
-    _require(list(counted) == state.other_voters, "a leader counts the voters in force", core)
-    for voter in state.voters.nodes:
-        one = counted.get(voter.node_id)
-        is_voter = one is None or voter.directory_id in (None, one.directory_id)
-        _require(is_voter, "a voter is counted by its directory", core)
+def _check_log(core: RaftCore) -> None:
+    state, log = core.state, core.state.log
+    start, end, high_watermark = log.start_offset, log.end_offset, log.high_watermark
+    if not 0 <= start <= end:
+        raise _broken("a log starts at or before its end", core)
+    if not start <= log.synced_offset <= end:
+        raise _broken("only what is in the log is synced", core)
+    if high_watermark > end:
+        raise _broken("only what is in the log is known to be committed", core)
+    if high_watermark < start != 0:
+        raise _broken("what is missing at the start of the log was committed", core)
+    if log.epochs.last_epoch > state.epoch:
+        raise _broken("no record is of an epoch that has not begun", core)
 
 
 def _check_changes(core: RaftCore) -> None:
+    """The sets in one log follow one another by one voter, except those of a salvaged log."""
     history, epochs = core.state.voter_history, core.state.log.epochs
     for (_, before), (offset, after) in pairwise(history.entries):
         if not (before.majorities_meet(after) or history.is_salvaged(offset, epochs)):
-            _require(False, f"voters change one at a time, not {before} to {after}", core)
+            raise _broken(f"voters change one at a time, not {before} to {after}", core)
+
+
+def _voted_for_itself(core: RaftCore) -> bool:
+    vote = core.state.vote
+    return vote is not None and vote.node_id == core.state.node_id
+
+
+def _check_leader(core: RaftCore, leader: Leader) -> None:
+    state, log = core.state, core.state.log
+    if not _voted_for_itself(core):
+        raise _broken("a leader voted for itself", core)
+    if state.known_leader_id != state.node_id:
+        raise _broken("a leader knows itself as the leader", core)
+    begin, high_watermark = leader.epoch_start_offset, log.high_watermark
+    if begin >= log.end_offset:
+        raise _broken("a leader's epoch begins with a record", core)
+    if log.epochs.last_epoch != state.epoch:
+        raise _broken("a leader's last record is of its epoch", core)
+    if log.epochs.entries[-1] != (state.epoch, begin) and log.start_offset <= begin:
+        raise _broken("a leader's first record is where its epoch begins", core)
+    newest = state.voter_history.newest_offset
+    if state.is_observer and (newest is None or newest < high_watermark):
+        raise _broken("an observer never leads, but until its removal as a voter is committed", core)
+    if high_watermark > begin:
+        uncommitted = [offset for offset, _ in state.voter_history.entries if offset >= high_watermark]
+        if len(uncommitted) > 1:
+            raise _broken("one change of voters at a time is not committed", core)
+    counted = leader.view.voters
+    if list(counted) != state.other_voters:
+        raise _broken("a leader counts the voters in force", core)
+    for voter in state.voters.nodes:
+        one = counted.get(voter.node_id)
+        if one is not None and voter.directory_id not in (None, one.directory_id):
+            raise _broken("a voter is counted by its directory", core)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,18 +267,17 @@ def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
     """Committed sets are at the same offsets in every log, and follow one another by one voter."""
     log = core.state.log
     for offset, voters in core.state.voter_history.entries:
-        if offset >= log.high_watermark or offset in history.voters:
-            _require(
-                offset >= log.high_watermark or history.voters[offset] == voters,
-                f"the voters at offset {offset} are committed as {history.voters.get(offset)}, not {voters}",
-                core,
-            )
+        if offset >= log.high_watermark:
+            continue
+        known = history.voters.get(offset)
+        if known is not None:
+            if known is not voters and known != voters:
+                raise _broken(f"the voters at offset {offset} are committed as {known}, not {voters}", core)
             continue
         history.voters[offset] = voters
         for before, after in pairwise(history.voters[at] for at in sorted(history.voters)):
-            _require(
-                before.majorities_meet(after), f"voters change one at a time, not {before} to {after}", core
-            )
+            if not before.majorities_meet(after):
+                raise _broken(f"voters change one at a time, not {before} to {after}", core)
 
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:

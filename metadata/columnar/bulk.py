@@ -151,6 +151,5 @@ class RecordPieces(Sequence[Record]):
 
 def in_pieces(pieces: Sequence[Record | Bulk]) -> Sequence[Record]:
     """What is written as a sequence of records: a tuple where no bulk is among them."""
-    if any(isinstance(piece, Bulk) for piece in pieces):
-        return RecordPieces(pieces)
-    return tuple([piece for piece in pieces if not isinstance(piece, Bulk)])
+    records = tuple([piece for piece in pieces if not isinstance(piece, Bulk)])
+    return records if len(records) == len(pieces) else RecordPieces(pieces)

@@ -7,6 +7,7 @@ tagged fields that it does not know, and passes over both. Knows nothing of requ
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,9 @@ TEXT_MAX_BYTES = 255
 
 ENCODED_MAX_BYTES = 2_048
 """More than any writer of ours makes; a larger field is not read."""
+
+_KEPT_RECORDS = 256
+"""The same few clients ask for the same again and again."""
 
 _VERSION = 0
 _CUT = "..."
@@ -85,6 +89,7 @@ def _shortened(text: str) -> str:
     return encoded[: TEXT_MAX_BYTES - len(_CUT)].decode("utf-8", "ignore") + _CUT
 
 
+@lru_cache(maxsize=_KEPT_RECORDS)
 def cause_record(cause: BatchCause) -> NoOpRecord:
     """The record that begins a batch which `cause` caused."""
     return NoOpRecord(unknown_tags=((CAUSE_TAG, _encode(bounded(cause))),))

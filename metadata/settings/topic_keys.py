@@ -78,6 +78,7 @@ _KEYS = (
 
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
+_COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
@@ -95,11 +96,12 @@ def check_topic_values(configs: Mapping[str, str]) -> None:
             _check_throttled(name, value)
         elif name == "message.format.version" and not _RELEASE.match(text):
             raise ConfigValueError(f"{name} cannot be {text!r}: write a release such as 3.0-IV1")
-    low, high = _number(configs, "min.compaction.lag.ms"), _number(configs, "max.compaction.lag.ms")
-    if low > high:
-        raise ConfigValueError(
-            f"min.compaction.lag.ms ({low}) is above max.compaction.lag.ms ({high}): lower it"
-        )
+    if not configs.keys().isdisjoint(_COMPACTION_LAGS):
+        low, high = (_number(configs, name) for name in _COMPACTION_LAGS)
+        if low > high:
+            raise ConfigValueError(
+                f"min.compaction.lag.ms ({low}) is above max.compaction.lag.ms ({high}): lower it"
+            )
     remote = configs.get("remote.storage.enable")
     if remote is not None and TOPIC_KEYS["remote.storage.enable"].parse(remote):
         raise ConfigValueError(

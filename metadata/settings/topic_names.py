@@ -39,10 +39,10 @@ def colliding_name(
 
     Looks up every way to write the name while they are few, else walks over all names.
     """
+    if "." not in name and "_" not in name:
+        return None
     parts = re.split(r"[._]", name)
     marks = len(parts) - 1
-    if marks == 0:
-        return None
     if 2**marks > _VARIANTS_MAX:
         normal = normal_form(name)
         return next((other for other in every_name() if other != name and normal_form(other) == normal), None)

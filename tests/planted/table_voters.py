@@ -132,8 +132,8 @@ VOTER_BUGS = (
         breaks="a log that restarts behind a snapshot has the voters that the snapshot names",
         source="KIP-853, KIP-630",
         file="raft/voters/history.py",
-        old="self._sets = [] if said.voters is None else [(end_offset - 1, said.voters)]",
-        new="self._sets = []",
+        old="self._sets = () if said.voters is None else ((end_offset - 1, said.voters),)",
+        new="self._sets = ()",
         caught_by=(SCRIPTS, UNIT),
     ),
     Bug(

@@ -106,7 +106,10 @@ class ClientOptions:
             return self.bootstrap
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
-            raise Failure("no cluster to connect to; give --bootstrap-controllers host:port of a controller")
+            raise Failure(
+                f"no cluster to connect to: {directory} holds none; give --bootstrap-controllers host:port of"
+                " a controller, or run: metaquorum local up"
+            )
         return open_layout(directory).bootstrap
 
 

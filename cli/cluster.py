@@ -60,7 +60,10 @@ class ClusterOptions:
             return self.bootstrap
         directory = Path(DEFAULT_DIRECTORY)
         if not (directory / MANIFEST).is_file():
-            raise Failure("no cluster to connect to; give --bootstrap host:port of a broker")
+            raise Failure(
+                f"no cluster to connect to: {directory} holds none; give --bootstrap host:port of a broker,"
+                " or run: metaquorum local up"
+            )
         found = open_layout(directory).bootstrap_servers
         if not found:
             raise Failure(

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -100,6 +101,17 @@ class OneLineGroup(click.Group):
             command: click.Command = getattr(importlib.import_module(module_name), attribute)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click's own suggestions know only commands that are imported."""
+        name = args[0]
+        if not name.startswith("-") and name not in self.list_commands(ctx):
+            near = get_close_matches(name, self.list_commands(ctx), n=2)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"No such command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands without importing them all."""
         rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
@@ -143,7 +155,7 @@ def _report(error: Exception) -> int:
         hint = ""
         if isinstance(error, click.UsageError) and error.ctx is not None:
             hint = f" (see: {error.ctx.command_path} --help)"
-        click.echo(f"metaquorum: {' '.join(error.format_message().split())}{hint}", err=True)
+        click.echo(f"metaquorum: {' '.join(error.format_message().split()).rstrip('.')}{hint}", err=True)
         return error.exit_code
     failure = as_failure(error)
     if failure is None:

@@ -169,7 +169,8 @@ def test_a_checkpoint_has_no_history() -> None:
 @pytest.mark.parametrize(
     ("args", "part"),
     [
-        (["nonsense"], "No such command 'nonsense'"),
+        (["nonsense"], "No such command 'nonsense' (see: "),
+        (["topic", "list"], "No such command 'topic'; did you mean topics?"),
         (["log", "nonsense"], "No such command 'nonsense'"),
         (["log", "dump"], "Missing argument 'PATH...'"),
         (

@@ -82,7 +82,9 @@ def test_no_cluster_is_named(elsewhere: CliRunner, command: list[str]) -> None:
     result = elsewhere.invoke(
         main, command, env={"METAQUORUM_BOOTSTRAP": None, "METAQUORUM_BOOTSTRAP_CONTROLLERS": None}
     )
-    assert_one_line(result, "no cluster to connect to; give --bootstrap")
+    assert_one_line(
+        result, "no cluster to connect to: var/local holds none; give --bootstrap", "metaquorum local up"
+    )
 
 
 @pytest.mark.parametrize("command", [["quorum", "describe"], ["controller", "status"]], ids=" ".join)

@@ -20,7 +20,7 @@ from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import FileMissingError, NotALogError
 from metaquorum.storage.log.segment import segment_name
-from tests.unit.metadata.made_logs import images_equal, make_node, memory_disk, strict, write
+from tests.unit.metadata.made_logs import STORY, images_equal, leads, make_node, memory_disk, strict, write
 
 T0 = 1_795_000_000_000
 TOPIC = bytes(range(16))
@@ -339,3 +339,20 @@ def test_a_damaged_base_offset_is_named_and_put_back_when_asked(bit: tuple[int, 
     assert images_equal(past.image, whole.image) and past.end_offset == whole.end_offset
     assert any("it was corrected" in one for one in past.problems)
     assert 7 in [step.offset for step in steps(node.log, past_corruption=True)]
+
+
+@pytest.mark.parametrize("per_segment", [1, 4, 100])
+@pytest.mark.parametrize("table", [None, "0\n2\n1 0\n2 11\n", "0\n1\n1 0\n", "garbage"])
+def test_the_election_in_force_is_the_newest_below_an_offset(per_segment: int, table: str | None) -> None:
+    """Whatever the table of epochs says, and wherever segments end."""
+    disk = memory_disk()
+    story = [*STORY, (3, [leads(3002, (3000, 3002))]), (3, [r.NoOpRecord()]), (4, [leads(3000)])]
+    log = make_node(disk, story, per_segment=per_segment).log
+    if table is not None:
+        write(disk, f"{log.directory}/leader-epoch-checkpoint", table.encode())
+    elections = ((0, 1, 3000), (11, 2, 3001), (15, 3, 3002), (17, 4, 3000))
+    for end in range(19):
+        newest = [one for one in elections if one[0] < end][-1:]
+        view = quorum_at(log, end)
+        found = [(view.offset, view.epoch, view.leader_id)] if view.has_leader else []
+        assert found == newest, end

@@ -12,15 +12,17 @@ from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.nodes.merge import BYTES, EPOCHS, Departure, Lost, NodesReport, compare_nodes
-from metaquorum.metadata.inspect.nodes.merged_log import MergedLog
+from metaquorum.metadata.inspect.nodes.merged_log import MergedLog, _part
 from metaquorum.metadata.inspect.nodes.nodes import find_logs, most_complete, require_one_quorum, short_names
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.files.known_committed import FILE_NAME as KNOWN_COMMITTED
 from metaquorum.storage.files.known_committed import encode as encode_known
 from metaquorum.storage.log.reader import Damage
+from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun, split_runs
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -259,3 +261,34 @@ def test_a_bound_below_the_place_where_logs_part_is_no_loss() -> None:
     report = compare_nodes(logs)
     assert report.nodes[0].departure is not None and report.nodes[0].departure.committed == 0
     assert report.is_whole
+
+
+def test_of_a_run_a_part_between_two_offsets_is_a_run() -> None:
+    """Each of its batches as in the whole: bytes, offsets, epochs, place in the file."""
+    base, count = 5, MIN_BATCHES + 8
+    data = b"".join(
+        encode_batch(base_offset=base + at, leader_epoch=1 + at // 7, timestamp_ms=at, values=[b"v"])
+        for at in range(count)
+    )
+    walk = walk_batches(data, expected_offset=base, min_epoch=0)
+    (run,) = split_runs(data, walk, 1000, "f")
+    assert isinstance(run, BatchRun)
+    whole = list(run.batches())
+    for low in range(0, base + count + 2, 3):
+        for end in range(low, base + count + 3, 2):
+            part = _part(run, low, end)
+            wanted = [one for one in whole if low <= one.header.base_offset < end]
+            assert part is None or isinstance(part, BatchRun)
+            assert (list(part.batches()) if part is not None else []) == wanted
+            if part is not None:
+                assert (part.base_offset, part.next_offset, part.epoch) == (
+                    wanted[0].header.base_offset,
+                    wanted[-1].header.next_offset,
+                    wanted[-1].header.leader_epoch,
+                )
+    two = RecordBatch(whole[0].header._replace(last_offset_delta=1), whole[0].data)
+    damage = Damage(file="f", position=0, offset=6, reason="x")
+    for low in range(9):
+        for end in range(9):
+            assert (_part(two, low, end) is two) == (low < 7 and end > 5)
+            assert (_part(damage, low, end) is damage) == (low <= 6 < end)

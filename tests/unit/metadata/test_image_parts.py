@@ -366,6 +366,10 @@ def test_directories_are_in_kafkas_order_of_uuids() -> None:
         assert _sorted_directories(tuple(mixed)) == wanted
 
 
+def test_a_topic_that_is_not_there_has_no_partitions() -> None:
+    assert MetadataImage().topics.partition_count_of(b"x" * 16) == 0
+
+
 def test_a_mark_is_of_a_directory_that_the_broker_has() -> None:
     ids = [bytes([at]) * 16 for at in range(3)]
     registration = cast(BrokerRegistration, SimpleNamespace(directories=tuple(ids[:2])))

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from metaquorum.metadata.image import ConfigResource, MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
-from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
+from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
-from metaquorum.metadata.inspect.summary.limits import gap_ms, idle_interval_ms, last_time_ms
+from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.sections import Section
 from metaquorum.metadata.inspect.summary.summary import Summary
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import duration
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.metadata.inspect.walk.states import steps
 from metaquorum.metadata.records import types as r
+from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.log.reader import Damage
 from tests.conftest import shared_data_path
 from tests.unit.metadata.made_logs import STORY, Batch, make_node, memory_disk
 from tests.unit.metadata.test_timeline import ID, OTHER, Story, broker, started
@@ -230,3 +236,58 @@ def test_a_silence_before_a_trimmed_logs_first_election_is_in_the_sum() -> None:
     quorum = summary.finish()[0]
     assert quorum.figures == {"elections": 1, "silenceMs": 3_218, "longestMs": 3_218}
     assert quorum.rows[0].text == "3001 leads epoch 5, 3.2 s after the one before last wrote"
+
+
+@pytest.mark.parametrize(
+    ("times", "interval"),
+    [
+        ([], None),
+        ([0], None),
+        ([0, 500, 1_000, 3_000], 500),
+        ([0, 0], None),
+        ([10_000, 5_000, 0, 500], 500),
+        ([0, None, 700, 1_000], 300),
+        ([0, 100, None, 900, None, 5_000], 100),
+    ],
+)
+def test_the_interval_of_idle_records_is_between_neighbours_whose_clock_went_on(
+    times: list[int | None], interval: int | None
+) -> None:
+    """None: another record is written at 50."""
+    batches: list[object] = [Damage(file="f", position=0, offset=0, reason="x")]
+    for base, time in enumerate(times):
+        values = [NO_OP] if time is not None else [b"other"]
+        stamp = 50 if time is None else time
+        batches += iter_batches(
+            encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=stamp, values=values)
+        )
+    log = cast(MetadataLog, SimpleNamespace(batches=lambda: iter(batches)))
+    assert idle_interval_ms(log) == interval
+
+
+@pytest.mark.parametrize("names_who", [False, True])
+@pytest.mark.parametrize("has_default", [False, True])
+@pytest.mark.parametrize(
+    ("interval", "uncertain", "gaps", "nodes"),
+    [(None, 0, 0, 1), (500, 1, 1, 2), (500, 2, 3, 0), (0, 0, 0, 3)],
+)
+def test_a_summary_says_what_the_log_cannot_tell(
+    interval: int | None, uncertain: int, gaps: int, nodes: int, has_default: bool, names_who: bool
+) -> None:
+    settings = {"min.insync.replicas": "2"} if has_default else {"other": "1"}
+    key = ConfigResource(4, "")
+    image = cast(MetadataImage, SimpleNamespace(configs={key: settings}))
+    told = cannot_tell(
+        image=image, interval_ms=interval, uncertain=uncertain, gaps=gaps, nodes=nodes, names_who=names_who
+    )
+    wanted = [
+        ("whether there were times without a leader", interval is None),
+        ("what happened in the gap:" if gaps == 1 else f"what happened in the {gaps} gaps:", gaps > 0),
+        (f"whether {uncertain} fence{'s' * (uncertain > 1)} followed", uncertain > 0),
+        ("min.insync.replicas in brokers' files", not has_default),
+        ("whether its last records were committed", nodes == 1),
+        ("heartbeats, lag" if names_who else "who asked for a change; heartbeats, lag", True),
+    ]
+    assert len(told) == sum(due for _, due in wanted)
+    for line, words in zip(told, [words for words, due in wanted if due], strict=True):
+        assert line.startswith(words)

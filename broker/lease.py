@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from metaquorum.broker.config import BrokerConfig
 
+FOREVER_MS = 2**63 - 1
+
 
 class Lease:
     """`end_ms`: when it ends. None: there is none, because the broker is not registered, or its lease ended
@@ -32,9 +34,12 @@ class Lease:
     def drop(self) -> None:
         self.end_ms = None
 
-    def allows_serving(self, now_ms: int) -> bool:
-        end_ms = self.end_ms
-        return not self._config.self_fencing_enable or (end_ms is not None and now_ms < end_ms)
+    @property
+    def serves_before_ms(self) -> int:
+        """Until when it allows to serve."""
+        if not self._config.self_fencing_enable:
+            return FOREVER_MS
+        return 0 if self.end_ms is None else self.end_ms
 
     def has_ended(self, now_ms: int) -> bool:
         return self.end_ms is not None and now_ms >= self.end_ms

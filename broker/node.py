@@ -46,6 +46,7 @@ from metaquorum.raft.outbox import Outbox
 from metaquorum.storage.errors import CommittedLostError
 
 _DATA_EVENTS = frozenset(get_args(DataEvent))
+_OF_THE_SESSION = frozenset({OfflineDirectoriesChanged, Stop})
 
 
 class BrokerNode:
@@ -69,9 +70,7 @@ class BrokerNode:
         previous_broker_epoch: int | None = None,
         replicas: ReplicaManager | None = None,
     ) -> None:
-        self._config = config
-        self._raft = raft
-        self._replicas = replicas
+        self._config, self._raft, self._replicas = config, raft, replicas
         if drives := isinstance(metadata, MetadataImage):
             metadata = MetadataReplica(raft, metadata, config.metadata_replica, now_ms=now_ms)
         self._metadata, self._drives = metadata, drives
@@ -88,7 +87,7 @@ class BrokerNode:
             previous_broker_epoch=previous_broker_epoch,
             offline_directories=() if replicas is None else replicas.offline_directories,
         )
-        self._now_ms, self._wall_ms = now_ms, 0
+        self._now_ms, self._wall_ms, self._serves_before_ms = now_ms, 0, 0
         self._metadata_due_ms: int | None = None
         self._session_due_ms: int | None = now_ms
         self._stopped, self.turns = False, 0
@@ -214,15 +213,14 @@ class BrokerNode:
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
         """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).
-        `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet.
-        """
-        if self._session.serves(now_ms):
+        `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet."""
+        if self.serves(now_ms):
             return self._image, self._image.provenance.offset
         return not_serving(self._session.state, self._config.node_id)
 
     def serves(self, now_ms: int) -> bool:
         """Whether clients are served now: unfenced, and the lease holds."""
-        return self._session.serves(now_ms)
+        return now_ms < self._serves_before_ms
 
     def status(self, *, now_ms: int) -> BrokerStatus:
         """What this broker tells of itself."""
@@ -307,16 +305,16 @@ class BrokerNode:
     def _handle_data(self, event: DataEvent, now_ms: int, wall_ms: int) -> list[Effect]:
         """The way of every produce and fetch: nothing of the metadata log, of the lease whether it is due."""
         if self._replicas is None:
-            raise InvariantViolation(
-                f"broker {self._config.node_id} holds no data and was given {type(event).__name__}: report"
-                " this with the broker's log"
-            )
+            text = f"broker {self._config.node_id} holds no data and was given {type(event).__name__}"
+            raise InvariantViolation(f"{text}: report this with the broker's log")
         if self._session_due_ms is not None and now_ms >= self._session_due_ms:
             self._lifecycle(self._session.tick(now_ms))
         self._now_ms, self._wall_ms = now_ms, wall_ms
         if not self._stopped:
-            serving = self._session.serves(now_ms)
-            effects = self._replicas.handle(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
+            serves = now_ms < self._serves_before_ms
+            effects = self._replicas.handle(event, serving=serves, now_ms=now_ms, wall_ms=wall_ms)
+            if not self._out and _OF_THE_SESSION.isdisjoint(map(type, effects)):
+                return cast("list[Effect]", effects)
             self._data(now_ms, effects)
         return self._out.take()
 
@@ -372,6 +370,7 @@ class BrokerNode:
                 self._stop_replicas()
             self._out.append(effect)
         self._session_due_ms = self._session.next_deadline_ms()
+        self._serves_before_ms = self._session.serves_before_ms
         self.turns += 1
 
     def _stop_replicas(self) -> None:

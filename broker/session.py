@@ -192,10 +192,10 @@ class BrokerSession:
 
     # ---- questions -------------------------------------------------------------------------------
 
-    def serves(self, now_ms: int) -> bool:
-        """Whether clients may be answered at `now_ms`, with or without a tick before: unfenced, within the
-        lease, and with an image that is not older than the own registration."""
-        return self.state.serves and self.lease.allows_serving(now_ms) and self.has_applied_registration()
+    @property
+    def serves_before_ms(self) -> int:
+        """Until when clients may be answered: unfenced, in the lease, and with its registration applied."""
+        return self.lease.serves_before_ms if self.state.serves and self.has_applied_registration() else 0
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` must be called at the latest; None: never, nothing is waited for."""

@@ -12,7 +12,7 @@ def broker_status(
     session: BrokerSession, raft: RaftCore, own: tuple[int, bytes], *, applied_offset: int, now_ms: int
 ) -> BrokerStatus:
     """`own`: node id and incarnation id; `applied_offset`: everything below is in the broker's image."""
-    lease_ms, serves = session.lease.end_ms, session.serves(now_ms)
+    lease_ms, serves = session.lease.end_ms, now_ms < session.serves_before_ms
     return BrokerStatus(
         node_id=own[0],
         incarnation_id=own[1],

@@ -7,7 +7,8 @@ Records are memoryviews of the frame: whatever keeps them keeps the frame.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,6 +22,7 @@ from metaquorum.wire.errors import (
     UnsupportedFieldError,
 )
 from metaquorum.wire.explain import where_decoding_fails
+from metaquorum.wire.generator import Decoder, Writer
 from metaquorum.wire.misfits import misfit
 from metaquorum.wire.primitives import (
     Buffer,
@@ -34,6 +36,7 @@ from metaquorum.wire.primitives import (
 
 _HEADER = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
+_NO_TAGS: frozenset[int] = frozenset()
 _UNSUPPORTED_VERSION = b"\0\x23"
 """Kafka's error code 35, as the first field of an ApiVersions response."""
 
@@ -69,54 +72,116 @@ class Response(msgspec.Struct, frozen=True, gc=False):
     unknown_tags: Tags = ()
 
 
+class _Reader(NamedTuple):
+    """What reads one message in one version. `is_flexible`: its header has tags."""
+
+    kind: MessageType
+    is_flexible: bool
+    decode: Decoder
+
+
+class _Writer(NamedTuple):
+    """What writes one message in one version."""
+
+    kind: MessageType
+    is_flexible: bool
+    write: Writer
+
+
+# Of each message and version, from its first use on: every frame asks.
+@cache
+def _request_reader(api_key: int, version: int) -> _Reader:
+    kind = request_type(api_key)
+    if version not in kind.api.versions:
+        raise KeyError(version)
+    return _Reader(kind, kind.api.is_flexible(version), kind.decoder(version))
+
+
+@cache
+def _response_reader(api_key: int, version: int) -> _Reader:
+    kind = response_type(api_key)
+    if version not in kind.api.versions:
+        raise KeyError(version)
+    return _Reader(kind, kind.api.is_flexible(version) and api_key != API_VERSIONS, kind.decoder(version))
+
+
+@cache
+def _request_writer(api_key: int, version: int) -> _Writer:
+    return _writer(request_type(api_key), version)
+
+
+@cache
+def _response_writer(api_key: int, version: int) -> _Writer:
+    return _writer(response_type(api_key), version)
+
+
+def _writer(kind: MessageType, version: int) -> _Writer:
+    if version not in kind.api.versions:
+        raise EncodeError(
+            f"{kind.name} has no version {version}; write {kind.api.min_version} to {kind.api.max_version}"
+        )
+    is_flexible = kind.api.is_flexible(version)
+    if kind is response_type(API_VERSIONS):
+        is_flexible = False
+    return _Writer(kind, is_flexible, kind.writer(version))
+
+
 def decode_request(frame: Buffer) -> Request:
     """The request in a frame.
 
     Raises UnknownApiError when the table does not have the API or the version, DecodeError for malformed
     bytes.
     """
-    header, position = _decode_request_header(frame)
-    kind = request_type(header.api_key)
-    body, end = _decode_body(kind, header.version, frame, position)
-    return Request(header, body, end)
-
-
-def _decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    if len(frame) < _HEADER.size:
-        raise DecodeError(f"a frame of {len(frame)} bytes ends inside the header of its request")
+    size = len(frame)
+    if size < _HEADER.size:
+        raise DecodeError(f"a frame of {size} bytes ends inside the header of its request")
     api_key, version, correlation_id = _HEADER.unpack_from(frame, 0)
-    api = APIS.get(api_key)
-    if api is None or version not in api.versions:
-        known = "the key is unknown"
-        if api is not None:
-            known = f"{api.name} has versions {api.min_version} to {api.max_version}"
-        raise UnknownApiError(
-            f"request of API {api_key} version {version}: {known}",
-            api_key=api_key,
-            version=version,
-            correlation_id=correlation_id,
-        )
     try:
-        length, position = read_short_length(frame, _HEADER.size)
-        stop = position + length - 1 if length else position
-        if stop > len(frame):
-            raise Malformed(f"the client id ends {stop - len(frame)} bytes after the end")
-        client_id = str(frame[position:stop], "utf-8") if length else None
-        tags: Tags = ()
-        if api.is_flexible(version):
-            tags, stop = read_unknown_tags(frame, stop + 1, frame[stop], len(frame))
+        reader = _request_reader(api_key, version)
+    except KeyError:
+        raise _unknown(api_key, version, correlation_id) from None
+    try:
+        length, stop = read_short_length(frame, _HEADER.size)
+        client_id = None
+        if length:
+            position, stop = stop, stop + length - 1
+            if stop > size:
+                raise Malformed(f"the client id ends {stop - size} bytes after the end")
+            client_id = str(frame[position:stop], "utf-8")
+        tags, position = _header_tags(frame, stop, size) if reader.is_flexible else ((), stop)
     except DECODE_ERRORS as error:
-        raise DecodeError(f"{api.name}Request version {version}: header: {reason(error)}") from None
-    return RequestHeader(api_key, version, correlation_id, client_id, tags), stop
+        name = reader.kind.name
+        raise DecodeError(f"{name} version {version}: header: {reason(error)}") from None
+    body, end = _decode_body(reader, version, frame, position)
+    return Request(RequestHeader(api_key, version, correlation_id, client_id, tags), body, end)
 
 
-def _decode_body(kind: MessageType, version: int, frame: Buffer, position: int) -> tuple[Any, int]:
+def _unknown(api_key: int, version: int, correlation_id: int) -> UnknownApiError:
+    api = APIS.get(api_key)
+    known = "the key is unknown"
+    if api is not None:
+        known = f"{api.name} has versions {api.min_version} to {api.max_version}"
+    return UnknownApiError(
+        f"request of API {api_key} version {version}: {known}",
+        api_key=api_key,
+        version=version,
+        correlation_id=correlation_id,
+    )
+
+
+def _header_tags(frame: Buffer, position: int, size: int) -> tuple[Tags, int]:
+    count = frame[position]
+    return read_unknown_tags(frame, position + 1, count, size) if count else ((), position + 1)
+
+
+def _decode_body(reader: _Reader, version: int, frame: Buffer, position: int) -> tuple[Any, int]:
     try:
-        body, end = kind.decoder(version)(frame, position, len(frame))
+        body, end = reader.decode(frame, position, len(frame))
         if end <= len(frame):
             return body, end
     except DECODE_ERRORS:
         pass
+    kind = reader.kind
     where = where_decoding_fails(kind.schema, version, kind.api.is_flexible(version), frame, position)
     raise DecodeError(f"{kind.name} version {version}: {where}")
 
@@ -127,35 +192,34 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> Response:
     A node that does not have the version of an ApiVersions request answers in version 0 (KIP-511).
     Raises KeyError for an API or version that the table does not have, DecodeError for malformed bytes.
     """
-    kind = response_type(api_key)
     if api_key == API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
         version = 0
-    if version not in kind.api.versions:
-        raise KeyError(version)
+    reader = _response_reader(api_key, version)
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame, 0)
         position = _CORRELATION_ID.size
         tags: Tags = ()
-        if kind.api.is_flexible(version) and api_key != API_VERSIONS:
-            tags, position = read_unknown_tags(frame, position + 1, frame[position], len(frame))
+        if reader.is_flexible:
+            tags, position = _header_tags(frame, position, len(frame))
     except DECODE_ERRORS as error:
-        raise DecodeError(f"{kind.name} version {version}: header: {reason(error)}") from None
-    body, end = _decode_body(kind, version, frame, position)
+        name = reader.kind.name
+        raise DecodeError(f"{name} version {version}: header: {reason(error)}") from None
+    body, end = _decode_body(reader, version, frame, position)
     return Response(version, correlation_id, body, end, tags)
 
 
 def encode_request(header: RequestHeader, body: Any) -> list[Buffer]:
     """The chunks of a request's frame. Raises EncodeError when a value does not fit its field."""
-    kind = request_type(header.api_key)
+    writer = _request_writer(header.api_key, header.version)
     out = Chunks()
     try:
         out += _HEADER.pack(header.api_key, header.version, header.correlation_id)
         out += b"\xff\xff" if header.client_id is None else write_string_classic(header.client_id)
-        if kind.api.is_flexible(header.version):
-            out += write_tags([], header.unknown_tags, frozenset())
+        if writer.is_flexible:
+            out += write_tags([], header.unknown_tags, _NO_TAGS) if header.unknown_tags else b"\0"
     except ENCODE_ERRORS as error:
-        raise EncodeError(f"the header of a {kind.name}: {error}") from None
-    return _write_body(kind, header.version, body, out)
+        raise EncodeError(f"the header of a {writer.kind.name}: {error}") from None
+    return _write_body(writer, header.version, body, out)
 
 
 def encode_response(
@@ -164,31 +228,28 @@ def encode_response(
     """The chunks of a response's frame. Raises EncodeError when a value does not fit its field."""
     out = Chunks()
     out += response_header(api_key, version, correlation_id, unknown_tags)
-    return _write_body(response_type(api_key), version, body, out)
+    return _write_body(_response_writer(api_key, version), version, body, out)
 
 
 def response_header(api_key: int, version: int, correlation_id: int, unknown_tags: Tags = ()) -> bytes:
     """What is before the body in a response's frame."""
     head = _CORRELATION_ID.pack(correlation_id)
-    if response_type(api_key).api.is_flexible(version) and api_key != API_VERSIONS:
-        head += write_tags([], unknown_tags, frozenset())
+    if _response_writer(api_key, version).is_flexible:
+        head += write_tags([], unknown_tags, _NO_TAGS) if unknown_tags else b"\0"
     return head
 
 
 def encode_body(api_key: int, version: int, body: Any) -> bytes:
     """A response's body alone, for frames with several headers. Raises EncodeError as `encode_response`."""
-    return b"".join(_write_body(response_type(api_key), version, body, Chunks()))
+    return b"".join(_write_body(_response_writer(api_key, version), version, body, Chunks()))
 
 
-def _write_body(kind: MessageType, version: int, body: Any, out: Chunks) -> list[Buffer]:
+def _write_body(writer: _Writer, version: int, body: Any, out: Chunks) -> list[Buffer]:
+    kind = writer.kind
     if not isinstance(body, kind.cls):
         raise EncodeError(f"{type(body).__name__} is not a {kind.name}")
-    if version not in kind.api.versions:
-        raise EncodeError(
-            f"{kind.name} has no version {version}; write {kind.api.min_version} to {kind.api.max_version}"
-        )
     try:
-        kind.writer(version)(body, out)
+        writer.write(body, out)
     except UnsupportedFieldError:
         raise
     except ENCODE_ERRORS as error:

@@ -69,6 +69,9 @@ class Coordinators:
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         """Begins, continues and ends shards as this broker leads their partitions, and carries out what is
         due. Ends when nothing moves any more."""
+        due_ms = self._deadlines.next_ms()
+        if not self._moved and self._previous is None and (due_ms is None or now_ms < due_ms):
+            return
         now = Now(now_ms, wall_ms)
         while self._moved:
             key, topic = next(iter(self._moved.items()))

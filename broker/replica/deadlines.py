@@ -22,47 +22,51 @@ def earliest(*dues_ms: int | None) -> int | None:
 
 
 class Deadlines(Generic[T]):
-    """Items with the time at which each is due, in ms. An item that is armed again moves."""
+    """Items with the time at which each is due, in ms. An item that is armed again moves. `when`: those that
+    are armed; to look at."""
 
-    __slots__ = ("_heap", "_serial", "_when")
+    __slots__ = ("_heap", "_serial", "when")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, T]] = []
-        self._when: dict[T, int] = {}
+        self.when: dict[T, int] = {}
         self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._when)
+        return len(self.when)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._when
+        return item in self.when
 
     def arm(self, item: T, when_ms: int) -> None:
         """`item` is due at `when_ms`, whatever was said before."""
-        if self._when.get(item) == when_ms:
+        if self.when.get(item) == when_ms:
             return
-        self._when[item] = when_ms
+        self.when[item] = when_ms
         self._serial += 1
         heapq.heappush(self._heap, (when_ms, self._serial, item))
 
     def arm_earlier(self, item: T, when_ms: int) -> None:
         """`item` is due at `when_ms` at the latest."""
-        known = self._when.get(item)
+        known = self.when.get(item)
         if known is None or when_ms < known:
             self.arm(item, when_ms)
 
     def disarm(self, item: T) -> None:
-        self._when.pop(item, None)
-        if len(self._heap) > 64 + 4 * len(self._when):
-            self._heap = [each for each in self._heap if self._when.get(each[2]) == each[0]]
+        self.when.pop(item, None)
+        if len(self._heap) > 64 + 4 * len(self.when):
+            self._heap = [each for each in self._heap if self.when.get(each[2]) == each[0]]
             heapq.heapify(self._heap)
 
     def next_ms(self) -> int | None:
         """When the first item is due; None: there is none."""
-        heap = self._heap
-        while heap and self._when.get(heap[0][2]) != heap[0][0]:
+        heap, when = self._heap, self.when
+        if not when:
+            heap.clear()
+            return None
+        while when.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
-        return heap[0][0] if heap else None
+        return heap[0][0]
 
     def take_due(self, now_ms: int, limit: int | None = None) -> list[T]:
         """The items that are due, earliest first, at most `limit`; they are no longer armed."""
@@ -72,6 +76,6 @@ class Deadlines(Generic[T]):
             if when_ms is None or when_ms > now_ms:
                 break
             item = heapq.heappop(self._heap)[2]
-            del self._when[item]
+            del self.when[item]
             due.append(item)
         return due

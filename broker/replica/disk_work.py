@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.plan import CleanerSettings
@@ -65,8 +67,7 @@ class ReplicaPromoted:
     log: ReplicaLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogAppended:
+class LogAppended(Struct, frozen=True, kw_only=True):
     """Written, not yet durable. `end_offset` exclusive, `size_bytes` of the whole log."""
 
     directory_id: bytes
@@ -76,8 +77,7 @@ class LogAppended:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsSynced:
+class LogsSynced(Struct, frozen=True, kw_only=True):
     """Durable now, of one directory: (partition, incarnation, exclusive end offset, bytes of the log)."""
 
     directory_id: bytes
@@ -114,8 +114,7 @@ class ReplicaRemoved:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRead:
+class PartitionRead(Struct, frozen=True, kw_only=True):
     """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset.
     `problem` (one line, `data` is None then): the bytes there are damaged; nothing may be concluded about the
     log's ends, and the reader must get KAFKA_STORAGE_ERROR with it."""
@@ -209,8 +208,7 @@ class PromoteReplica:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendPartition:
+class AppendPartition(Struct, frozen=True, kw_only=True):
     """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it, or
     that alone."""
 
@@ -276,8 +274,7 @@ class CompactPartition:
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimTo:
+class TrimTo(Struct, frozen=True, kw_only=True):
     """A follower's log starts where its leader's starts; segments wholly below go: `ReplicaLogTrimmed`."""
 
     directory_id: bytes
@@ -286,8 +283,7 @@ class TrimTo:
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPartition:
+class ReadPartition(Struct, frozen=True, kw_only=True):
     """Whole batches from the one that holds `from_offset`, none that begins at or above `to_offset`; at
     least one if there is one: `PartitionRead`."""
 

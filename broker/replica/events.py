@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaquorum.broker.replica.disk_work import DiskReport, DiskWork
 from metaquorum.metadata.errors import ApiError
@@ -23,23 +23,20 @@ from metaquorum.raft.events import Stop
 # ---- in ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataRequestArrived:
+class DataRequestArrived(Struct, frozen=True, kw_only=True):
     """A request; it is answered with one `DataRespond` of the same key, unless it is cancelled."""
 
     key: object
     request: DataRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataRequestCancelled:
+class DataRequestCancelled(Struct, frozen=True, kw_only=True):
     """The caller is gone: nothing needs to be answered (what was appended stays)."""
 
     key: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerFetched:
+class PeerFetched(Struct, frozen=True, kw_only=True):
     """The answer to a `SendFetch`."""
 
     target: int
@@ -47,8 +44,7 @@ class PeerFetched:
     response: FetchResponse | ApiError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerFetchFailed:
+class PeerFetchFailed(Struct, frozen=True, kw_only=True):
     """A `SendFetch` timed out or could not be sent."""
 
     target: int
@@ -56,8 +52,7 @@ class PeerFetchFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerAnswered:
+class ControllerAnswered(Struct, frozen=True, kw_only=True):
     """The answer to an `AskController`; an ApiError too where it was not reached (`reason` in its text)."""
 
     correlation_id: int
@@ -76,14 +71,12 @@ DataEvent = (
 # ---- out -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataRespond:
+class DataRespond(Struct, frozen=True, kw_only=True):
     key: object
     response: DataResponse | ApiError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendFetch:
+class SendFetch(Struct, frozen=True, kw_only=True):
     """Send to broker `target`, at the endpoint that the newest image names, and report once."""
 
     target: int
@@ -94,8 +87,7 @@ class SendFetch:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskController:
+class AskController(Struct, frozen=True, kw_only=True):
     """Send to the active controller (`target`: the best guess, None: any) and report once."""
 
     target: int | None
@@ -104,8 +96,7 @@ class AskController:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendTxnMarkers:
+class SendTxnMarkers(Struct, frozen=True, kw_only=True):
     """A transaction is decided: write its marker to every partition (topic name, index), and then tell the
     coordinator in `partition` of __transaction_state. One that is under way for the same transactional id
     ends."""
@@ -118,8 +109,7 @@ class SendTxnMarkers:
     partitions: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineDirectoriesChanged:
+class OfflineDirectoriesChanged(Struct, frozen=True, kw_only=True):
     """The set of bad directories grew: the next heartbeat must say so at once."""
 
     directories: tuple[bytes, ...]

@@ -37,6 +37,7 @@ class FetchSession:
     __slots__ = (
         "created_ms",
         "fresh",
+        "is_follower",
         "late",
         "next_epoch",
         "partitions",
@@ -50,6 +51,7 @@ class FetchSession:
     def __init__(self, session_id: int, replica_id: int, now_ms: int) -> None:
         self.session_id = session_id
         self.replica_id = replica_id
+        self.is_follower = replica_id > CONSUMER
         self.next_epoch = 1
         self.partitions: dict[PartitionKey, FetchPartition] = {}
         self.fresh: dict[PartitionKey, None] = {}
@@ -58,10 +60,6 @@ class FetchSession:
         self.told: dict[PartitionKey, Head] = {}
         self.created_ms = now_ms
         self.used_ms = now_ms
-
-    @property
-    def is_follower(self) -> bool:
-        return self.replica_id > CONSUMER
 
     def name(self, parts: tuple[FetchPartition, ...]) -> None:
         """Partitions that are new or have another position: looked at first."""

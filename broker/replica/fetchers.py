@@ -201,6 +201,8 @@ class Fetchers:
             self._ready[loop] = None
 
     def next_deadline_ms(self) -> int | None:
+        if not (self._paused.when or self._retries.when):
+            return None
         return earliest(self._paused.next_ms(), self._retries.next_ms())
 
     def _send(self, loop: FetchLoop, now_ms: int) -> None:
@@ -212,7 +214,8 @@ class Fetchers:
         endpoint = self._endpoint_of(loop.leader)
         if endpoint is None:
             return
-        self._hold_back(loop, now_ms)
+        if self.throttle.topics:
+            self._hold_back(loop, now_ms)
         if loop.epoch == FIRST_EPOCH:
             loop.told.clear()
             loop.changed = {key: None for key in loop.members if key not in self._paused}
@@ -291,7 +294,8 @@ class Fetchers:
                 continue
             outcome = partition.fetched(part, asked=asked, now_ms=now_ms, wall_ms=wall_ms)
             self.bytes += len(part.records)
-            self.throttle.count(partition, len(part.records), now_ms)
+            if self.throttle.topics:
+                self.throttle.count(partition, len(part.records), now_ms)
             reacts = bool(part.records) or part.diverging is not None
             self._note(loop, partition, outcome.step, reacts, now_ms)
             self._touched(partition)

@@ -13,11 +13,16 @@ class KnownBrokers:
 
     def __init__(self, listener: str) -> None:
         self._listener = listener
+        self._epochs: dict[int, int] = {}
         self.image: MetadataImage | None = None
 
+    def moved(self, image: MetadataImage) -> None:
+        """The brokers of the image are others."""
+        self.image = image
+        self._epochs = {each.broker_id: each.epoch for each in image.brokers.values()}
+
     def epoch(self, broker_id: int) -> int | None:
-        known = None if self.image is None else self.image.brokers.get(broker_id)
-        return None if known is None else known.epoch
+        return self._epochs.get(broker_id)
 
     def may_join_isr(self, broker_id: int) -> bool:
         return self.image is not None and self.image.brokers.is_active(broker_id)

@@ -149,7 +149,7 @@ class ReplicaManager:
 
     def start(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Begin. Call once, before anything else. With no usable directory: Stop (S3.3)."""
-        self._note_time(now_ms, wall_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         for directory in self._placement.directories.bad():
             text = f"log directory {directory.path} is offline: {directory.problem}"
             self._out.append(Warn(message=text))
@@ -161,7 +161,7 @@ class ReplicaManager:
     ) -> list[DataEffect]:
         """The image moved on from `previous` (at first the empty one). Never older than the broker's own
         registration under `broker_epoch` (S1.12, S1.13)."""
-        self._note_time(now_ms, wall_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         anew = broker_epoch != self._controller.broker_epoch
         self._controller.broker_epoch = self._fetchers.broker_epoch = broker_epoch
         if anew:
@@ -183,7 +183,7 @@ class ReplicaManager:
         BROKER_NOT_AVAILABLE, and all else goes on (S2.20, S2.22)."""
         if self._is_stopped:
             return []
-        self._note_time(now_ms, wall_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         if not serving and self._was_serving:
             self._requests.refuse_clients()
         self._was_serving = serving
@@ -194,12 +194,13 @@ class ReplicaManager:
         """Let time pass."""
         if self._is_stopped:
             return []
-        self._note_time(now_ms, wall_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         for key in self._partition_deadlines.take_due(now_ms):
             partition = self._placement.running.get(key)
             if partition is not None:
                 partition.tick(now_ms=now_ms)
                 self._touched(partition)
+                self._arm(partition)
         for periodic in self._rounds:
             periodic.tick(self._placement, now_ms)
         self._rounds_due_ms = min(each.due_ms for each in self._rounds)
@@ -219,7 +220,7 @@ class ReplicaManager:
         """The broker ends in order: who waits is answered, high watermarks are written down."""
         if self._is_stopped:
             return []
-        self._note_time(now_ms, wall_ms)
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         self._is_stopped = True
         self._requests.stop()
         self._checkpoints.write(self._placement)
@@ -229,7 +230,7 @@ class ReplicaManager:
         """When `tick` is due; None: no timer is needed."""
         if self._is_stopped:
             return None
-        if len(self._placement):
+        if self._placement.pending.keys:
             return self._now_ms
         return earliest(
             self._partition_deadlines.next_ms(),
@@ -354,13 +355,16 @@ class ReplicaManager:
                 self._isr.note(key)
             if changes & Changes.POSITION:
                 self._fetchers.moved(key)
-        due_ms = partition.next_deadline_ms()
-        if due_ms is not None:
-            self._partition_deadlines.arm_earlier(key, due_ms)
+            if changes & Changes.DEADLINE:
+                self._arm(partition)
+
+    def _arm(self, partition: Partition) -> None:
+        if (due_ms := partition.next_deadline_ms()) is not None:
+            self._partition_deadlines.arm_earlier(partition.key, due_ms)
 
     def _brokers_changed(self, image: MetadataImage) -> None:
         """Who may join an ISR changed, or where leaders are reached."""
-        self._brokers.image = image
+        self._brokers.moved(image)
         self._fetchers.endpoints_changed()
         for key, partition in self._placement.running.items():
             if len(partition.isr) < len(partition.replicas):
@@ -384,9 +388,6 @@ class ReplicaManager:
             self._user.stirred(key)
 
     # ---- the end of every input ------------------------------------------------------------------
-
-    def _note_time(self, now_ms: int, wall_ms: int) -> None:
-        self._now_ms, self._wall_ms = now_ms, wall_ms
 
     def _finish(self) -> list[DataEffect]:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""

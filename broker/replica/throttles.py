@@ -30,7 +30,7 @@ class Throttle:
         )
         self._used = Rate(windows)
         self._bound = _UNLIMITED
-        self._topics: dict[str, frozenset[int] | None] = {}
+        self.topics: dict[str, frozenset[int] | None] = {}
         """Partitions by topic; None: all."""
 
     def publish(self, image: MetadataImage, previous: MetadataImage) -> None:
@@ -54,19 +54,19 @@ class Throttle:
         """What does not parse counts as not set: the controller refuses it, an old log may hold it."""
         pairs = [each.strip().split(":") for each in (text or "").split(",")]
         if pairs == [["*"]]:
-            self._topics[name] = None
+            self.topics[name] = None
             return
         mine = frozenset(int(pair[0]) for pair in pairs if pair[1:] == [self._me] and pair[0].isdecimal())
-        self._topics.pop(name, None)
+        self.topics.pop(name, None)
         if mine:
-            self._topics[name] = mine
+            self.topics[name] = mine
 
     def covers(self, partition: Partition) -> bool:
         """Whether the quota is for this partition."""
         topic = partition.topic
-        if topic not in self._topics:
+        if topic not in self.topics:
             return False
-        partitions = self._topics[topic]
+        partitions = self.topics[topic]
         return partitions is None or partition.key[1] in partitions
 
     def count(self, partition: Partition, size: int, now_ms: int) -> None:
@@ -76,7 +76,7 @@ class Throttle:
 
     def wait_ms(self, now_ms: int) -> int:
         """How long replicas that catch up wait; 0: they go on."""
-        if not self._topics:
+        if not self.topics:
             return 0
         return math.ceil(self._used.wait_ms(self._bound, now_ms))
 

@@ -147,6 +147,7 @@ class BrokerProcess(NodeProcess):
         super().__init__(config, replica, metrics, stats)
         self.node = broker_node(self, config, data, replica.image)
         controllers_tls = tls if config.controllers_use_tls else None
+        self._turns = -1
         self.drive(self.node, controllers_tls, on_effect=self._on_effect)
         lines = MetadataLines(replica.image)
         self._role = BrokerRole(self, config, self.node, data, server, kafka, tls, lines=lines)
@@ -154,6 +155,12 @@ class BrokerProcess(NodeProcess):
 
     def _on_effect(self, effect: Any) -> None:
         self._role.carry_out(effect)
+
+    def _after_step(self, now_ms: int) -> None:
+        """Most steps are about partition data alone."""
+        if self.node.turns != self._turns:
+            self._turns = self.node.turns
+            super()._after_step(now_ms)
 
 
 class BrokerRole:
@@ -307,8 +314,6 @@ class BrokerRole:
 
     def carry_out(self, effect: Any) -> None:
         """An effect of the broker's node that is not the log's."""
-        if self._data.carry_out(effect):
-            return
         match effect:
             case SendTxnMarkers():
                 self._transactions.markers.send(effect)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from metaquorum.metadata.requests.log_ends import (
@@ -40,8 +42,7 @@ LATEST_TIERED_TIMESTAMP = -5
 NO_PRODUCER_ID = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducePartition:
+class ProducePartition(Struct, frozen=True, kw_only=True):
     """`records`: one whole record batch (magic 2), as the producer made it; its base offset and leader epoch
     are the leader's to fill in. `guard`: what `BeginVerification` gave, once the coordinator has said that
     the partition is in the producer's transaction."""
@@ -51,8 +52,7 @@ class ProducePartition:
     guard: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceRequest:
+class ProduceRequest(Struct, frozen=True, kw_only=True):
     """Produce (key 0). `acks`: 0, 1 or -1 (all). `timeout_ms` bounds the wait for the others.
     `by_coordinator`: the batches are a coordinator's, which may write markers, and whose batches of a
     transaction have no sequences."""
@@ -71,8 +71,7 @@ class RefusedRecord:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResult:
+class ProduceResult(Struct, frozen=True, kw_only=True):
     """`error` NONE: `base_offset` is that of the first record (of a duplicate: as it was stored first).
     Else -1. `leader`, `leader_epoch`: whom to ask instead, where it is known. `refused_records`: those that
     the error is about."""
@@ -88,13 +87,11 @@ class ProduceResult:
     refused_records: tuple[RefusedRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceResponse:
+class ProduceResponse(Struct, frozen=True, kw_only=True):
     results: tuple[ProduceResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionalPartition:
+class TransactionalPartition(Struct, frozen=True, kw_only=True):
     """A partition to which a producer is about to write in a transaction."""
 
     key: PartitionKey
@@ -102,16 +99,14 @@ class TransactionalPartition:
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginVerification:
+class BeginVerification(Struct, frozen=True, kw_only=True):
     """Whether the first batch of a transaction may come to these partitions has to be asked of its
     coordinator, unless the transaction is under way there (KIP-890)."""
 
     partitions: tuple[TransactionalPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationGuard:
+class VerificationGuard(Struct, frozen=True, kw_only=True):
     """`guard` None: nothing has to be asked. Else the batch is taken with this guard, unless a marker of the
     producer came in between."""
 
@@ -119,8 +114,7 @@ class VerificationGuard:
     guard: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationBegun:
+class VerificationBegun(Struct, frozen=True, kw_only=True):
     guards: tuple[VerificationGuard, ...]
 
 
@@ -156,8 +150,7 @@ class DescribeProducersResponse:
     results: tuple[DescribedProducers, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchPartition:
+class FetchPartition(Struct, frozen=True, kw_only=True):
     """Where to read. `current_leader_epoch` -1: not known (a client may leave it out, a follower not).
     `last_fetched_epoch` -1: nothing fetched yet, or unknown; else divergence is looked for (KIP-595).
     A follower's `fetch_offset` says that it holds everything below it, durably (`log.flush.before.ack`)."""
@@ -170,8 +163,7 @@ class FetchPartition:
     log_start_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True, kw_only=True):
     """Fetch (key 1) with sessions (KIP-227). `session_id` 0, `session_epoch` -1: no session, all partitions
     are named. `session_epoch` 0: begin one. Later epochs: `partitions` are those that changed, `forgotten`
     those that left, and the answer holds only partitions with something to say. A session belongs to one
@@ -192,8 +184,7 @@ class FetchRequest:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedPartition:
+class FetchedPartition(Struct, frozen=True, kw_only=True):
     """`records`: whole batches, the first of which holds the fetch offset. `diverging`: the caller must cut
     its log there first, and there are no records (KIP-595). `aborted`: (producer id, first offset) of the
     aborted transactions that may have records among these; None: not asked for. `preferred_read_replica`: the
@@ -218,8 +209,7 @@ class FetchedPartition:
         return self.preferred_read_replica >= 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(Struct, frozen=True, kw_only=True):
     """`session_id` 0: there is no session. A session that the broker does not know (any more) is answered
     with an ApiError (FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH): begin a new one."""
 
@@ -339,8 +329,7 @@ class MarkLogDirOfflineResponse:
     was_offline: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorRequest:
+class CoordinatorRequest(Struct, frozen=True, kw_only=True):
     """A request to the coordinator that lives in partition `partition` of the internal topic `topic`. `body`
     is Kafka's message of version `version`, or the part of it that concerns this coordinator. `client_id` and
     `client_host` are stored with members of groups."""
@@ -353,8 +342,7 @@ class CoordinatorRequest:
     client_host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorResponse:
+class CoordinatorResponse(Struct, frozen=True, kw_only=True):
     """`body`: Kafka's message, or the part of it that the request was for."""
 
     body: Any

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -107,7 +107,8 @@ class Driver:
             store, self._disk, self.statistics, synced=self._synced, failed=self._disk_failed
         )
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
-        self._wake: asyncio.Handle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
             raft.PersistQuorumState: self._persist,
@@ -158,6 +159,10 @@ class Driver:
             self._scheduler.began(self.node.next_deadline_ms())
             self._finish_step(now_ms, begun_ns)
 
+    def hand_over(self, handlers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Effects of these types go to their handlers instead of `on_effect`. Call it before `start`."""
+        self._handlers |= handlers
+
     async def wait(self) -> Ending:
         """Returns when the node has stopped or the process cannot go on."""
         return await asyncio.shield(self._ended)
@@ -172,8 +177,9 @@ class Driver:
         """Ends the timer, the tasks and both threads. The store is the caller's."""
         self.end("closed", failed=False)
         _log.debug("the loop's work: %s", self.statistics)
-        if self._wake is not None:
-            self._wake.cancel()
+        for handle in (self._soon, self._wake):
+            if handle is not None:
+                handle.cancel()
         await self._snapshots.close()
         await self._sync.close()
         await self._loop.run_in_executor(None, self._disk.close)
@@ -201,29 +207,44 @@ class Driver:
             self._plan()
 
     def _plan(self) -> None:
-        """One wake-up at the scheduler's time; an earlier one that is planned already does as well."""
+        """A wake-up at the scheduler's time. A timer that is set for an earlier one stays: most deadlines
+        move on before they come, and setting it again costs more than a look that finds nothing."""
         due_ms = self._scheduler.due_ms
-        if due_ms is None or self._ended.done() or (self._wake is not None and self._wake_ms <= due_ms):
+        if due_ms is None or self._soon is not None or self._ended.done():
+            return
+        if due_ms <= self._scheduler.now_ms:
+            self._soon = self._loop.call_soon(self._step)
             return
         if self._wake is not None:
+            if self._wake_ms <= due_ms:
+                return
             self._wake.cancel()
         self._wake_ms = due_ms
         delay_ms = due_ms - self._clock.monotonic_ms()
-        if delay_ms <= 0:
-            self._wake = self._loop.call_soon(self._step)
+        self._wake = self._loop.call_later(max(delay_ms, 0) / 1000, self._look)
+
+    def _look(self) -> None:
+        """The timer: a step, if there is one to take by now."""
+        self._wake = None
+        due_ms = self._scheduler.due_ms
+        if due_ms is None or self._soon is not None:
+            return
+        if due_ms <= self._clock.monotonic_ms():
+            self._step()
         else:
-            self._wake = self._loop.call_later(delay_ms / 1000, self._step)
+            self._plan()
 
     def _step(self) -> None:
-        self._wake = None
+        self._soon = None
         begun_ns = 0 if self._watch is None else time.monotonic_ns()
         if not self._guarded(self._scheduler.step):
             self._plan()
         elif not self._ended.done():
-            self._finish_step(self._clock.monotonic_ms(), begun_ns)
+            self._finish_step(self._scheduler.now_ms, begun_ns)
 
     def _finish_step(self, now_ms: int, begun_ns: int) -> None:
-        self._sync.start()
+        if self._sync.wanted:
+            self._sync.start()
         self._after_step(now_ms)
         if self._watch is not None:
             self._watch.stepped(begun_ns, now_ms)
@@ -235,7 +256,7 @@ class Driver:
         watch, is_last = self._watch, not len(self._scheduler)
         begun_ns = 0 if watch is None else time.monotonic_ns()
         self._carry_out(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
-        if is_last:
+        if is_last and self._sync.wanted:
             # What follows in this step is this node's own, such as a read for its image: it can wait.
             self._sync.start()
         if watch is not None:

@@ -39,7 +39,8 @@ class LogSync:
         self._statistics = statistics
         self._synced = synced
         self._failed = failed
-        self._unsynced = False
+        self.wanted = False
+        """Whether the log has more than the last sync covers."""
         self._running = self._closed = False
         self._ticket: SyncTicket | None = None
         """Under way in the background, since `_begun_ns`."""
@@ -50,14 +51,14 @@ class LogSync:
 
     def appended(self) -> None:
         """The log has more than the last sync covers."""
-        self._unsynced = True
+        self.wanted = True
 
     def start(self) -> None:
         """Begins a sync if there is something to sync and none is under way."""
-        if self._running or self._closed or not self._unsynced:
+        if self._running or self._closed or not self.wanted:
             return
         ticket = self._store.prepare_sync()
-        self._unsynced = False
+        self.wanted = False
         self._running = True
         self._statistics.syncs += 1
         background = self._background

@@ -73,6 +73,8 @@ class Scheduler:
         self.statistics = LoopStatistics()
         self.due_ms: int | None = None
         """When `step` is to be called, on the clock; in the past or now: at once. None: an event decides."""
+        self.now_ms = clock.monotonic_ms()
+        """What the clock showed when it was last looked at."""
         self.stopped = False
         self.stepping = False
         """A step is being taken: `due_ms` is known again when it ends."""
@@ -107,22 +109,24 @@ class Scheduler:
         if self.stepping:
             return
         if len(inbox) == 1:
-            now_ms = self._clock.monotonic_ms()
+            now_ms = self.now_ms = self._clock.monotonic_ms()
             self._note_lateness(now_ms)
             self._plan(now_ms, None)
         elif len(inbox) == self.config.linger_enough and self._linger_until_ms is not None:
-            self._linger_until_ms, self.due_ms = None, self._clock.monotonic_ms()
+            self.now_ms = self.due_ms = self._clock.monotonic_ms()
+            self._linger_until_ms = None
 
     # ---- steps
 
     def began(self, deadline_ms: int | None) -> None:
         """The node has started; `deadline_ms` is its first deadline."""
-        self._plan(self._clock.monotonic_ms(), deadline_ms)
+        self.now_ms = self._clock.monotonic_ms()
+        self._plan(self.now_ms, deadline_ms)
 
     def step(self) -> bool:
         """Takes the step that is due; False, and nothing happens, while it waits for more events."""
         clock, runner = self._clock, self._runner
-        begun_ms = clock.monotonic_ms()
+        begun_ms = self.now_ms = clock.monotonic_ms()
         if self.stopped or self._lingers_on(begun_ms):
             return False
         self._note_lateness(begun_ms)
@@ -141,6 +145,7 @@ class Scheduler:
             if not stalled:
                 self._note_gap(now_ms - begun_ms, now_ms)
         self.stepping = False
+        self.now_ms = now_ms
         self._plan(now_ms, deadline_ms)
         return True
 

@@ -41,12 +41,17 @@ class AnswerQueue:
 
     def finish(self, place: int, chunks: Chunks) -> Chunks:
         """What can leave now that the request at `place` is answered with `chunks`; nothing for no answer."""
-        self._done[place] = chunks
-        ready: Chunks = []
-        while self._sizes and self._first in self._done:
-            ready += self._done.pop(self._first)
-            size = self._sizes.popleft()
-            self.bytes_under_way -= size
-            self._left(size)
-            self._first += 1
-        return ready
+        if place != self._first:
+            self._done[place] = chunks
+            return []
+        self._leave()
+        while self._done and self._first in self._done:
+            chunks = chunks + self._done.pop(self._first)
+            self._leave()
+        return chunks
+
+    def _leave(self) -> None:
+        size = self._sizes.popleft()
+        self._first += 1
+        self.bytes_under_way -= size
+        self._left(size)

@@ -12,17 +12,18 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from metaquorum.runtime.config.access.certificates import CertificateError
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
-from metaquorum.runtime.kafka.auth.rules import ListenerRules
-from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, SCRATCH_BYTES, FrameBuffer, FrameError
+from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.connection_config import ConnectionConfig
+from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
-from metaquorum.runtime.kafka.memory import PATIENCE_S, RequestMemory, Share
-from metaquorum.runtime.kafka.quotas import Quotas
+from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
@@ -37,23 +38,12 @@ _HEAD = struct.Struct(">hhi")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionConfig:
-    """What a listener's connections keep to. One without a request for `max_idle_s` seconds is closed, and
-    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are; `quotas` None:
-    nothing is counted."""
+class _Asked(NamedTuple):
+    """A request under way, and its place among the answers."""
 
-    listener: str
-    request_max_bytes: int
-    max_idle_s: float
-    rules: ListenerRules | None = None
-    quotas: Quotas | None = None
-    login_max_bytes: int = 524_288
-    login_timeout_s: float = 30
-    failed_login_delay_s: float = 0.1
-    memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
-    scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
-    """Where the small frames of all connections are received (`FrameBuffer`)."""
+    place: int
+    request: codec.Request
+    spent: Spent
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -81,7 +71,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             most, key = config.login_max_bytes, "sasl.server.max.receive.size"
         self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
         self._client = Client(listener=config.listener, address="")
         self._peer = "a client"
         self._muted_until_s = 0.0
@@ -292,11 +282,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Begins what there is room for, and reads on only when nothing waits."""
-        while self._frames and self._answers.has_room and not self._is_held and not self._ended:
-            self._begin(self._frames.popleft())
+        frames, answers = self._frames, self._answers
+        while frames and answers.has_room and not self._is_held and not self._ended:
+            self._begin(frames.popleft())
         if self._ended:
             return
-        pause = bool(self._frames) or self._is_held or self._buffer.waits or not self._answers.has_room
+        pause = bool(frames) or self._is_held or self._buffer.waits or not answers.has_room
         if pause != self._read_paused:
             self._read_paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
@@ -309,41 +300,48 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _begin(self, frame: bytes | bytearray) -> None:
         if self._login is not None and self._logs_in(self._login, frame):
             return
-        if len(frame) < _HEAD.size:
-            self.end(f"a frame of {len(frame)} bytes ends inside the header of its request")
+        size = len(frame)
+        if size < _HEAD.size:
+            self.end(f"a frame of {size} bytes ends inside the header of its request")
             return
         api_key, version, correlation_id = _HEAD.unpack_from(frame)
         handler = self._services.find(api_key, version)
         if handler is None:
-            self._refuse(api_key, version, correlation_id, len(frame))
+            self._refuse(api_key, version, correlation_id, size)
             return
-        spent = Spent(len(frame))
+        begun_s = time.perf_counter()
         try:
-            with spent:
-                request = codec.decode_request(frame)
+            request = codec.decode_request(frame)
         except DecodeError as error:
             self.end(str(error))
             return
-        place = self._answers.begin(len(frame))
+        place = self._answers.begin(size)
         try:
-            with spent:
-                answer = handler(request, self._client)
+            answer = handler(request, self._client)
         except EndConnection as error:
             self.end(str(error))
             return
         except Exception:
             self._failed(request)
             return
-        if not isinstance(answer, Awaitable):
-            self._answer(place, request, answer, spent)
-            return
+        self._wait(_Asked(place, request, Spent(size, time.perf_counter() - begun_s)), answer)
+
+    def _wait(self, asked: _Asked, answer: Any) -> None:
+        """Answers a request with what its handler returned, now or when it comes."""
         if type(answer) is Later:
-            future, finish = answer.future, answer.finish
+            coming = answer.coming
+            if coming.done():
+                self._finish(asked, partial(answer.finish, coming.result()))
+                return
+            self._waiting.add(coming)
+            coming.then(partial(self._came, asked, coming, answer.finish))
+        elif isinstance(answer, Awaitable):
+            counted = answer if self._quotas is None else Timed(answer, asked.spent)
+            future: asyncio.Future[Any] = asyncio.ensure_future(counted)
+            self._waiting.add(future)
+            future.add_done_callback(partial(self._awaited, asked))
         else:
-            counted = answer if self._quotas is None else Timed(answer, spent)
-            future, finish = asyncio.ensure_future(counted), None
-        self._waiting.add(future)
-        future.add_done_callback(lambda done: self._answered(place, request, done, spent, finish))
+            self._answer(asked, answer, time.perf_counter())
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
         """What is not offered ends the connection, as in Kafka; only ApiVersions is answered all the same."""
@@ -354,42 +352,44 @@ class ClientConnection(asyncio.BufferedProtocol):
         place = self._answers.begin(size)
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
-    def _answered(
-        self,
-        place: int,
-        request: codec.Request,
-        future: asyncio.Future[Any],
-        spent: Spent,
-        finish: Callable[[Any], Any] | None,
-    ) -> None:
+    def _came(self, asked: _Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
+        self._waiting.discard(coming)
+        if not self._ended:
+            self._finish(asked, partial(finish, value))
+            if self._frames or self._read_paused:
+                self._work()
+
+    def _awaited(self, asked: _Asked, future: asyncio.Future[Any]) -> None:
         self._waiting.discard(future)
-        if self._ended or future.cancelled():
-            return
+        if not (self._ended or future.cancelled()):
+            self._finish(asked, future.result)
+            self._work()
+
+    def _finish(self, asked: _Asked, make: Callable[[], Any]) -> None:
+        """Answers with what `make` makes."""
+        begun_s = time.perf_counter()
         try:
-            with spent:
-                body = future.result() if finish is None else finish(future.result())
+            body = make()
         except EndConnection as error:
             self.end(str(error))
-            return
         except Exception as error:
-            self._failed(request, error)
-            return
-        self._answer(place, request, body, spent)
-        self._work()
+            self._failed(asked.request, error)
+        else:
+            self._answer(asked, body, begun_s)
 
-    def _answer(self, place: int, request: codec.Request, body: Any, spent: Spent) -> None:
+    def _answer(self, asked: _Asked, body: Any, begun_s: float) -> None:
+        """`begun_s`: when the work on the answer began."""
         try:
-            with spent:
-                chunks = [] if body is None else self._services.prepared.encode(request.header, body)
-            chunks = self._charged(request, spent, body, chunks)
+            chunks = [] if body is None else self._services.prepared.encode(asked.request.header, body)
+            asked.spent.seconds += time.perf_counter() - begun_s
+            chunks = self._charged(asked.request, asked.spent, body, chunks)
         except EncodeError as error:
-            self._failed(request, error)
+            self._failed(asked.request, error)
             return
-        self._send(place, chunks)
+        self._send(asked.place, chunks)
 
     def _send(self, place: int, chunks: Chunks) -> None:
-        size = sum(map(len, chunks))
-        ready = self._answers.finish(place, [_LENGTH.pack(size), *chunks] if chunks else [])
+        ready = self._answers.finish(place, [_LENGTH.pack(sum(map(len, chunks))), *chunks] if chunks else [])
         if ready:
             self._transport.writelines(ready)
 

@@ -86,6 +86,8 @@ class FrameBuffer:
         if self._missing:
             return memoryview(self._pieces[-1])[self._piece_filled :]
         rest = self._rest
+        if not rest and self._gate.has_room:
+            return self._scratch
         self._scratch[: len(rest)] = rest
         if self._gate.has_room:
             return self._scratch[len(rest) :]
@@ -100,6 +102,15 @@ class FrameBuffer:
         Raises FrameError at a negative length and at one above the limit.
         """
         if not self._missing:
+            size = count - _LENGTH.size
+            if (
+                not self._rest
+                and 0 <= size <= self._max_bytes
+                and _LENGTH.unpack_from(self._scratch)[0] == size
+            ):
+                # One whole frame and nothing else, as most clients send them.
+                self._is_whole(size)
+                return [self._scratch[_LENGTH.size : count].tobytes()]
             return self._cut(len(self._rest) + count)
         self._missing -= count
         self._piece_filled += count

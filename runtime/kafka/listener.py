@@ -17,7 +17,8 @@ from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
-from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
+from metaquorum.runtime.kafka.connection import ClientConnection
+from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas

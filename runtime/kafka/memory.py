@@ -69,7 +69,8 @@ class RequestMemory:
     def has_room(self) -> bool:
         """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
         frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
-        return not self.waiting and self.short.fits(SCRATCH_BYTES)
+        short = self.short
+        return not (self._long.waiting or short.waiting) and short.fits(SCRATCH_BYTES)
 
     def budget(self, size: int) -> _Budget:
         return self._long if size > SHORT_MAX_BYTES else self.short
@@ -96,7 +97,7 @@ class RequestMemory:
 
     def freed(self) -> None:
         """Some bytes are: those who wait are asked, once the present work is done."""
-        if self.waiting and not self._is_waking:
+        if (self._long.waiting or self.short.waiting) and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
 

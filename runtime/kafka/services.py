@@ -5,7 +5,6 @@ Owns the table of offered APIs; what is not in it is not advertised. Knows no so
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
+from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.codec import Request
@@ -36,14 +36,14 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """An answer that `finish` makes out of what a future brings. It may be awaited as any other; a connection
-    does without a task for it, which every message would have to pay for."""
+    """An answer that `finish` makes out of what comes. It may be awaited as any other; a connection does
+    without a task for it, which every message would have to pay for."""
 
-    future: Future[Any]
+    coming: Coming[Any]
     finish: Callable[[Any], Any]
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return self.finish((yield from self.future.__await__()))
+        return self.finish((yield from self.coming.__await__()))
 
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]
@@ -57,9 +57,6 @@ class Offered:
     min_version: int
     max_version: int
     handle: Handler
-
-    def has(self, version: int) -> bool:
-        return self.min_version <= version <= self.max_version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +93,9 @@ class Services:
     def find(self, api_key: int, version: int) -> Handler | None:
         """What answers this version of this API; None: it is not offered."""
         found = self._by_key.get(api_key)
-        return found.handle if found is not None and found.has(version) else None
+        if found is None or not found.min_version <= version <= found.max_version:
+            return None
+        return found.handle
 
     def unsupported_version(self) -> ApiVersionsResponse:
         """The answer, in version 0, to an ApiVersions request of a version that is not offered (KIP-511)."""

@@ -57,6 +57,8 @@ class EpochTable:
 
     def epoch_at(self, offset: int) -> int | None:
         """Leader epoch of the record at `offset` (which the caller knows to be in the log), or None."""
+        if self.entries and offset >= self.entries[-1][1]:
+            return self.entries[-1][0]
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         return self.entries[index - 1][0] if index else None
 
@@ -71,6 +73,8 @@ class EpochTable:
         (KIP-595). None when `epoch` is below the first entry: the log no longer knows (a snapshot
         has to be sent), or the table is empty.
         """
+        if self.entries and epoch >= self.entries[-1][0]:
+            return LogPosition(self.entries[-1][0], log_end)
         index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
         if not index:
             return None

@@ -8,7 +8,7 @@ the batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.batches.markers import EndMarker
@@ -21,8 +21,7 @@ connection."""
 SEQUENCE_LIMIT = 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBatch:
+class KnownBatch(Struct, frozen=True):
     """A batch that was stored. Sequences wrap at 2**31; offsets are inclusive."""
 
     first_sequence: int
@@ -32,8 +31,7 @@ class KnownBatch:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class KnownProducer:
+class KnownProducer(Struct, frozen=True):
     """`batches`: the last ones of this epoch, oldest first; none right after the epoch began elsewhere.
     `seen_ms`: wall clock of the broker when the last one was stored (rebuilt from a log: its timestamp).
     `coordinator_epoch`: of its last marker; -1: there was none. `open_from`: the first offset of its
@@ -47,13 +45,11 @@ class KnownProducer:
     open_from: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
+class Fresh(Struct, frozen=True):
     """The batch follows what is known: store it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True):
     """Stored before, from this offset on."""
 
     first_offset: int
@@ -61,34 +57,29 @@ class Duplicate:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfOrder:
+class OutOfOrder(Struct, frozen=True):
     """Its sequence does not follow; `expected` is the one that would."""
 
     expected: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(Struct, frozen=True):
     """A newer epoch of the producer is known."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorFenced:
+class CoordinatorFenced(Struct, frozen=True):
     """A marker of a newer coordinator is known."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideTransaction:
+class OutsideTransaction(Struct, frozen=True):
     """A batch without a transaction, of a producer whose transaction has not ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTransaction:
+class EndedTransaction(Struct, frozen=True):
     """A transaction that a marker has ended: the offsets of its first batch and of the marker."""
 
     first_offset: int
@@ -111,7 +102,7 @@ class ProducerTable:
         self.aborted = AbortedTransactions() if aborted is None else aborted
         # First offsets of transactions under way by producer, rising.
         under_way = [(one.open_from, one.producer_id) for one in self._producers.values()]
-        self._open = {each: first for first, each in sorted(under_way) if first >= 0}
+        self.under_way = {each: first for first, each in sorted(under_way) if first >= 0}
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -134,7 +125,7 @@ class ProducerTable:
     @property
     def open_from(self) -> int | None:
         """The first offset of the earliest transaction under way; None: there is none."""
-        return next(iter(self._open.values()), None)
+        return next(iter(self.under_way.values()), None)
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether this producer, in this epoch, has a transaction under way here."""
@@ -196,7 +187,7 @@ class ProducerTable:
             before = (*before, batch)[-BATCHES_KEPT:]
         open_from = -1 if known is None else known.open_from
         if header.is_transactional and open_from < 0:
-            open_from = self._open[header.producer_id] = header.base_offset
+            open_from = self.under_way[header.producer_id] = header.base_offset
         self._producers[header.producer_id] = KnownProducer(
             producer_id=header.producer_id,
             epoch=header.producer_epoch,
@@ -218,7 +209,7 @@ class ProducerTable:
             seen_ms=seen_ms,
             coordinator_epoch=marker.coordinator_epoch,
         )
-        first = self._open.pop(header.producer_id, None)
+        first = self.under_way.pop(header.producer_id, None)
         if first is None:
             return None
         last = header.last_offset

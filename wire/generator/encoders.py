@@ -93,8 +93,7 @@ def _write_variable(out: SourceWriter, field: Field, target: str, hint: str) -> 
     if field.struct is not None:
         _write_structs(out, field, target, hint)
     elif field.type == "records":
-        length = "uvarint(len(v) + 1)" if out.flexible else "long_length(len(v))"
-        out.line(f"{target} += {length}")
+        _write_length(out, target)
         out.line(f"add_records({target}, v)")
     else:
         out.line(f"{target} += {_value_expression(out, field)}")
@@ -116,13 +115,25 @@ def _write_structs(out: SourceWriter, field: Field, target: str, hint: str) -> N
         raise TypeError(f"{field.name} has no structure")
     nested = out.bind("nested", compile_writer(field.struct, out.version, out.flexible, hint))
     if field.is_array:
-        out.line(f"{target} += uvarint(len(v) + 1)" if out.flexible else f"{target} += long_length(len(v))")
+        _write_length(out, target)
         out.line("for item in v:")
         out.line(f"{nested}(item, {target})", 1)
         return
     if field.nullable_at(out.version):
         out.line(f"{target} += b'\\x01'")
     out.line(f"{nested}(v, {target})")
+
+
+def _write_length(out: SourceWriter, target: str) -> None:
+    """That of the value in `v`. Of what is short, as most is, one byte."""
+    if not out.flexible:
+        out.line(f"{target} += long_length(len(v))")
+        return
+    out.line("n = len(v) + 1")
+    out.line("if n < 128:")
+    out.line(f"{target}.append(n)", 1)
+    out.line("else:")
+    out.line(f"{target} += uvarint(n)", 1)
 
 
 def _value_expression(out: SourceWriter, field: Field) -> str:

@@ -36,38 +36,38 @@ class Assignments:
     def __init__(self, call: ControllerCall, lost_timeout_ms: int) -> None:
         self.call = call
         self._lost_timeout_ms = lost_timeout_ms
-        self._wanted: dict[PartitionKey, bytes] = {}
+        self.wanted: dict[PartitionKey, bytes] = {}
         self._sent: dict[PartitionKey, bytes] = {}
         self._told: dict[PartitionKey, bytes] = {}
-        self._lost_since_ms: dict[PartitionKey, int] = {}
+        self.lost_since_ms: dict[PartitionKey, int] = {}
 
     def __len__(self) -> int:
         """Replicas on which the controller has not the newest word."""
-        return len(self._wanted.keys() | self._sent.keys())
+        return len(self.wanted.keys() | self._sent.keys())
 
     def want(self, key: PartitionKey, directory_id: bytes) -> None:
         """The replica is in `directory_id`; what was acknowledged or is on its way is not asked again."""
         if self._told.get(key) == directory_id:
             return
         if self._sent.get(key) == directory_id:
-            self._wanted.pop(key, None)
+            self.wanted.pop(key, None)
             return
-        self._wanted[key] = directory_id
+        self.wanted[key] = directory_id
 
     def lose(self, key: PartitionKey, now_ms: int) -> None:
         """The directory failed before the assignment was committed: the controller has to know that first."""
         self._told.pop(key, None)
-        self._wanted[key] = LOST
-        self._lost_since_ms.setdefault(key, now_ms)
+        self.wanted[key] = LOST
+        self.lost_since_ms.setdefault(key, now_ms)
 
     def owes_lost(self, key: PartitionKey) -> bool:
-        return key in self._lost_since_ms
+        return key in self.lost_since_ms
 
     def settle(self, key: PartitionKey) -> None:
         """The image says all there is to say on the replica, or it is none of ours any more."""
-        self._wanted.pop(key, None)
+        self.wanted.pop(key, None)
         self._told.pop(key, None)
-        self._lost_since_ms.pop(key, None)
+        self.lost_since_ms.pop(key, None)
 
     def doubt(self, key: PartitionKey) -> None:
         """The image changed the replica: what was said of its place may have been undone since (it left and
@@ -82,12 +82,12 @@ class Assignments:
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
         """The next batch, oldest first, which is in flight then; None: there is nothing to tell."""
-        if not self._wanted:
+        if not self.wanted:
             return None
-        batch = list(self._wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]
+        batch = list(self.wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]
         self._sent = dict(batch)
         for key, _ in batch:
-            del self._wanted[key]
+            del self.wanted[key]
         return AssignReplicasToDirsRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -112,9 +112,9 @@ class Assignments:
                 freed += self._acknowledged(key, directory_id, told=result.error is ErrorCode.NONE)
             else:
                 refused = True
-                self._wanted.setdefault(key, directory_id)
+                self.wanted.setdefault(key, directory_id)
         for key, directory_id in sent.items():
-            self._wanted.setdefault(key, directory_id)
+            self.wanted.setdefault(key, directory_id)
         if refused or sent:
             self.call.failures += 1
             self.call.back_off(now_ms)
@@ -122,16 +122,16 @@ class Assignments:
 
     def failed(self, now_ms: int, error: ApiError | None) -> None:
         """Nothing is known of the request: what nothing supersedes is sent again, first."""
-        again = {key: where for key, where in self._sent.items() if key not in self._wanted}
-        self._wanted = again | self._wanted
+        again = {key: where for key, where in self._sent.items() if key not in self.wanted}
+        self.wanted = again | self.wanted
         self._sent = {}
         self.call.failed(now_ms, error)
 
     def _acknowledged(self, key: PartitionKey, directory_id: bytes, *, told: bool) -> list[PartitionKey]:
-        if key in self._wanted:
+        if key in self.wanted:
             return []
         if directory_id == LOST:
-            self._lost_since_ms.pop(key, None)
+            self.lost_since_ms.pop(key, None)
             return [key]
         if told:
             self._told[key] = directory_id
@@ -139,7 +139,7 @@ class Assignments:
 
     def lost_deadline_ms(self) -> int | None:
         """When the broker has to stop, unless all losses are acknowledged (S3.6); None: there are none."""
-        first = next(iter(self._lost_since_ms.values()), None)
+        first = next(iter(self.lost_since_ms.values()), None)
         return None if first is None else first + self._lost_timeout_ms
 
     def cannot_go_on(self, now_ms: int) -> str | None:
@@ -154,4 +154,4 @@ class Assignments:
         )
 
     def next_deadline_ms(self) -> int | None:
-        return earliest(self.call.next_deadline_ms(waits=bool(self._wanted)), self.lost_deadline_ms())
+        return earliest(self.call.next_deadline_ms(waits=bool(self.wanted)), self.lost_deadline_ms())

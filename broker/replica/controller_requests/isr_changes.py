@@ -40,36 +40,32 @@ class IsrChanges:
         self.call = call
         self._find = find
         self._retry_ms = retry_ms
-        self._refused: Deadlines[PartitionKey] = Deadlines()
-        self._waiting: OrderedDict[PartitionKey, None] = OrderedDict()
+        self.refused: Deadlines[PartitionKey] = Deadlines()
+        self.waiting: OrderedDict[PartitionKey, None] = OrderedDict()
         self._sent: dict[PartitionKey, PartitionAlteration] = {}
         self.shrinks = 0
         self.expands = 0
 
     def __len__(self) -> int:
-        return len(self._waiting.keys() | self._sent.keys())
+        return len(self.waiting.keys() | self._sent.keys())
 
     def note(self, key: PartitionKey) -> None:
         """The partition may have something to propose."""
-        self._waiting[key] = None
-
-    @property
-    def waits(self) -> bool:
-        return bool(self._waiting)
+        self.waiting[key] = None
 
     def tick(self, now_ms: int) -> None:
         """What was refused is asked again after a while: nothing else may ever move in an idle partition."""
-        for key in self._refused.take_due(now_ms):
-            self._waiting[key] = None
+        for key in self.refused.take_due(now_ms):
+            self.waiting[key] = None
 
     def next_deadline_ms(self) -> int | None:
-        return earliest(self.call.next_deadline_ms(waits=self.waits), self._refused.next_ms())
+        return earliest(self.call.next_deadline_ms(waits=bool(self.waiting)), self.refused.next_ms())
 
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
         """The next batch, which is in flight then; None: no one proposes anything."""
         batch: list[PartitionAlteration] = []
-        while self._waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
-            key, _ = self._waiting.popitem(last=False)
+        while self.waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
+            key, _ = self.waiting.popitem(last=False)
             partition = self._find(key)
             if partition is None:
                 continue
@@ -99,7 +95,7 @@ class IsrChanges:
                 self._count(before, len(result.isr))
             else:
                 # A partition bars new members for as long; it must have ended when it is asked.
-                self._refused.arm(key, now_ms + self._retry_ms + 1)
+                self.refused.arm(key, now_ms + self._retry_ms + 1)
         missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the partition")
         learned += self._give_back(sent, missing, now_ms)
         if sent:
@@ -124,7 +120,7 @@ class IsrChanges:
             partition = self._find(key)
             if partition is not None:
                 partition.isr_answered(change, error, now_ms=now_ms)
-                self._waiting[key] = None
+                self.waiting[key] = None
                 learned.append(partition)
         return learned
 

@@ -31,14 +31,10 @@ class ProducerIdBlocks:
         self._next = 0
         self._end = 0
         self._waiting: deque[int] = deque()
-        self._keys: dict[int, object] = {}
+        self.keys: dict[int, object] = {}
         self._serials: dict[object, int] = {}
         self._serial = 0
         self._deadlines: Deadlines[int] = Deadlines()
-
-    @property
-    def needs_block(self) -> bool:
-        return bool(self._keys)
 
     def ask(
         self, key: object, request: InitProducerIdRequest, *, given_below: int, now_ms: int
@@ -58,12 +54,12 @@ class ProducerIdBlocks:
                 )
         if self._next < self._end:
             return self._take()
-        if len(self._keys) >= WAITING_MAX:
+        if len(self.keys) >= WAITING_MAX:
             text = f"{WAITING_MAX} producers are already waiting for an id: try again later"
             return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         self._serial += 1
         self._waiting.append(self._serial)
-        self._keys[self._serial] = key
+        self.keys[self._serial] = key
         self._serials[key] = self._serial
         self._deadlines.arm(self._serial, now_ms + self._timeout_ms)
         return None
@@ -72,7 +68,7 @@ class ProducerIdBlocks:
         serial = self._serials.pop(key, None)
         if serial is None:
             return False
-        del self._keys[serial]
+        del self.keys[serial]
         self._deadlines.disarm(serial)
         return True
 
@@ -97,17 +93,17 @@ class ProducerIdBlocks:
 
     def take_waiting(self) -> list[object]:
         """Everybody who waits; they are forgotten."""
-        keys = list(self._keys.values())
-        self._keys.clear()
+        keys = list(self.keys.values())
+        self.keys.clear()
         self._serials.clear()
         self._waiting.clear()
         return keys
 
     def next_deadline_ms(self) -> int | None:
-        return earliest(self.call.next_deadline_ms(waits=self.needs_block), self._deadlines.next_ms())
+        return earliest(self.call.next_deadline_ms(waits=bool(self.keys)), self._deadlines.next_ms())
 
     def _pop(self, serial: int) -> object | None:
-        key = self._keys.pop(serial, None)
+        key = self.keys.pop(serial, None)
         self._deadlines.disarm(serial)
         if key is not None:
             self._serials.pop(key, None)

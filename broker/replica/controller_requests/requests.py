@@ -27,6 +27,8 @@ from metaquorum.metadata.requests.partitions import (
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from metaquorum.raft.outbox import Outbox
 
+_NOTHING_ASKED = (None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class Learned:
@@ -89,18 +91,22 @@ class ControllerTalk:
     def ask(self, *, now_ms: int) -> None:
         """Asks what can be asked now."""
         me, epoch = self._broker_id, self.broker_epoch
-        if epoch < 0:
+        if epoch < 0 or not (self._assignments.wanted or self._isr.waiting or self._producer_ids.keys):
             return
         if self._assignments.call.is_ready(now_ms):
             self._send(self._assignments.call, self._assignments.next_request(me, epoch), now_ms)
-        if self._isr.waits and self._isr.call.is_ready(now_ms):
+        if self._isr.waiting and self._isr.call.is_ready(now_ms):
             self._send(self._isr.call, self._isr.next_request(me, epoch, now_ms), now_ms)
-        if self._producer_ids.needs_block and self._producer_ids.call.is_ready(now_ms):
+        if self._producer_ids.keys and self._producer_ids.call.is_ready(now_ms):
             request = AllocateProducerIdsRequest(broker_id=me, broker_epoch=epoch)
             self._send(self._producer_ids.call, request, now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        if self.broker_epoch < 0:
+        """Asked at every step, and as a rule there is nothing."""
+        isr, assignments, ids = self._isr, self._assignments, self._producer_ids
+        waits = isr.waiting or assignments.wanted or assignments.lost_since_ms or ids.keys
+        asked = (isr.call.correlation_id, assignments.call.correlation_id, ids.call.correlation_id)
+        if self.broker_epoch < 0 or not (waits or asked != _NOTHING_ASKED or isr.refused.when):
             return None
         return earliest(
             self._producer_ids.next_deadline_ms(),

@@ -11,6 +11,7 @@ from typing import Protocol
 from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.reading import visible_end
+from metaquorum.broker.replica.partition.values import Changes
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.log_ends import TO_HIGH_WATERMARK, DeletedRecords
 
@@ -32,7 +33,7 @@ class Deleting:
         self._log = log
         self._isr = isr
         self._starts: dict[int, int] = {}
-        self._waiting: list[tuple[int, DeleteTicket]] = []
+        self.waiting: list[tuple[int, DeleteTicket]] = []
 
     @property
     def low_watermark(self) -> int:
@@ -46,7 +47,7 @@ class Deleting:
 
     @property
     def deadline_ms(self) -> int | None:
-        return min([ticket.deadline_ms for _, ticket in self._waiting]) if self._waiting else None
+        return min([ticket.deadline_ms for _, ticket in self.waiting]) if self.waiting else None
 
     def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
         """A result: it is refused, or so already. None: it waits, and `ticket.complete` is called.
@@ -63,7 +64,8 @@ class Deleting:
         log.trim_to(target)
         if self.low_watermark >= target:
             return DeletedRecords(key=log.key, low_watermark=self.low_watermark)
-        self._waiting.append((target, ticket))
+        self.waiting.append((target, ticket))
+        log.changes |= Changes.DEADLINE
         return None
 
     def follower_starts(self, broker_id: int, log_start_offset: int) -> None:
@@ -78,26 +80,26 @@ class Deleting:
 
     def moved(self) -> None:
         """A log starts elsewhere, or others are in sync: who waited for that is answered."""
-        if not self._waiting:
+        if not self.waiting:
             return
         low = self.low_watermark
-        done = [ticket for target, ticket in self._waiting if target <= low]
-        self._waiting = [each for each in self._waiting if each[0] > low]
+        done = [ticket for target, ticket in self.waiting if target <= low]
+        self.waiting = [each for each in self.waiting if each[0] > low]
         for ticket in done:
             ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
 
     def tick(self, now_ms: int) -> None:
         text = "not every replica in sync has deleted them in time: they are gone here; ask again to be sure"
-        overdue = [each for each in self._waiting if each[1].deadline_ms <= now_ms]
+        overdue = [each for each in self.waiting if each[1].deadline_ms <= now_ms]
         self._fail(overdue, ErrorCode.REQUEST_TIMED_OUT, f"{self._log}: {text}")
 
     def resign(self, error: ErrorCode, message: str) -> None:
-        self._fail(self._waiting, error, f"{self._log}: {message}")
+        self._fail(self.waiting, error, f"{self._log}: {message}")
 
     def _fail(self, those: list[tuple[int, DeleteTicket]], error: ErrorCode, message: str) -> None:
-        self._waiting = [each for each in self._waiting if each not in those]
+        self.waiting = [each for each in self.waiting if each not in those]
         for _, ticket in those:
             ticket.complete(DeletedRecords(key=self._log.key, error=error, message=message))
 
     def cancel(self, ticket: DeleteTicket) -> None:
-        self._waiting = [each for each in self._waiting if each[1] is not ticket]
+        self.waiting = [each for each in self.waiting if each[1] is not ticket]

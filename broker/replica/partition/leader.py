@@ -199,6 +199,7 @@ class Leading:
             if waiting.end_offset <= visible_end(self._log):
                 return waiting.result
             self._until_held.add(waiting)
+        self._log.changes |= Changes.DEADLINE
         return None
 
     def _success(self, base_offset: int, timestamp_ms: int) -> ProduceResult:
@@ -249,7 +250,8 @@ class Leading:
                 if follower.acknowledged < reached and isr.awaited(broker_id, follower, now_ms=now_ms):
                     reached = follower.acknowledged
             log.raise_high_watermark(reached)
-        self._complete()
+        if self._until_held.heap or self._until_written.heap or self.deleting.waiting:
+            self._complete()
 
     def _complete(self) -> None:
         self.deleting.moved()
@@ -361,8 +363,7 @@ class Leading:
         refused = self.isr.answered(sent, result, leader_end=self._log.written, now_ms=now_ms)
         if refused is not None:
             self._out.append(Warn(message=f"{self._log}: {refused}"))
-        if not self.isr.is_proposing:
-            self._log.changes |= Changes.ISR
+        self._log.changes |= Changes.DEADLINE if self.isr.is_proposing else Changes.DEADLINE | Changes.ISR
         self.advance(now_ms=now_ms)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from heapq import heappop, heappush
+
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.disk_work import (
     AppendPartition,
@@ -110,14 +111,16 @@ class LocalLog:
     @property
     def last_stable_offset(self) -> int:
         """The high watermark, or the first offset of a transaction that has not ended below it."""
-        decided = self._decided
+        decided, producers = self._decided, self.producers
+        if not decided and not producers.under_way:
+            return max(self.high_watermark, self.start)
         while decided and decided[0][1] < self.high_watermark:
             heappop(decided)
         stable = self.high_watermark
         if decided:
             stable = min(stable, decided[0][0])
-        if self.producers.open_from is not None:
-            stable = min(stable, self.producers.open_from)
+        if producers.open_from is not None:
+            stable = min(stable, producers.open_from)
         return max(stable, self.start)
 
     def aborted_in(self, from_offset: int, records: bytes) -> Iterator[tuple[int, int]]:

@@ -58,7 +58,8 @@ def stored_batch(
 ) -> Batches:
     """The batch with its place in the log. Offset and epoch are outside the checksum; with
     `append_time_ms` (LogAppendTime) attributes, maximum timestamp and checksum change too."""
-    header = batch.header._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    came = batch.header
+    header = BatchHeader(base_offset, came.batch_length, leader_epoch, *came[3:])
     if append_time_ms is not None:
         header = header._replace(
             attributes=header.attributes | LOG_APPEND_TIME, max_timestamp_ms=append_time_ms

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from msgspec import Struct
+
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     CONSUMER,
@@ -34,14 +36,13 @@ class Changes:
     END: a follower may read further (the leader took a batch, or the written end moved). HIGH_WATERMARK: a
     consumer may, or the log starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked
     fetches are to be looked at again, all of them. ISR: `isr_change` may have something to propose. POSITION:
-    `fetch_position` may give another answer.
+    `fetch_position` may give another answer. DEADLINE: `next_deadline_ms` may be earlier.
     """
 
-    NONE, END, HIGH_WATERMARK, ROLE, ISR, POSITION = 0, 1, 2, 4, 8, 16
+    NONE, END, HIGH_WATERMARK, ROLE, ISR, POSITION, DEADLINE = 0, 1, 2, 4, 8, 16, 32
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRefusal:
+class BatchRefusal(Struct, frozen=True):
     """Why a batch is not stored, and what to do; `records`: those that are wrong, where it is they."""
 
     error: ErrorCode
@@ -78,8 +79,7 @@ class ProduceTicket(Protocol):
     def complete(self, result: ProduceResult) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reader:
+class Reader(Struct, frozen=True, kw_only=True):
     """The caller of a fetch: a client (`replica_id` below 0), perhaps of committed records only, or a
     follower, whose broker epoch is `replica_epoch` (-1: it gives none). `rack`: of a client that followers
     may serve, too ("": it names none)."""
@@ -155,8 +155,7 @@ class FollowerStep(Enum):
     WAIT = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerOutcome:
+class FollowerOutcome(Struct, frozen=True, kw_only=True):
     """`message`: what was wrong, for BACK_OFF and WAIT."""
 
     step: FollowerStep

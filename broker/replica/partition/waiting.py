@@ -25,31 +25,31 @@ class Waiting:
 class WaitingProduces:
     """Waits for one offset that rises. How many there may be is bounded by the manager's purgatory."""
 
-    __slots__ = ("_count", "_deadline_ms", "_heap")
+    __slots__ = ("_count", "_deadline_ms", "heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Waiting]] = []
+        self.heap: list[tuple[int, int, Waiting]] = []
         self._count = 0
         self._deadline_ms: int | None = None
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     @property
     def deadline_ms(self) -> int | None:
         """Not after the first deadline of those that wait; None: no one waits."""
-        return self._deadline_ms if self._heap else None
+        return self._deadline_ms if self.heap else None
 
     def add(self, waiting: Waiting) -> None:
         deadline = waiting.ticket.deadline_ms
-        if not self._heap or self._deadline_ms is None or deadline < self._deadline_ms:
+        if not self.heap or self._deadline_ms is None or deadline < self._deadline_ms:
             self._deadline_ms = deadline
         self._count += 1
-        heappush(self._heap, (waiting.end_offset, self._count, waiting))
+        heappush(self.heap, (waiting.end_offset, self._count, waiting))
 
     def reached(self, offset: int) -> list[Waiting]:
         """Takes out those that waited for `offset` or less, by the offset and then by arrival."""
-        heap = self._heap
+        heap = self.heap
         done: list[Waiting] = []
         while heap and heap[0][0] <= offset:
             done.append(heappop(heap)[2])
@@ -69,10 +69,10 @@ class WaitingProduces:
         return self._take(lambda waiting: True)
 
     def _take(self, chosen: Callable[[Waiting], bool]) -> list[Waiting]:
-        taken = sorted(entry for entry in self._heap if chosen(entry[2]))
+        taken = sorted(entry for entry in self.heap if chosen(entry[2]))
         if taken:
             gone = {entry[1] for entry in taken}
-            self._heap = [entry for entry in self._heap if entry[1] not in gone]
-            heapify(self._heap)
-        self._deadline_ms = min((entry[2].ticket.deadline_ms for entry in self._heap), default=None)
+            self.heap = [entry for entry in self.heap if entry[1] not in gone]
+            heapify(self.heap)
+        self._deadline_ms = min((entry[2].ticket.deadline_ms for entry in self.heap), default=None)
         return [entry[2] for entry in taken]

@@ -74,8 +74,8 @@ class Moves:
         self._next_token = next_token
         self._look = look
         self._out = out
-        self._moves: dict[PartitionKey, ReplicaMove] = {}
-        self._ready: dict[PartitionKey, None] = {}
+        self.under_way: dict[PartitionKey, ReplicaMove] = {}
+        self.ready: dict[PartitionKey, None] = {}
         self._reads: dict[int, ReplicaMove] = {}
         self._leaving: dict[int, Copy] = {}
         self._preferred: dict[tuple[str, int], bytes] = {}
@@ -84,7 +84,7 @@ class Moves:
         self._bytes_per_second = MAX_LONG
 
     def __contains__(self, key: object) -> bool:
-        return key in self._moves
+        return key in self.under_way
 
     # ---- what is asked for -------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Moves:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else ErrorCode.REPLICA_NOT_AVAILABLE
 
     def _start(self, partition: Partition, place: bytes, settings: LogSettings) -> ErrorCode:
-        key, move = partition.key, self._moves.get(partition.key)
+        key, move = partition.key, self.under_way.get(partition.key)
         if any(each.directory_id == place for each in self._copies.futures_of(key)):
             return ErrorCode.NONE
         if move is not None and move.is_promoting:
@@ -164,7 +164,7 @@ class Moves:
 
     def remove(self, copy: Copy, reason: str) -> None:
         """A copy that runs no more, or never did."""
-        move = self._moves.get(copy.key)
+        move = self.under_way.get(copy.key)
         if move is not None and move.copy is copy:
             copy.incarnation = move.incarnation
             self._end(move)
@@ -179,8 +179,8 @@ class Moves:
         )
 
     def _end(self, move: ReplicaMove) -> None:
-        self._moves.pop(move.key, None)
-        self._ready.pop(move.key, None)
+        self.under_way.pop(move.key, None)
+        self.ready.pop(move.key, None)
         partition = move.source.partition
         if partition is not None and partition.is_held:
             partition.release()
@@ -212,21 +212,21 @@ class Moves:
         futures = self._copies.futures_of(source.key)
         if not futures or futures[0].stage is not Stage.OPEN:
             return
-        move = self._moves.get(source.key)
+        move = self.under_way.get(source.key)
         if move is None or move.source is not source or move.copy is not futures[0]:
-            move = self._moves[source.key] = ReplicaMove(self._config, source, futures[0], self._out)
+            move = self.under_way[source.key] = ReplicaMove(self._config, source, futures[0], self._out)
         move.leaves = leaves
-        self._ready[source.key] = None
+        self.ready[source.key] = None
 
     def end_of(self, copy: Copy) -> int:
         """Where a copy ends that is being made."""
-        move = self._moves.get(copy.key)
+        move = self.under_way.get(copy.key)
         if move is not None and move.copy is copy:
             return move.end_offset
         return 0 if copy.log is None else copy.log.end_offset
 
     def size_of(self, copy: Copy) -> int:
-        move = self._moves.get(copy.key)
+        move = self.under_way.get(copy.key)
         return move.size_bytes if move is not None and move.copy is copy else copy.size_bytes
 
     def problem_of(self, key: PartitionKey, directory_id: bytes) -> str | None:
@@ -245,22 +245,22 @@ class Moves:
 
     def stir(self, key: PartitionKey) -> None:
         """Its log, or the copy, is another one."""
-        if key in self._moves:
-            self._ready[key] = None
+        if key in self.under_way:
+            self.ready[key] = None
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
         """Does what can be done."""
         while self._can_read() and now_ms >= self._free_ms:
-            key = next(iter(self._ready))
-            del self._ready[key]
-            self._advance(self._moves[key], wall_ms)
+            key = next(iter(self.ready))
+            del self.ready[key]
+            self._advance(self.under_way[key], wall_ms)
 
     def next_deadline_ms(self) -> int | None:
         """When `settle` has something to do that no event brings."""
-        return self._free_ms if self._can_read() else None
+        return self._free_ms if self.ready and self._can_read() else None
 
     def _can_read(self) -> bool:
-        return bool(self._ready) and len(self._reads) < READS_MAX and self._bytes_per_second > 0
+        return bool(self.ready) and len(self._reads) < READS_MAX and self._bytes_per_second > 0
 
     def _advance(self, move: ReplicaMove, wall_ms: int) -> None:
         partition = self._running.get(move.key)
@@ -305,7 +305,7 @@ class Moves:
         move = self._reads.pop(event.token, None)
         if move is None:
             return False
-        if self._moves.get(move.key) is move:
+        if self.under_way.get(move.key) is move:
             move.take_read(event, wall_ms=wall_ms)
             if move.problem is not None:
                 self._give_up(move)
@@ -315,7 +315,7 @@ class Moves:
         return True
 
     def log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
-        move = self._moves.get(event.key)
+        move = self.under_way.get(event.key)
         if move is not None and move.copy.directory_id == event.directory_id:
             move.log_moved(event)
             self.stir(event.key)
@@ -327,8 +327,8 @@ class Moves:
             return False
         copy.future, copy.log, copy.incarnation = False, event.log, event.incarnation
         self._look(event.key)
-        move = self._moves.pop(event.key, None)
-        self._ready.pop(event.key, None)
+        move = self.under_way.pop(event.key, None)
+        self.ready.pop(event.key, None)
         partition = None if move is None else move.source.partition
         if move is None or partition is None or not partition.is_held:
             return False
@@ -364,9 +364,9 @@ class Moves:
         for token, copy in list(self._leaving.items()):
             if copy.directory_id == directory_id:
                 del self._leaving[token]
-        for move in list(self._moves.values()):
+        for move in list(self.under_way.values()):
             if directory_id == move.copy.directory_id:
                 self._end(move)
             elif directory_id == move.source.directory_id:
-                del self._moves[move.key]
-                self._ready.pop(move.key, None)
+                del self.under_way[move.key]
+                self.ready.pop(move.key, None)

@@ -31,21 +31,21 @@ class PendingChanges:
         self._copies = copies
         self._damaged = damaged
         self._offline = offline
-        self._queue: OrderedDict[PartitionKey, None] = OrderedDict()
+        self.keys: OrderedDict[PartitionKey, None] = OrderedDict()
         self._new: set[PartitionKey] = set()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self.keys)
 
     def add(self, key: PartitionKey) -> None:
-        self._queue[key] = None
+        self.keys[key] = None
 
     def add_all(self, keys: Iterable[PartitionKey]) -> None:
-        self._queue.update(dict.fromkeys(keys))
+        self.keys.update(dict.fromkeys(keys))
 
     def take(self) -> PartitionKey:
         """The first one, which leaves the queue."""
-        return self._queue.popitem(last=False)[0]
+        return self.keys.popitem(last=False)[0]
 
     def is_new(self, key: PartitionKey) -> bool:
         """The log began to place a replica here while this process watched (S3.5)."""

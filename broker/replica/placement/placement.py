@@ -96,7 +96,7 @@ class Placement:
         self.damaged = DamagedCopies(found)
         self._room = Room(self.directories, self.copies)
         self._starved: dict[PartitionKey, None] = {}
-        self._pending = PendingChanges(self._me, assignments, self.copies, self.damaged, self.offline)
+        self.pending = PendingChanges(self._me, assignments, self.copies, self.damaged, self.offline)
         self._settings = SettingsOfTopics(config)
         self.moves = Moves(
             config,
@@ -105,13 +105,13 @@ class Placement:
             self.running,
             assignments=assignments,
             next_token=self.next_token,
-            look=self._pending.add,
+            look=self.pending.add,
             out=out,
         )
 
     def __len__(self) -> int:
         """Partitions that are still to be looked at."""
-        return len(self._pending)
+        return len(self.pending)
 
     # ---- the image ---------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Placement:
         first = self.image is None
         self.image = image
         self.moves.limit(image)
-        self._pending.publish(image, previous, first=first, anew=anew)
+        self.pending.publish(image, previous, first=first, anew=anew)
 
     def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
         """Topics' settings that changed reach their partitions."""
@@ -138,12 +138,14 @@ class Placement:
 
     def step(self, now_ms: int, wall_ms: int) -> None:
         """Looks at some of what is to be looked at."""
-        self._room.look_again()
-        for _ in range(RECONCILED_PER_STEP_MAX):
-            if not self._pending or self.image is None:
-                break
-            self._reconcile(self.image, self._pending.take(), now_ms)
-        self.moves.settle(now_ms=now_ms, wall_ms=wall_ms)
+        if self.pending.keys and self.image is not None:
+            self._room.look_again()
+            for _ in range(RECONCILED_PER_STEP_MAX):
+                if not self.pending.keys:
+                    break
+                self._reconcile(self.image, self.pending.take(), now_ms)
+        if self.moves.ready:
+            self.moves.settle(now_ms=now_ms, wall_ms=wall_ms)
 
     def _reconcile(self, image: MetadataImage, key: PartitionKey, now_ms: int) -> None:
         info = image.topics.partition(*key)
@@ -157,7 +159,7 @@ class Placement:
             directories=self.directories,
             damaged=list(self.damaged.of(key)),
             future=self.moves.target(key, None if info is None else info.directory_of(self._me)),
-            is_new=self._pending.is_new(key),
+            is_new=self.pending.is_new(key),
             owes_lost=self._assignments.owes_lost(key),
             can_assign=can_assign,
         )
@@ -183,7 +185,7 @@ class Placement:
     def _run(self, copy: Copy, info: PartitionInfo | None, now_ms: int, *, settled: bool = True) -> None:
         if settled:
             self._assignments.settle(copy.key)
-            self._pending.settle(copy.key)
+            self.pending.settle(copy.key)
         if copy.stage is not Stage.OPEN or copy.log is None or info is None:
             return
         partition = copy.partition
@@ -305,7 +307,7 @@ class Placement:
         error = ErrorCode.UNKNOWN_TOPIC_ID if gone else ErrorCode.NOT_LEADER_OR_FOLLOWER
         self._stop(key, error, f"{reason}: refresh the metadata")
         self._assignments.settle(key)
-        self._pending.settle(key)
+        self.pending.settle(key)
         self._starved.pop(key, None)
         for copy in usable:
             self._remove(copy, reason)
@@ -339,17 +341,17 @@ class Placement:
         if copy is not None and copy.incarnation == event.incarnation and copy.stage is Stage.CREATING:
             copy.stage = Stage.OPEN
             copy.log = ReplicaLog()
-            self._pending.add(event.key)
+            self.pending.add(event.key)
 
     def _removed(self, event: ReplicaRemoved) -> None:
         copy = self.copies.at(event.directory_id, event.key)
         if copy is not None and copy.stage is Stage.REMOVING:
             self.copies.drop(copy)
-            self._pending.add(event.key)
+            self.pending.add(event.key)
 
     def loss_acknowledged(self, key: PartitionKey) -> None:
         """The controller knows that the copy is lost: another may be made (S3.6)."""
-        self._pending.add(key)
+        self.pending.add(key)
 
     def directory_failed(self, directory_id: bytes, reason: str, *, now_ms: int) -> bool:
         """Its replicas are offline from now on, and only those (S3.1, S3.35). False: it was bad already."""
@@ -367,16 +369,16 @@ class Placement:
                 self._assignments.lose(copy.key, now_ms)
             elif self._place_of(copy.key) == directory_id:
                 self.offline[copy.key] = text
-            self._pending.add(copy.key)
+            self.pending.add(copy.key)
         self.moves.directory_failed(directory_id)
-        self._pending.add_all(self.damaged.leave(directory_id))
-        self._pending.add_all(self._starved)
+        self.pending.add_all(self.damaged.leave(directory_id))
+        self.pending.add_all(self._starved)
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
         """New figures of a directory's room: who had none may be made now."""
         self._room.measured(directory_id, total_bytes, usable_bytes)
-        self._pending.add_all(self._starved)
+        self.pending.add_all(self._starved)
 
     def _was_uncommitted(self, copy: Copy) -> bool:
         knows = self.image is not None and self.image.features.metadata_version >= LEVEL_DIRECTORIES

@@ -253,7 +253,7 @@ class Fetches:
                 fetch.answers[key] = found
             elif found.is_empty:
                 session.looked(key, found.head)
-            elif session.is_follower and self._is_held(session, key, now_ms):
+            elif session.is_follower and self.throttle.topics and self._is_held(session, key, now_ms):
                 session.put_off(key)
             else:
                 fetch.plans[key] = found
@@ -282,7 +282,7 @@ class Fetches:
             self._touched(partition)
         else:
             found = partition.plan_read(part, fetch.reader)
-        if isinstance(found, ReadPlan) and fetch.reader.is_follower and self._tail.holds(*found[:2]):
+        if fetch.session.is_follower and isinstance(found, ReadPlan) and self._tail.holds(*found[:2]):
             return found._replace(to_offset=partition.end_offset)
         return found
 
@@ -369,7 +369,7 @@ class Fetches:
         if plan is None or plan.leader_epoch != now.leader_epoch:
             data = b""
         aborted = partition.aborted_in(asked.fetch_offset, data) if fetch.reader.read_committed else None
-        if fetch.reader.is_follower:
+        if fetch.session.is_follower and self.throttle.topics:
             self.throttle.count(partition, len(data), fetch.looked_ms)
         return now.answer(data, aborted)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.events import (
     AskController,
@@ -40,6 +41,9 @@ IDLE_CONNECTIONS_MAX = 16
 """Connections to one broker that are kept for the next fetch; as many run at once as there are fetch
 loops."""
 
+LOOK_S = 1.0
+"""How often fetches are looked for that have had no answer in time."""
+
 Report = Callable[[DataEvent], None]
 
 
@@ -63,7 +67,9 @@ class PeerFetches:
         self._client_id = f"broker-{broker_id}-fetcher-0"
         self._idle: dict[Address, list[NodeConnection]] = {}
         self._calls = Calls()
-        self._busy: set[NodeConnection] = set()
+        self._busy: dict[NodeConnection, tuple[SendFetch, float]] = {}
+        """What each carries, and until when, on the loop's clock."""
+        self._look: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
 
@@ -79,44 +85,52 @@ class PeerFetches:
 
     async def close(self) -> None:
         self._closed = True
+        if self._look is not None:
+            self._look.cancel()
         await self._calls.end()
         for connection in [*self._busy, *(each for idle in self._idle.values() for each in idle)]:
             connection.close()
         self._idle.clear()
 
-    # ---- one fetch: without a task, which each one would have to pay for
+    # ---- one fetch: without a task or a future, which each one would have to pay for
 
     def _begin(self, effect: SendFetch, connection: NodeConnection) -> None:
         """On a connection that it has to itself."""
         try:
             version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
-            future = connection.begin(fetch_messages.fetch_request(effect.request, version), version=version)
+            request = fetch_messages.fetch_request(effect.request, version)
+            connection.tell(request, version=version, to=_Fetch(self, effect, connection))
         except (ConnectionFailed, EncodeError) as error:
             self._loop.call_soon(self._failed, effect, connection, error)
             return
-        self._busy.add(connection)
-        timer = self._loop.call_later(effect.timeout_ms / 1000, connection.close, _late(effect))
-        future.add_done_callback(lambda done: self._answered(effect, connection, timer, done))
+        self._busy[connection] = effect, self._loop.time() + effect.timeout_ms / 1000
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_S, self._look_for_late_ones)
 
-    def _answered(
-        self,
-        effect: SendFetch,
-        connection: NodeConnection,
-        timer: asyncio.TimerHandle,
-        future: asyncio.Future[Response],
-    ) -> None:
-        timer.cancel()
-        self._busy.discard(connection)
-        error = future.exception()
-        if error is not None:
-            self._failed(effect, connection, error)
-            return
-        response = fetch_messages.fetch_answer(future.result().body)
+    def _look_for_late_ones(self) -> None:
+        """One timer for all fetches: each takes a fraction of its time, as a rule."""
+        self._look = None
+        now_s = self._loop.time()
+        for connection, (effect, due_s) in list(self._busy.items()):
+            if now_s >= due_s:
+                connection.close(_late(effect))
+        if self._busy:
+            self._look = self._loop.call_later(LOOK_S, self._look_for_late_ones)
+
+    def answered(self, effect: SendFetch, connection: NodeConnection, answer: Response) -> None:
+        """For `_Fetch`."""
+        del self._busy[connection]
+        response = fetch_messages.fetch_answer(answer.body)
         lost = self._without_start(effect, response)
         if lost and isinstance(response, core.FetchResponse):
             self._calls.spawn(self._ask_for_starts(effect, connection, response, lost))
         else:
             self._done(effect, connection, response)
+
+    def ended(self, effect: SendFetch, connection: NodeConnection, error: ConnectionFailed) -> None:
+        """For `_Fetch`."""
+        del self._busy[connection]
+        self._failed(effect, connection, error)
 
     def _done(
         self, effect: SendFetch, connection: NodeConnection, response: core.FetchResponse | ApiError
@@ -197,6 +211,26 @@ class PeerFetches:
             for part in response.partitions
         ]
         self._done(effect, connection, replace(response, partitions=tuple(parts)))
+
+
+class _Fetch:
+    """A fetch on its way (`runtime.kafka.client.connection.WaitsForAnswer`)."""
+
+    __slots__ = ("_connection", "_effect", "_fetches")
+
+    def __init__(self, fetches: PeerFetches, effect: SendFetch, connection: NodeConnection) -> None:
+        self._fetches = fetches
+        self._effect = effect
+        self._connection = connection
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, response: Response, /) -> None:
+        self._fetches.answered(self._effect, self._connection, response)
+
+    def set_exception(self, error: ConnectionFailed, /) -> None:
+        self._fetches.ended(self._effect, self._connection, error)
 
 
 def _late(effect: SendFetch) -> str:

@@ -100,7 +100,7 @@ class DataPlane:
             tls=tls if config.controllers_use_tls else None,
         )
         self._questions = ControllerQuestions(client, driver.post)
-        self._handlers = self._handler_table()
+        driver.hand_over(self._handler_table())
 
     def _handler_table(self) -> Mapping[type, Callable[[Any], None]]:
         table: dict[type, Callable[[Any], None]] = dict.fromkeys(get_args(DiskWork), self._disk_work)
@@ -118,14 +118,6 @@ class DataPlane:
         for probe in self._probes:
             probe.start()
         self._look_for_hangs()
-
-    def carry_out(self, effect: object) -> bool:
-        """False: the effect is not about partition data."""
-        handler = self._handlers.get(type(effect))
-        if handler is None:
-            return False
-        handler(effect)
-        return True
 
     def refuse_clients(self) -> None:
         """A caller that waits now, or asks later, gets the answer to go elsewhere."""

@@ -6,7 +6,6 @@ Owns Kafka's names of the requests, and that an error of one partition counts as
 from __future__ import annotations
 
 import time
-from asyncio import Future
 from collections.abc import Callable
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -25,6 +24,8 @@ from metaquorum.runtime.metrics.statistics import TrafficStatistics
 from metaquorum.storage.batches.format import hop_headers
 
 Answered = DataResponse | ApiError
+Ended = Callable[[Answered | None], None]
+"""Takes the answer to a request; None: its caller went away."""
 
 
 def request_name(request: DataRequest) -> str:
@@ -75,16 +76,15 @@ def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: An
         )
 
 
-def timed(statistics: NodeStatistics, request: DataRequest) -> Callable[[Future[Answered]], None]:
-    """A callback for the answer's future; the request arrives now."""
+def timed(statistics: NodeStatistics, request: DataRequest) -> Ended:
+    """What is to be told when the request ends, which arrives now."""
     name, begun_ns, requests = request_name(request), time.monotonic_ns(), statistics.requests
 
-    def ended(future: Future[Answered]) -> None:
-        if future.cancelled() or future.exception() is not None:
+    def ended(response: Answered | None) -> None:
+        if response is None:
             requests.abandon(name)
             return
         requests.observe(name, (time.monotonic_ns() - begun_ns) / 1e6)
-        response = future.result()
         count_traffic(statistics.traffic, request, response)
         for code in errors_of(response):
             requests.fail(name, code)

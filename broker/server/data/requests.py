@@ -6,20 +6,23 @@ node hears of a caller that goes away, so that nothing is kept for it.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 from metaquorum.broker.replica.events import DataEvent, DataRequestArrived, DataRequestCancelled, DataRespond
-from metaquorum.broker.server.data.request_times import timed
+from metaquorum.broker.server.data.request_times import Ended, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import DataRequest, DataResponse, ProduceRequest
+from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.metrics.node import NodeStatistics
 
 WAITING_MAX = 30_000
 """Requests whose answer is outstanding; more are refused as retriable."""
 
-Answer = asyncio.Future[DataResponse | ApiError]
+Answer = Coming[DataResponse | ApiError]
+_Waiting = tuple[Answer, int, Ended | None]
+"""Who waits, the bytes of records that the request holds, and who counts its end."""
 
 
 def busy(what: str) -> ApiError:
@@ -45,7 +48,7 @@ class DataRequests:
         self._produced_max_bytes = produced_max_bytes
         self._statistics = statistics
         self._keys = itertools.count(1)
-        self._waiting: dict[int, tuple[Answer, int]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._closed: ApiError | None = None
         self.produced_bytes = 0
 
@@ -53,24 +56,24 @@ class DataRequests:
         return len(self._waiting)
 
     def begin(self, request: DataRequest) -> Answer:
-        """The answer's future. Cancelling it takes the request back."""
-        future: Answer = asyncio.get_running_loop().create_future()
-        if self._statistics is not None:
-            future.add_done_callback(timed(self._statistics, request))
+        """The answer to come. Cancelling it takes the request back."""
         size = 0
         if type(request) is ProduceRequest:
             size = sum([len(partition.records) for partition in request.partitions])
+        ended = None if self._statistics is None else timed(self._statistics, request)
         refusal = self._refusal(size)
         key = next(self._keys)
         if refusal is None and not self._submit(DataRequestArrived(key=key, request=request)):
             refusal = busy("its inbox is full")
+        answer: Answer = Coming(partial(self._left, key))
         if refusal is not None:
-            future.set_result(refusal)
-            return future
-        self._waiting[key] = future, size
+            if ended is not None:
+                ended(refusal)
+            answer.set_result(refusal)
+            return answer
+        self._waiting[key] = answer, size, ended
         self.produced_bytes += size
-        future.add_done_callback(lambda done: self._ended(key, done))
-        return future
+        return answer
 
     def _refusal(self, size: int) -> ApiError | None:
         if self._closed is not None:
@@ -85,19 +88,27 @@ class DataRequests:
 
     def answer(self, effect: DataRespond) -> None:
         """Hands an answer to the caller that waits for it."""
-        entry = self._waiting.get(effect.key)  # type: ignore[call-overload]
-        if entry is not None and not entry[0].done():
-            entry[0].set_result(effect.response)
+        self._end(effect.key, effect.response)
 
     def refuse_all(self, error: ApiError) -> None:
         """Answers everyone with `error`, and later callers: the node has stopped."""
         self._closed = error
-        for future, _ in list(self._waiting.values()):
-            if not future.done():
-                future.set_result(error)
+        for key in list(self._waiting):
+            self._end(key, error)
 
-    def _ended(self, key: int, future: Answer) -> None:
-        _, size = self._waiting.pop(key)
+    def _end(self, key: object, response: DataResponse | ApiError | None) -> None:
+        """None: the caller is gone, as it may be already."""
+        waiting = self._waiting.pop(key, None)  # type: ignore[call-overload]
+        if waiting is None:
+            return
+        answer, size, ended = waiting
         self.produced_bytes -= size
-        if future.cancelled() and self._closed is None:
+        if ended is not None:
+            ended(response)
+        if response is not None:
+            answer.set_result(response)
+
+    def _left(self, key: int) -> None:
+        self._end(key, None)
+        if self._closed is None:
             self._post(DataRequestCancelled(key=key))

@@ -7,8 +7,9 @@ are. Decides nothing about data.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
@@ -16,7 +17,7 @@ from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import MetadataImage, TopicInfo
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.codecs import holds_zstd
@@ -29,7 +30,6 @@ from metaquorum.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from metaquorum.wire.primitives import Buffer
 
 _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
@@ -55,10 +55,13 @@ class DataHandlers:
         self._image = image
         self._transactional = transactional
 
-    def _id_of(self, name: str, topic_id: bytes) -> bytes | None:
-        """The id of a topic that a request names either way; None: there is no such topic."""
+    def _topic(self, name: str, topic_id: bytes = _ZERO) -> TopicInfo | None:
+        """The topic that a request names either way; None: there is no such topic."""
         topics = self._image().topics
-        topic = topics.topic_named(name) if topic_id == _ZERO else topics.topic(topic_id)
+        return topics.topic_named(name) if topic_id == _ZERO else topics.topic(topic_id)
+
+    def _id_of(self, name: str) -> bytes | None:
+        topic = self._topic(name)
         return None if topic is None else topic.topic_id
 
     # ---- Produce
@@ -71,15 +74,17 @@ class DataHandlers:
         refused = None if version >= FIRST_PRODUCE else _TOO_OLD
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
         for topic in body.topic_data:
-            topic_id = self._id_of(topic.name, topic.topic_id)
-            places.append((topic, topic_id))
-            for part in topic.partition_data if topic_id is not None and refused is None else ():
-                key = (topic_id or _ZERO, part.index)
-                error = self._batch_refusal(key[0], part.records, request)
+            known = self._topic(topic.name, topic.topic_id)
+            places.append((topic, None if known is None else known.topic_id))
+            if known is None or refused is not None:
+                continue
+            for part in topic.partition_data:
+                key, records = (known.topic_id, part.index), bytes(part.records or b"")
+                error = _batch_refusal(known.name, None if part.records is None else records, request)
                 if error is not None:
                     results[key] = error
                 else:
-                    asked.append(core.ProducePartition(key=key, records=bytes(part.records or b"")))
+                    asked.append(core.ProducePartition(key=key, records=records))
 
         def finish(answer: core.ProduceResponse | ApiError) -> ProduceResponse | None:
             refusal = refused
@@ -87,14 +92,8 @@ class DataHandlers:
                 refusal = _retriable(answer)
             else:
                 results.update([(each.key, each) for each in answer.results])
-            response = ProduceResponse(
-                responses=tuple(
-                    [
-                        _produced_topic(topic, topic_id, results, refusal, version)
-                        for topic, topic_id in places
-                    ]
-                )
-            )
+            topics = [_produced_topic(topic, known, results, refusal, version) for topic, known in places]
+            response = ProduceResponse(responses=tuple(topics))
             if body.acks != core.ACKS_NONE:
                 return response
             _check_unanswered(response)
@@ -120,21 +119,6 @@ class DataHandlers:
         if begun is None:
             return finish(_NOTHING_PRODUCED)
         return finish(cast("core.ProduceResponse | ApiError", await begun))
-
-    def _batch_refusal(self, topic_id: bytes, records: Buffer | None, request: Request) -> ApiError | None:
-        """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
-        Kafka's own administration tool may write there."""
-        topic = self._image().topics.topic(topic_id)
-        if topic is not None and topic.name in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
-            text = f"only brokers write to {topic.name}: use another topic"
-            return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
-        if records is None:
-            text = "there are no records: send one record batch per partition"
-            return ApiError(ErrorCode.INVALID_RECORD, text)
-        if request.header.version < ZSTD_FROM_PRODUCE and holds_zstd(bytes(records)):
-            text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
-            return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
-        return None
 
     # ---- Fetch
 
@@ -163,7 +147,7 @@ class DataHandlers:
         """Sessions are kept by topic id: one with a name that has no id, or another one by now, ends, and the
         client begins another."""
         names = {each.topic for each in body.topics} | {each.topic for each in body.forgotten_topics_data}
-        ids = {name: self._id_of(name, _ZERO) for name in names}
+        ids = {name: self._id_of(name) for name in names}
         is_complete = None not in ids.values()
         if body.session_epoch > 0 and not is_complete:
             return _SESSION_IS_OVER
@@ -197,7 +181,7 @@ class DataHandlers:
 
     async def list_offsets(self, request: Request, client: Client) -> ListOffsetsResponse:
         body: ListOffsetsRequest = request.body
-        places = [(topic, self._id_of(topic.name, _ZERO)) for topic in body.topics]
+        places = [(topic, self._id_of(topic.name)) for topic in body.topics]
         asked = tuple(
             core.ListOffsetsPartition(
                 key=(topic_id, part.partition_index),
@@ -240,6 +224,21 @@ class DataHandlers:
                 for topic, topic_id in places
             )
         )
+
+
+def _batch_refusal(topic: str, records: bytes | None, request: Request) -> ApiError | None:
+    """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
+    Kafka's own administration tool may write there."""
+    if topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
+        text = f"only brokers write to {topic}: use another topic"
+        return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
+    if records is None:
+        text = "there are no records: send one record batch per partition"
+        return ApiError(ErrorCode.INVALID_RECORD, text)
+    if request.header.version < ZSTD_FROM_PRODUCE and holds_zstd(records):
+        text = f"zstd needs Produce {ZSTD_FROM_PRODUCE} or newer: use another compression.type"
+        return ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, text)
+    return None
 
 
 def _check_unanswered(response: ProduceResponse) -> None:

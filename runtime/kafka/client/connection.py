@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed
 from metaquorum.runtime.kafka.client.exchange import UNSUPPORTED_VERSION, PendingRequests
@@ -38,6 +38,16 @@ SPEAKS_NO_TLS = "it does not speak TLS: map the listener to PLAINTEXT"
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 """How an alert and a handshake begin; as a frame's length it would be above 300 MB."""
+
+
+class WaitsForAnswer(Protocol):
+    """Who waits for an answer, or for the end of the connection: a future, or what is called at once."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, response: Response, /) -> None: ...
+
+    def set_exception(self, error: ConnectionFailed, /) -> None: ...
 
 
 class NodeConnection:
@@ -103,9 +113,15 @@ class NodeConnection:
 
         Raises EncodeError, ConnectionFailed; the future may bring the latter, too.
         """
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self.tell(body, version=version, to=future)
+        return future
+
+    def tell(self, body: Any, *, version: int, to: WaitsForAnswer) -> None:
+        """As `begin`, for a caller that is told at once: a future would cost it a turn of the loop."""
         if self._protocol.ended is not None:
             raise self._protocol.ended
-        return self._protocol.send(self._exchange.request(body, version))
+        self._protocol.send(self._exchange.request(body, version), to)
 
     def close(self, reason: str = "the connection was closed here") -> None:
         """Ends the connection; requests without an answer end with ConnectionFailed."""
@@ -213,28 +229,25 @@ class _Protocol(asyncio.BufferedProtocol):
         self._exchange = exchange
         self._buffer = FrameBuffer(answer_max_bytes)
         self._is_tls = is_tls
-        self._waiting: deque[asyncio.Future[Response]] = deque()
-        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[WaitsForAnswer] = deque()
         self._begun = b""
         self.writable = asyncio.Event()
         self.writable.set()
         self.ended: ConnectionFailed | None = None
         self._transport: asyncio.Transport
 
-    def send(self, chunks: list[Any]) -> asyncio.Future[Response]:
-        future: asyncio.Future[Response] = self._loop.create_future()
-        self._waiting.append(future)
+    def send(self, chunks: list[Any], waiting: WaitsForAnswer) -> None:
+        self._waiting.append(waiting)
         self._transport.writelines(chunks)
-        return future
 
     def end(self, error: ConnectionFailed) -> None:
         if self.ended is None:
             self.ended = error
         self.writable.set()
-        for future in self._waiting:
-            if not future.done():
-                future.set_exception(self.ended)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if not each.done():
+                each.set_exception(self.ended)
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -251,9 +264,9 @@ class _Protocol(asyncio.BufferedProtocol):
         try:
             for frame in self._buffer.received(nbytes):
                 answer = self._exchange.answer(frame)
-                future = self._waiting.popleft()
-                if not future.done():
-                    future.set_result(answer)
+                waiting = self._waiting.popleft()
+                if not waiting.done():
+                    waiting.set_result(answer)
         except FrameError as error:
             if not self._is_tls and self._begun[:2] in _TLS_RECORDS:
                 self.end(TlsFailed(SPEAKS_TLS))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.replica.events import DataEvent, DataRespond, SendTxnMarkers

@@ -3,9 +3,10 @@ gives."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.partition.values import Changes, Reader, ReadPlan
 from metaquorum.metadata.errors import ErrorCode
@@ -14,7 +15,7 @@ from tests.unit.broker.manager_world import A, Cluster, Host, answer_to, found
 from tests.unit.broker.replica_world import CONFIG, KEY, KnownBrokers, Replica, batch, info
 
 RACKS = {1: "a", 2: "b", 3: "b"}
-AWARE = replace(CONFIG, replica_selector_is_rack_aware=True)
+AWARE = dataclasses.replace(CONFIG, replica_selector_is_rack_aware=True)
 
 
 def read(replica: Replica, offset: int, rack: str | None, *, epoch: int = -1) -> FetchedPartition | ReadPlan:

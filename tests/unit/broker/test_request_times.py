@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from metaquorum.broker.server.data.request_times import count_traffic, errors_of, request_name, timed
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as api
@@ -74,16 +72,11 @@ def test_one_code_counts_once_an_answer() -> None:
     assert errors_of(ApiError(ErrorCode.INVALID_REQUEST, "no")) == {"INVALID_REQUEST"}
 
 
-async def test_an_answer_and_a_caller_that_gave_up() -> None:
+def test_an_answer_and_a_caller_that_gave_up() -> None:
     stats = NodeStatistics(0)
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[api.DataResponse | ApiError] = loop.create_future()
-    given_up: asyncio.Future[api.DataResponse | ApiError] = loop.create_future()
-    answered.add_done_callback(timed(stats, fetch()))
-    given_up.add_done_callback(timed(stats, fetch(replica_id=2)))
-    answered.set_result(fetched(b"", error=ErrorCode.OFFSET_OUT_OF_RANGE))
-    given_up.cancel()
-    await asyncio.sleep(0)
+    answered, given_up = timed(stats, fetch()), timed(stats, fetch(replica_id=2))
+    answered(fetched(b"", error=ErrorCode.OFFSET_OUT_OF_RANGE))
+    given_up(None)
     assert stats.requests.times_ms["FetchConsumer"].count == 1
     assert stats.requests.errors == {("FetchConsumer", "OFFSET_OUT_OF_RANGE"): 1}
     assert stats.requests.abandoned == {"FetchFollower": 1}

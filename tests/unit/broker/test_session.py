@@ -183,7 +183,7 @@ def test_from_registration_to_running() -> None:
     at = started()
     assert moves(at.answer(registered())) == [(BrokerState.STARTING, BrokerState.RECOVERY)]
     assert at.session.broker_epoch == EPOCH
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
     # The record at the broker's epoch is applied once everything below EPOCH + 1 is: then, and at once.
     assert sent(at.apply(EPOCH)) == []
     heartbeat = sent(at.apply(EPOCH + 1))
@@ -191,7 +191,7 @@ def test_from_registration_to_running() -> None:
         BrokerHeartbeatRequest(broker_id=4, broker_epoch=EPOCH, applied_offset=EPOCH + 1)
     ]
     assert moves(at.answer(beat())) == [(BrokerState.RECOVERY, BrokerState.RUNNING)]
-    assert at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms > at.now_ms
 
 
 def test_a_heartbeat_every_interval_with_the_applied_offset() -> None:
@@ -432,8 +432,8 @@ def test_the_lease_counts_from_sending() -> None:
     sent_ms = at.now_ms
     at.answer(beat(), after_ms=900)
     assert at.session.lease.end_ms == sent_ms + SESSION_MS
-    assert at.session.serves(sent_ms + SESSION_MS - 1)
-    assert not at.session.serves(sent_ms + SESSION_MS)
+    assert at.session.serves_before_ms > sent_ms + SESSION_MS - 1
+    assert at.session.serves_before_ms <= sent_ms + SESSION_MS
 
 
 def test_the_shorter_of_the_told_and_the_configured_time_is_the_lease() -> None:
@@ -478,8 +478,10 @@ def alone_for(at: Desk, ms: int) -> list[LifecycleEffect]:
 def test_without_self_fencing_a_broker_that_nobody_answers_serves_on_under_its_epoch() -> None:
     at = running(GOES_ON)
     effects = alone_for(at, 5 * SESSION_MS)
-    assert at.state is BrokerState.RUNNING and at.session.serves(at.now_ms) and moves(effects) == []
-    assert at.session.serves(at.now_ms + 10**9), "also after a pause, without a tick"
+    assert (
+        at.state is BrokerState.RUNNING and at.session.serves_before_ms > at.now_ms and moves(effects) == []
+    )
+    assert at.session.serves_before_ms > at.now_ms + 10**9, "also after a pause, without a tick"
     assert at.session.lease.end_ms is None
     assert all(isinstance(one.request, BrokerHeartbeatRequest) for one in sent(effects))
     said = [one.message for one in effects if isinstance(one, Warn) and "still serving" in one.message]
@@ -495,12 +497,12 @@ def test_without_self_fencing_what_a_controller_says_counts() -> None:
     alone_for(at, 2 * SESSION_MS)
     at.until_sent()
     at.answer(beat(fenced=True))
-    assert at.state is BrokerState.FENCED and not at.session.serves(at.now_ms)
+    assert at.state is BrokerState.FENCED and at.session.serves_before_ms <= at.now_ms
     at = running(GOES_ON)
     alone_for(at, 2 * SESSION_MS)
     at.until_sent()
     at.answer(error(ErrorCode.STALE_BROKER_EPOCH))
-    assert at.state is BrokerState.FENCED and not at.session.serves(at.now_ms)
+    assert at.state is BrokerState.FENCED and at.session.serves_before_ms <= at.now_ms
     # It is not let in by the clock, and loses its lease as any broker that does not serve.
     alone_for(at, 2 * SESSION_MS)
     assert at.state is BrokerState.FENCED
@@ -510,7 +512,7 @@ def test_without_self_fencing_a_late_answer_is_an_answer() -> None:
     at = running(replace(GOES_ON, controller_request_timeout_ms=10 * SESSION_MS))
     at.until_sent()
     at.answer(beat(), after_ms=3 * SESSION_MS)
-    assert at.state is BrokerState.RUNNING and at.session.serves(at.now_ms)
+    assert at.state is BrokerState.RUNNING and at.session.serves_before_ms > at.now_ms
     at.until_sent()
     at.answer(beat(fenced=True), after_ms=3 * SESSION_MS)
     assert at.state is BrokerState.FENCED
@@ -521,7 +523,7 @@ def test_without_self_fencing_nobody_serves_before_the_first_admission() -> None
     at.answer(registered())
     at.after(SESSION_MS)
     assert moves(at.log)[-1] == (BrokerState.RECOVERY, BrokerState.STARTING)
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
 
 
 def test_without_self_fencing_a_controlled_shutdown_goes_on_and_ends() -> None:
@@ -550,7 +552,7 @@ def test_a_lease_that_is_shorter_than_its_answer_took_is_not_taken() -> None:
     at.until_sent()
     at.answer(beat(session_ms=200), after_ms=200)
     assert at.state is BrokerState.RECOVERY
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
 
 
 def test_fenced_brokers_lease_ends_too() -> None:
@@ -568,7 +570,7 @@ def test_a_lost_registration_fences_and_registers_again_at_once(code: ErrorCode)
     effects = at.answer(error(code))
     assert moves(effects) == [(BrokerState.RUNNING, BrokerState.FENCED)]
     assert isinstance(sent(effects)[0].request, RegisterBrokerRequest)
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
     at.answer(registered(EPOCH + 100))
     # Its image is older than the new registration: an admission does not make it serve yet.
     at.until_sent()
@@ -627,14 +629,14 @@ def test_controlled_shutdown_serves_until_it_is_granted() -> None:
     assert request.broker_epoch == EPOCH
     for _ in range(4):
         at.answer(beat())
-        assert at.session.serves(at.now_ms)
+        assert at.session.serves_before_ms > at.now_ms
         before = at.now_ms
         at.until_sent()
         assert at.now_ms - before == CONFIG.controlled_shutdown_poll_ms
     effects = at.answer(beat(fenced=True, down=True))
     assert moves(effects) == [(BrokerState.PENDING_CONTROLLED_SHUTDOWN, BrokerState.SHUTTING_DOWN)]
     assert [stop.failed for stop in stops(effects)] == [False]
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
 
 
 def test_a_shutdown_waits_for_the_heartbeat_under_way_and_follows_it_at_once() -> None:
@@ -686,7 +688,7 @@ def test_a_session_lost_during_shutdown_is_asked_for_again_with_the_newer_epoch(
     at.take(at.session.shut_down(at.now_ms))
     at.answer(error(ErrorCode.STALE_BROKER_EPOCH))
     assert at.state is BrokerState.PENDING_SHUTDOWN_FENCED
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
     at.answer(registered(EPOCH + 7))
     at.until_sent()
     request = at.request().request
@@ -702,7 +704,7 @@ def test_the_lease_ends_a_controlled_shutdown_service_too() -> None:
     assert end_ms is not None
     at.after(end_ms - at.now_ms)
     assert at.state is BrokerState.PENDING_SHUTDOWN_FENCED
-    assert not at.session.serves(at.now_ms)
+    assert at.session.serves_before_ms <= at.now_ms
 
 
 def test_an_unasked_shutdown_flag_does_not_stop_a_broker() -> None:

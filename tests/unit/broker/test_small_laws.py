@@ -142,7 +142,7 @@ def test_a_leader_is_reached_at_the_listener_for_brokers() -> None:
         )
     known = KnownBrokers("DATA")
     assert known.endpoint(1) is None and known.epoch(1) is None and not known.may_join_isr(1)
-    known.image = builder.freeze()
+    known.moved(builder.freeze())
     found = [known.endpoint(broker_id) for broker_id in (1, 2, 3, 4)]
     assert found == [("inside", 9001), ("inside", 9001), None, None]
     assert [known.epoch(broker_id) for broker_id in (1, 2, 3, 4)] == [8, 9, 10, None]

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 
 from metaquorum.broker.replica import disk_work, found
@@ -188,10 +190,16 @@ def numbers_of(module: object) -> dict[str, dict[str, int]]:
     """Numbers that the values of a module have where nothing is said, by class and field."""
     numbers: dict[str, dict[str, int]] = {}
     for name, value in vars(module).items():
-        if dataclasses.is_dataclass(value) and value.__module__ == module.__name__:  # type: ignore[attr-defined]
-            for each in dataclasses.fields(value):
-                if type(each.default) in (int, bool):
-                    numbers.setdefault(name, {})[each.name] = each.default
+        if getattr(value, "__module__", "") != module.__name__:  # type: ignore[attr-defined]
+            continue
+        fields: Any = ()
+        if dataclasses.is_dataclass(value):
+            fields = dataclasses.fields(value)
+        elif isinstance(value, type) and issubclass(value, msgspec.Struct):
+            fields = msgspec.structs.fields(value)
+        for each in fields:
+            if type(each.default) in (int, bool):
+                numbers.setdefault(name, {})[each.name] = each.default
     return numbers
 
 

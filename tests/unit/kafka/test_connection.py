@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from metaquorum.runtime.kafka import connection as connections
-from metaquorum.runtime.kafka.connection import ClientConnection, ConnectionConfig
+from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.connection import ClientConnection
+from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, EndConnection, Features, Later, Offered, Services
 from metaquorum.wire import codec
@@ -205,31 +207,32 @@ async def test_a_failed_handler_ends_the_connection(caplog: pytest.LogCaptureFix
 async def test_an_answer_that_cannot_be_finished_ends_the_connection(
     error: Exception, told: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    gates: list[Coming[Any]] = []
+
     def finish(found: Any) -> Any:
         if found is None:
             raise error
         return found
 
     def later(server: Server, request: codec.Request, client: Client) -> Later:
-        gate = asyncio.get_running_loop().create_future()
-        server.gates.append(gate)
-        return Later(gate, finish)
+        gates.append(Coming())
+        return Later(gates[-1], finish)
 
     monkeypatch.setattr(Server, "find_coordinator", later)
     async with serving(Server()) as server:
         async with calling(server) as caller:
             for number in range(2):
                 caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest())
-            await until(lambda: len(server.gates) == 2)
-            server.gates[0].set_result(FindCoordinatorResponse(host="h"))
+            await until(lambda: len(gates) == 2)
+            gates[0].set_result(FindCoordinatorResponse(host="h"))
             assert (await caller.receive(FIND_COORDINATOR, 2)).body.host == "h"
-            server.gates[1].set_result(None)
+            gates[1].set_result(None)
             assert await caller.ended()
         assert told in caplog.text
         async with calling(server) as caller:
             caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest())
-            await until(lambda: len(server.gates) == 3)
-        await until(server.gates[2].cancelled)
+            await until(lambda: len(gates) == 3)
+        await until(gates[2].cancelled)
 
 
 async def test_a_request_without_an_answer_holds_nothing_back() -> None:

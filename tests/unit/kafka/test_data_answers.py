@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
 from metaquorum.broker.server.kafka.data import DataHandlers

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.kafka import memory as memories
-from metaquorum.runtime.kafka.connection import ConnectionConfig
+from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.framing import SCRATCH_BYTES, FrameBuffer
 from metaquorum.runtime.kafka.memory import RequestMemory, Share
 from metaquorum.wire import codec

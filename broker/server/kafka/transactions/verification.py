@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.transactions.requests import AddPartitions, TopicPartition
 from metaquorum.broker.server.data.requests import Answer, DataRequests

@@ -1,0 +1,29 @@
+"""What the connections of a listener keep to, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metaquorum.runtime.kafka.auth.rules import ListenerRules
+from metaquorum.runtime.kafka.framing import SCRATCH_BYTES
+from metaquorum.runtime.kafka.memory import RequestMemory
+from metaquorum.runtime.kafka.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionConfig:
+    """What a listener's connections keep to. One without a request for `max_idle_s` seconds is closed, and
+    one without a login for `login_timeout_s`. `rules` None: clients do not say who they are; `quotas` None:
+    nothing is counted."""
+
+    listener: str
+    request_max_bytes: int
+    max_idle_s: float
+    rules: ListenerRules | None = None
+    quotas: Quotas | None = None
+    login_max_bytes: int = 524_288
+    login_timeout_s: float = 30
+    failed_login_delay_s: float = 0.1
+    memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
+    scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
+    """Where the small frames of all connections are received (`FrameBuffer`)."""

@@ -52,7 +52,10 @@ class Coordinators:
     def changed(self, partition: Partition, changes: int) -> None:
         """Looked at in `settle`."""
         if partition.topic in self._kinds and changes & (Changes.ROLE | Changes.END):
-            self._moved[partition.key] = partition.topic
+            shard = self._shards.get(partition.key)
+            # One in office has read its log: what is appended, it appends itself.
+            if changes & Changes.ROLE or shard is None or not shard.is_active:
+                self._moved[partition.key] = partition.topic
 
     def stirred(self, key: PartitionKey) -> None:
         """The replica came, went, or is another one."""

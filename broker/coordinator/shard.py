@@ -7,7 +7,7 @@ watermark has passed them. Knows no group and no transaction (`state` does) and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, CoordinatorState, Decision, Now, Reply
 from metaquorum.broker.replica.events import DataEffect, DataRespond
@@ -271,9 +271,9 @@ class Shard:
         if result is not None and result.error is not ErrorCode.NONE:
             self._refused(decision, result, now)
             return
-        base = -1 if bounds is None else bounds.end
-        for at, record in enumerate(decision.records):
-            self.state.replay(record, replace(decision.origin, offset=base + at))
+        origin, base = decision.origin, -1 if bounds is None else bounds.end
+        for offset, record in enumerate(decision.records, base):
+            self.state.replay(record, BatchOrigin(offset, origin.producer_id, origin.producer_epoch))
         if result is None:
             self._newest = batch
         else:

@@ -8,8 +8,9 @@ answers when it is committed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from metaquorum.broker.replica.events import DataEffect
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -18,16 +19,14 @@ from metaquorum.metadata.requests.data import CoordinatorRequest
 from metaquorum.wire.stored import StoredRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+class Now(Struct, frozen=True):
     """`ms`: the clock of timers. `wall_ms`: the time of day, which is stored."""
 
     ms: int
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOrigin:
+class BatchOrigin(Struct, frozen=True):
     """The batch that a record came in, and the record's offset. `producer_id` -1: it is of no transaction."""
 
     offset: int = -1
@@ -35,8 +34,7 @@ class BatchOrigin:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A request. `key` names the one that waits for the answer."""
 
     key: object
@@ -47,16 +45,14 @@ class Ask:
         return self.request.body
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """`body`: what the service in front makes an answer of, or an error for the request as a whole."""
 
     key: object
     body: Any | ApiError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """What comes of a request, of time, or of metadata.
 
     `records` go into the log as one batch, or none of them does; they are replayed as soon as they are in the

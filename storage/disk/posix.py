@@ -37,14 +37,16 @@ _ADVICE = {
 def _translated(directory: str, operation: str, path: str) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError:
-        raise FileMissingError(path) from None
     except OSError as error:
-        code = error.errno or 0
-        reason = (
-            _ADVICE.get(code) or f"{os.strerror(code) if code else error}; check the directory and the disk"
-        )
-        raise DiskError(directory, f"{operation} of {path}", reason) from error
+        raise _disk_error(error, directory, operation, path) from error
+
+
+def _disk_error(error: OSError, directory: str, operation: str, path: str) -> DiskError | FileMissingError:
+    if isinstance(error, FileNotFoundError):
+        return FileMissingError(path)
+    code = error.errno or 0
+    reason = _ADVICE.get(code) or f"{os.strerror(code) if code else error}; check the directory and the disk"
+    return DiskError(directory, f"{operation} of {path}", reason)
 
 
 class PosixFile:
@@ -89,11 +91,13 @@ class PosixFile:
     def append(self, data: bytes) -> None:
         """Writes all of `data` at the end. After a failure the file may end in a part of it."""
         view = memoryview(data)
-        with _translated(self._directory, "write", self._path):
+        try:
             while view:
                 written = os.pwrite(self._descriptor, view, self._size)
                 self._size += written
                 view = view[written:]
+        except OSError as error:
+            raise _disk_error(error, self._directory, "write", self._path) from error
 
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes."""
@@ -105,11 +109,10 @@ class PosixFile:
         """fdatasync; never tried again after a failure."""
         descriptor = self.to_sync()
         try:
-            with _translated(self._directory, "sync", self._path):
-                os.fdatasync(descriptor)
-        except DiskError:
+            os.fdatasync(descriptor)
+        except OSError as error:
             self._poisoned = True
-            raise
+            raise _disk_error(error, self._directory, "sync", self._path) from error
 
     def to_sync(self) -> int:
         """The descriptor that a sync is for. Raises DiskError where an earlier one failed."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaquorum.metadata.errors import ErrorCode
 
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducer:
+class InitProducer(Struct, frozen=True, kw_only=True):
     """InitProducerId with a transactional id. `producer_id` -1: the client has none yet. `fresh_id`: an id
     that was never given, for where one is needed; None: none was taken so far."""
 
@@ -21,19 +20,16 @@ class InitProducer:
     fresh_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InitializedProducer:
+class InitializedProducer(Struct, frozen=True):
     producer_id: int
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsProducerId:
+class NeedsProducerId(Struct, frozen=True):
     """Ask again, with a fresh id. Nothing has changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitions:
+class AddPartitions(Struct, frozen=True, kw_only=True):
     """AddPartitionsToTxn of one transactional id, and AddOffsetsToTxn; the reply is an ErrorCode.
     `verify_only`: whether the partitions are in the transaction (KIP-890); the reply is one code for each."""
 
@@ -44,8 +40,7 @@ class AddPartitions:
     verify_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction:
+class EndTransaction(Struct, frozen=True, kw_only=True):
     """EndTxn; the reply is an ErrorCode."""
 
     transactional_id: str
@@ -54,8 +49,7 @@ class EndTransaction:
     committed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkersWritten:
+class MarkersWritten(Struct, frozen=True, kw_only=True):
     """Every partition of the transaction has its marker. The reply is an ErrorCode."""
 
     transactional_id: str
@@ -63,13 +57,11 @@ class MarkersWritten:
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTransaction:
+class DescribeTransaction(Struct, frozen=True):
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDescription:
+class TransactionDescription(Struct, frozen=True, kw_only=True):
     """`start_ms` -1: no transaction is under way. `state` as Kafka names it."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -82,8 +74,7 @@ class TransactionDescription:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTransactions:
+class ListTransactions(Struct, frozen=True, kw_only=True):
     """An empty filter takes everything. `min_duration_ms` -1: however long a transaction has been open. The
     reply is a tuple of descriptions."""
 

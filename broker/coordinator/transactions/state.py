@@ -11,8 +11,9 @@ reports `MarkersWritten`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig

@@ -6,8 +6,10 @@ Owns the states (KIP-98) and the two ways in which an epoch is raised (KIP-360).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.transactions.requests import TopicPartition
 from metaquorum.wire.errors import DecodeError
@@ -44,8 +46,7 @@ IDLE = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(Struct, frozen=True, kw_only=True):
     """`epoch` -1: the id is new. `last_id` and `last_epoch` are what the producer had before its epoch was
     raised, by which a repeated request is told; no record has them. Times are wall clock."""
 

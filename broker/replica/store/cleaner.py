@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from metaquorum.broker.replica.disk_work import CompactPartition
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import Opened, StoredReplica
-from metaquorum.broker.replica.store.sync import missing_is_bad
+from metaquorum.broker.replica.store.sync import MissingIsBad
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import CleaningPlan, first_dirty_offset, plan_cleaning
@@ -53,7 +53,7 @@ class DirectoryCleaner:
         its `pieces`; `take_up` after each time. Raises DiskError."""
         if self._current is not None:
             return None
-        with missing_is_bad(self._opened.path):
+        with MissingIsBad(self._opened.path):
             return self._next()
 
     def _next(self) -> Cleaning | None:
@@ -109,7 +109,7 @@ class DirectoryCleaner:
         try:
             if error is not None:
                 raise error
-            with missing_is_bad(self._opened.path):
+            with MissingIsBad(self._opened.path):
                 return self._advance(replica, cleaning)
         except CleaningEndedError:
             self._current = None

@@ -62,7 +62,7 @@ from metaquorum.broker.replica.store.parts import (
     to_be_indexed,
 )
 from metaquorum.broker.replica.store.reads import find_offset, read_partition
-from metaquorum.broker.replica.store.sync import DirectorySync, missing_is_bad
+from metaquorum.broker.replica.store.sync import DirectorySync, MissingIsBad
 from metaquorum.broker.replica.store.trimming import enforce_retention, trim_replicas
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import Disk
@@ -78,6 +78,7 @@ class DirectoryStore:
     def __init__(self, opened: Opened) -> None:
         self.directory_id = opened.directory_id
         self.path = opened.path
+        self._missing_is_bad = MissingIsBad(opened.path)
         self._opened = opened
         self._disk = opened.disk
         self._options = opened.options
@@ -132,7 +133,7 @@ class DirectoryStore:
     def execute(self, work: DiskWork) -> list[DataEvent]:
         """Carries out one work item; what it brought. Raises DiskError. Work on a replica or an incarnation
         that this store does not have (any more) brings nothing; a read brings that nothing is there."""
-        with missing_is_bad(self.path):
+        with self._missing_is_bad:
             return self._execute(work)
 
     def _execute(self, work: DiskWork) -> list[DataEvent]:  # noqa: C901, PLR0911
@@ -172,7 +173,7 @@ class DirectoryStore:
     def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
         """The same in order, but creations, removals and trims in a row share their syncs."""
         events: list[DataEvent] = []
-        with missing_is_bad(self.path):
+        with self._missing_is_bad:
             for kind, group in groupby(works, key=type):
                 if kind in (CreateReplica, RemoveReplica, TrimTo):
                     events += self._together(list(group))
@@ -306,7 +307,7 @@ class DirectoryStore:
     def tick(self, now_ms: int) -> bool:
         """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
         due. Call about once per second. Raises DiskError."""
-        with missing_is_bad(self.path):
+        with self._missing_is_bad:
             return delete_one(self._opened, now_ms)
 
     # --- durability

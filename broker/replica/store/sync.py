@@ -6,8 +6,7 @@ another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.disk.interface import FileSystem
@@ -20,17 +19,23 @@ CHECKPOINTS_AT_ONCE = 1_000
 """How many logs' small files are written before they are synced: more would only need more memory."""
 
 
-@contextmanager
-def missing_is_bad(directory: str) -> Iterator[None]:
-    """A file that was there and is gone makes the directory as bad as one that cannot be read."""
-    try:
-        yield
-    except FileMissingError as error:
-        raise DiskError(
-            directory, "use of its files", f"{error.path} has disappeared; restore the disk"
-        ) from error
-    except LogFailedError as error:
-        raise DiskError(directory, "use of a log", str(error)) from error
+class MissingIsBad:
+    """A file that was there and is gone makes the directory as bad as one that cannot be read. A context; one
+    serves all work of a directory."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FileMissingError):
+            text = f"{error.path} has disappeared; restore the disk"
+            raise DiskError(self._directory, "use of its files", text) from error
+        if isinstance(error, LogFailedError):
+            raise DiskError(self._directory, "use of a log", str(error)) from error
 
 
 class DirectorySync:
@@ -52,7 +57,7 @@ class DirectorySync:
     def run(self) -> None:
         """Makes it durable: one sync of each file, or, from eight on, one of the whole file system where the
         kernel offers that. Raises DiskError: the directory is bad."""
-        with missing_is_bad(self._path):
+        with MissingIsBad(self._path):
             self._sync_segments()
             for start in range(0, len(self.checkpoints), CHECKPOINTS_AT_ONCE):
                 self._write_checkpoints(self.checkpoints[start : start + CHECKPOINTS_AT_ONCE])

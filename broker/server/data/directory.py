@@ -203,13 +203,13 @@ class DirectoryThreads:
 
     def _gather(self, until_s: float) -> list[_IoItem]:
         """What is there, at most one round; waits until the next tick for the first item."""
-        items: list[_IoItem] = []
+        work = self._work
         try:
-            items.append(self._work.get(timeout=max(0.0, until_s - time.monotonic())))
-            while len(items) < ROUND_MAX:
-                items.append(self._work.get_nowait())
+            items = [work.get(timeout=max(0.0, until_s - time.monotonic()))]
         except Empty:
-            pass
+            return []
+        while len(items) < ROUND_MAX and not work.empty():
+            items.append(work.get_nowait())
         return items
 
     def _do(self, items: list[_IoItem]) -> list[DataEvent]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from threading import get_ident
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock
 
@@ -29,8 +30,7 @@ class Faults(Protocol):
         """Returns, or raises DiskError, or does not return for a while."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunningCall:
+class RunningCall(Struct, frozen=True):
     """`since_s` on the monotonic clock."""
 
     since_s: float
@@ -48,18 +48,18 @@ class DiskWatch:
 
     def run(self, operation: str, path: str, work: Callable[..., T], *arguments: object) -> T:
         """The call itself, stamped. Of a call within a call only the inner one is seen while it runs."""
-        since_s = time.monotonic()
-        outer = self._running.get(get_ident())
-        self._running[get_ident()] = RunningCall(since_s, operation, path)
+        since_s, thread, running = time.monotonic(), get_ident(), self._running
+        outer = running.get(thread)
+        running[thread] = RunningCall(since_s, operation, path)
         try:
             if self._faults is not None:
                 self._faults.check(operation, path)
             return work(*arguments)
         finally:
             if outer is None:
-                del self._running[get_ident()]
+                del running[thread]
             else:
-                self._running[get_ident()] = outer
+                running[thread] = outer
             if self._observe is not None and outer is None:
                 self._observe(operation, time.monotonic() - since_s)
 

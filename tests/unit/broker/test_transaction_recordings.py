@@ -7,12 +7,12 @@ import base64
 import gzip
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.transactions.requests import InitProducer
 from metaquorum.broker.coordinator.transactions.state import COMPLETION_WAIT_MS

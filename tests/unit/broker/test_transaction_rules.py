@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
 from metaquorum.broker.coordinator.transactions import state as under_test

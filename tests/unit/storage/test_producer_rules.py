@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import encode_batch, parse_header
 from metaquorum.storage.batches.format import TRANSACTIONAL, BatchHeader

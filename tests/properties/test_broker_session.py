@@ -90,11 +90,11 @@ class Watched:
         assert epoch >= self.epoch, "a broker epoch fell"
         self.epoch = epoch
         lease = self.admitted_until_ms
-        if session.state.serves or session.serves(now_ms):
+        if session.state.serves or session.serves_before_ms > now_ms:
             assert lease is not None and now_ms < lease, "serves, or says RUNNING, without a lease"
-        if session.serves(now_ms):
+        if session.serves_before_ms > now_ms:
             assert session.applied_offset > epoch, "serves metadata older than its registration"
-            assert not session.serves(lease or 0), "would serve at the end of its lease"
+            assert session.serves_before_ms <= (lease or 0), "would serve at the end of its lease"
         deadline = session.next_deadline_ms()
         assert self.stopped == (deadline is None) or self.state is BrokerState.NOT_RUNNING
         assert deadline is None or deadline > now_ms, f"{deadline} is due, and was not acted on at {now_ms}"
@@ -330,7 +330,7 @@ class Duel:
         serving = [
             n
             for n, session in enumerate(self.sessions)
-            if session.serves(self.now_ms)
+            if session.serves_before_ms > self.now_ms
             and not (session.state.wants_shutdown and session.broker_epoch in self.registry.granted)
         ]
         assert len(serving) < 2, f"both incarnations serve at {self.now_ms}"
@@ -373,7 +373,7 @@ def test_the_second_process_takes_over_when_the_first_has_left() -> None:
         )
         session.start(100)
         talk(session, 100, session.high_watermark_known(100, registry.log_end))
-        assert session.serves(100)
+        assert session.serves_before_ms > 100
         epochs.append(session.broker_epoch)
         talk(session, 100, session.shut_down(100))
         assert session.state is BrokerState.SHUTTING_DOWN

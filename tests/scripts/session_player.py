@@ -58,7 +58,7 @@ class SessionPlayer(Player):
         flags = (
             ("caught_up", at.startup.is_caught_up),
             ("publishes", at.has_applied_registration()),
-            ("serves", at.serves(self.now_ms)),
+            ("serves", at.serves_before_ms > self.now_ms),
         )
         self.say(" ".join([*words, *(name for name, holds in flags if holds)]))
 

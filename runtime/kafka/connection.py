@@ -24,6 +24,7 @@ from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
+from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
 from metaquorum.wire import codec
@@ -60,8 +61,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._config = config
         self._services = services
         self._limits = limits
-        self._begun = begun
-        self._gone = gone
+        self._begun, self._gone = begun, gone
         self._login: Login | None = None
         self._share = Share(config.memory, self._has_memory, self._is_late)
         most, key = config.request_max_bytes, REQUEST_MAX_BYTES

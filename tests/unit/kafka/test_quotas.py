@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
 from metaquorum.runtime.kafka import quotas as module
-from metaquorum.runtime.kafka import throttling
+from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Client, Later
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
@@ -213,15 +214,16 @@ async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_coun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = [0.0]
-    monkeypatch.setattr(throttling, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    gates: list[Coming[FindCoordinatorResponse]] = []
 
     def finish(found: FindCoordinatorResponse) -> FindCoordinatorResponse:
         now_s[0] += 10
         return found
 
     def later(server: Server, request: codec.Request, client: Client) -> Later:
-        server.gates.append(asyncio.get_running_loop().create_future())
-        return Later(server.gates[-1], finish)
+        gates.append(Coming())
+        return Later(gates[-1], finish)
 
     monkeypatch.setattr(Server, "find_coordinator", later)
     server = Server()
@@ -230,7 +232,7 @@ async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_coun
         await until(lambda: server.open)
         tasks = asyncio.all_tasks()
         caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest())
-        await until(lambda: server.gates)
+        await until(lambda: gates)
         assert asyncio.all_tasks() <= tasks
-        server.gates[0].set_result(FindCoordinatorResponse())
+        gates[0].set_result(FindCoordinatorResponse())
         assert (await caller.receive(FIND_COORDINATOR, 2)).body.throttle_time_ms == 150

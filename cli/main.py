@@ -34,11 +34,11 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "local": ("metaquorum.cli.local.commands:local", "Run a whole cluster on this machine."),
     "quorum": (
         "metaquorum.cli.admin.quorum:quorum",
-        "Describe the quorum, transfer its leadership, change its voters.",
+        "Describe the quorum; transfer leadership; change voters.",
     ),
     "brokers": (
         "metaquorum.cli.admin.brokers:brokers",
-        "List, describe and unregister brokers; bind keys to broker ids.",
+        "List, describe and unregister brokers; bind broker ids.",
     ),
     "configs": ("metaquorum.cli.admin.configs:configs", "Describe and change configurations."),
     "features": ("metaquorum.cli.admin.features:features", "Describe, upgrade and downgrade feature levels."),
@@ -60,11 +60,11 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "groups": (
         "metaquorum.cli.admin.groups.commands:groups",
-        "Describe consumer groups and their lag; reset and delete offsets.",
+        "Describe consumer groups and their lag; change offsets.",
     ),
     "transactions": (
         "metaquorum.cli.admin.transactions:transactions",
-        "List and describe transactions; find and abort those that hang.",
+        "List and describe transactions; abort those that hang.",
     ),
     "produce": ("metaquorum.cli.data.produce:produce", "Write lines or generated messages to a topic."),
     "consume": ("metaquorum.cli.data.consume:consume", "Print the records of a topic."),
@@ -74,7 +74,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "log": (
         "metaquorum.cli.log.commands:log",
-        "Read any KRaft metadata log: its records and the state they build.",
+        "Read any KRaft metadata log: its records and its state.",
     ),
     "pipeline": (
         "metaquorum.cli.pipeline.commands:pipeline",

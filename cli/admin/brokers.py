@@ -21,7 +21,7 @@ BROKER_ID = click.IntRange(min=0)
 
 @click.group()
 def brokers() -> None:
-    """List, describe and unregister brokers; bind keys to broker ids."""
+    """List, describe and unregister brokers; bind broker ids."""
 
 
 for _command in (bindings, bind, unbind):

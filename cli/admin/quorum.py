@@ -16,7 +16,7 @@ from metaquorum.runtime.kafka.admin.cluster import describe_quorum
 
 @click.group()
 def quorum() -> None:
-    """Describe the quorum, transfer its leadership, change its voters."""
+    """Describe the quorum; transfer leadership; change voters."""
 
 
 for _command in (add_voter, remove_voter, replace_voter):

@@ -44,7 +44,7 @@ partition_option = click.option(
 
 @click.group()
 def transactions() -> None:
-    """List and describe transactions; find and abort those that hang."""
+    """List and describe transactions; abort those that hang."""
 
 
 @transactions.command("list")

@@ -54,7 +54,7 @@ from metaquorum.storage.log.reader import Damage
 
 @click.group()
 def log() -> None:
-    """Read any KRaft metadata log: its records and the state they build.
+    """Read any KRaft metadata log: its records and its state.
 
     The log may be metaquorum's or Apache Kafka's, and its node may run. Only `repair`, `salvage` and
     `archive` write, and only what is new.

@@ -41,7 +41,7 @@ _WHY = {
 
 @click.group()
 def groups() -> None:
-    """Describe consumer groups and their lag; reset and delete offsets."""
+    """Describe consumer groups and their lag; change offsets."""
 
 
 groups.add_command(reset)

@@ -22,7 +22,7 @@ def cannot_win(rejected: Collection[int], voter_ids: Collection[int]) -> bool:
 
 def majority_value(values: Iterable[int | None]) -> int | None:
     """The largest value that a majority has reached, one value per voter; None is below every value."""
-    ordered = sorted((-1 if value is None else value for value in values), reverse=True)
+    ordered = sorted([-1 if value is None else value for value in values], reverse=True)
     if not ordered:
         return None
     reached = ordered[majority(len(ordered)) - 1]

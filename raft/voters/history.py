@@ -38,6 +38,14 @@ class VoterHistory:
     """The voter sets of one log from its newest snapshot on, by offset. `configured` counts while the log
     names no voters."""
 
+    newest: VoterSet
+    """The voters in force: every majority is one of theirs. An attribute, as the next two: they are
+    read dozens of times per input, and change with a record."""
+    newest_offset: int | None
+    """Where the record of the newest set stands; None: configured voters are in force."""
+    kraft_version: int
+    """The level that the newest record says."""
+
     def __init__(self, configured: VoterSet, changes: Iterable[VoterChange] = ()) -> None:
         self._configured = configured
         self._levels: list[tuple[int, int]] = [(CONFIGURED, 0)]
@@ -45,24 +53,13 @@ class VoterHistory:
         self.note_all(changes)
 
     @property
-    def newest(self) -> VoterSet:
-        """The voters in force: every majority is one of theirs."""
-        return self._sets[-1][1] if self._sets else self._configured
-
-    @property
     def previous(self) -> VoterSet:
         """The voters that a truncation of the newest record would bring back."""
         return self._sets[-2][1] if len(self._sets) > 1 else self._configured
 
-    @property
-    def newest_offset(self) -> int | None:
-        """Where the record of the newest set stands; None: configured voters are in force."""
-        return self._sets[-1][0] if self._sets else None
-
-    @property
-    def kraft_version(self) -> int:
-        """The level that the newest record says."""
-        return self._levels[-1][1]
+    def _changed(self) -> None:
+        self.newest_offset, self.newest = self._sets[-1] if self._sets else (None, self._configured)
+        self.kraft_version = self._levels[-1][1]
 
     def note_all(self, changes: Iterable[VoterChange]) -> None:
         """Records were appended."""
@@ -71,21 +68,25 @@ class VoterHistory:
                 self._levels.append((change.offset, change.kraft_version))
             if change.voters is not None:
                 self._sets = (*self._sets, (change.offset, change.voters))
+        self._changed()
 
     def truncate(self, end_offset: int) -> None:
         """The log ends at `end_offset` now: what stood there or later is undone."""
         self._levels = [entry for entry in self._levels if entry[0] < end_offset]
         self._sets = tuple([entry for entry in self._sets if entry[0] < end_offset])
+        self._changed()
 
     def trim(self, end_offset: int) -> None:
         """Nothing below `end_offset` will be asked for again: only what is in force there stays of it."""
         self._levels = _from_newest_below(self._levels, end_offset)
         self._sets = tuple(_from_newest_below(self._sets, end_offset))
+        self._changed()
 
     def reset(self, end_offset: int, said: VotersAt) -> None:
         """The log restarts behind a snapshot that ends at `end_offset` and says this."""
         self._levels = [(end_offset - 1, said.kraft_version)]
         self._sets = () if said.voters is None else ((end_offset - 1, said.voters),)
+        self._changed()
 
     def at(self, end_offset: int) -> VotersAt:
         """What the log below `end_offset` says; not for offsets below the last `trim` or `reset`."""

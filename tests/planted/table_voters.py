@@ -69,8 +69,8 @@ VOTER_BUGS = (
         breaks="the newest set in the log is in force, committed or not",
         source="KIP-853",
         file="raft/voters/history.py",
-        old="return self._sets[-1][1] if self._sets else self._configured",
-        new="return self._sets[-2][1] if len(self._sets) > 1 else self._configured",
+        old="self._sets[-1] if self._sets else (None, self._configured)",
+        new="self._sets[-2] if len(self._sets) > 1 else (None, self._configured)",
         caught_by=(SCRIPTS, UNIT, SEEDS),
     ),
     Bug(

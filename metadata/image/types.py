@@ -93,7 +93,7 @@ class TopicInfo(msgspec.Struct, frozen=True, gc=False):
     name: str
 
 
-class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One partition's state. `directories` has one id for each replica, in the replicas' order."""
 
     topic_id: bytes

@@ -25,6 +25,7 @@ from metaquorum.storage.log.reader import Damage
 
 TAIL, CORRUPT, UNDECODABLE, UNKNOWN, UNREADABLE = "tail", "corrupt", "undecodable", "unknown", "unreadable"
 DIALECT, MISSING, SEAM = "dialect", "missing", "seam"
+_UNKNOWN = (UnknownRecord, UnknownControlRecord)
 _CLASSES = {schema.body.cls for schema in RECORD_SCHEMAS}
 
 
@@ -77,7 +78,7 @@ class DamageNotes:
             return None
         for decoded in records:
             record = decoded.record
-            if isinstance(record, UnknownRecord | UnknownControlRecord):
+            if isinstance(record, _UNKNOWN):
                 number = record.api_key if isinstance(record, UnknownRecord) else record.control_type
                 key = (record.type_name, number, decoded.version)
                 if key in self._unknown:

@@ -7,7 +7,6 @@ so that sums do not depend on their order, and a log that was read in two runs g
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +20,7 @@ from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_M
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
 _WHOLE = (CLUSTER, "")
 _KEPT_SCOPES = 4_096
+_KEPT_MOVES = 65_536
 
 Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
@@ -28,13 +28,8 @@ Cell = tuple[int, Scope]
 """The day and scope of some sums."""
 
 
-@lru_cache(maxsize=65536)
-def _isr_moves(
-    before: tuple[int, ...], now: tuple[int, ...], replicas: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Brokers that fell out of an ISR and still hold a replica, and those that came into it."""
-    out = tuple([at for at in before if at not in now and at in replicas])
-    return out, tuple([at for at in now if at not in before])
+_IsrMove = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""A day, an ISR before and after, and the replicas."""
 
 
 class _Leading(NamedTuple):
@@ -65,12 +60,13 @@ class Availability:
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
         self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
+        self._moved: dict[_IsrMove, tuple[tuple[DailySums, ...], tuple[DailySums, ...]]] = {}
         self.was_moved = False
         """Whether a broker of which something was counted has another rack than before."""
 
     def racks_changed(self, broker_id: int) -> None:
         """A broker has another rack than before."""
-        self._found = {}
+        self._forget_cells()
         self.was_moved = self.was_moved or broker_id in self._racks or broker_id in self._racks.missed
 
     def _cells_of(self, day: int, brokers: tuple[int, ...]) -> tuple[DailySums, ...]:
@@ -82,6 +78,22 @@ class Availability:
                 self._found = {}
             found = self._found[key] = tuple([self._cell(day, scope) for scope in self._scopes(brokers)])
         return found
+
+    def _isr_cells(self, key: _IsrMove) -> tuple[tuple[DailySums, ...], tuple[DailySums, ...]]:
+        """The cells of brokers that fell out of an ISR and still hold a replica, and of those that came into
+        it: asked for at every second record."""
+        day, before, now, replicas = key
+        out = tuple([at for at in before if at not in now and at in replicas])
+        back = tuple([at for at in now if at not in before])
+        cells = (self._cells_of(day, out) if out else (), self._cells_of(day, back) if back else ())
+        if len(self._moved) >= _KEPT_MOVES:
+            self._moved.clear()
+        self._moved[key] = cells
+        return cells
+
+    def _forget_cells(self) -> None:
+        """Cells, or whose racks they are, changed."""
+        self._found, self._moved = {}, {}
 
     def _cell(self, day: int, scope: Scope) -> DailySums:
         found = self._cells.get((day, scope))
@@ -150,7 +162,7 @@ class Availability:
             self.removed(key)
         self._is_off = False
         self._now_ms = max(self._now_ms, now_ms)
-        self._found = {}  # a snapshot may name racks that were unknown
+        self._forget_cells()  # a snapshot may name racks that were unknown
 
     def partition(
         self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int
@@ -161,7 +173,7 @@ class Availability:
             last = now.leader if now.leader >= 0 else (leading.last if leading is not None else -1)
             if leading is not None:
                 self._count_leading(leading, self._now_ms)
-            self._leading[key] = _Leading(now.leader, self._now_ms, last)
+            self._leading[key] = tuple.__new__(_Leading, (now.leader, self._now_ms, last))
         if before is not None:
             self.churn(before, now)
         self.judge(key, now, min_isr)
@@ -174,10 +186,11 @@ class Availability:
             for cell in self._cells_of(day, lost):
                 cell.leader_changes += 1
         if before.isr != now.isr:
-            out, back = _isr_moves(before.isr, now.isr, now.replicas)
-            for cell in self._cells_of(day, out) if out else ():
+            key = (day, before.isr, now.isr, now.replicas)
+            shrunk, grown = self._moved.get(key) or self._isr_cells(key)
+            for cell in shrunk:
                 cell.isr_shrinks += 1
-            for cell in self._cells_of(day, back) if back else ():
+            for cell in grown:
                 cell.isr_expands += 1
 
     def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
@@ -259,13 +272,15 @@ class Availability:
     def rows(self, cluster: str, failing: Iterable[tuple[int, int]]) -> list[tuple[int, Row]]:
         """(day, row) of every day and scope up to now. `failing` are (leader, day of its begin) of the
         failovers that have not ended. What goes on is counted up to now, and counted again next time."""
-        kept, self._found = self._cells, {}
+        kept = self._cells
+        self._forget_cells()
         self._cells = {key: msgspec.structs.replace(cell) for key, cell in kept.items()}
         self._count_all()
         for leader, day in failing:
             for cell in self._cells_of(day, (leader,)):
                 cell.failovers_open += 1
-        cells, self._cells, self._found = self._cells, kept, {}
+        cells, self._cells = self._cells, kept
+        self._forget_cells()
         whole = {day: cell for (day, scope), cell in cells.items() if scope == _WHOLE}
         return [
             (
@@ -298,7 +313,8 @@ class Availability:
     def adopt(self, left: Availability, counted: Mapping[Cell, DailySums], began_ms: int) -> None:
         """The sums of `left`, and what was counted here beyond `counted`. This one began at `began_ms`: what
         was so then was so since `left` says."""
-        mine, self._found = self._cells, {}
+        mine = self._cells
+        self._forget_cells()
         self._cells = dict(left.counted())
         for place, cell in mine.items():
             more = difference_of(cell, counted.get(place, DailySums()))
@@ -316,7 +332,7 @@ class Availability:
                     self._short[key] = short
                 else:
                     self._count_short(short, began_ms)
-        self._found = {}
+        self._forget_cells()
 
     def save(self) -> Any:
         return {
@@ -330,7 +346,7 @@ class Availability:
         }
 
     def load(self, saved: Any) -> None:
-        self._found = {}
+        self._forget_cells()
         self._cells = {
             (key[0], tuples(key[1])): msgspec.convert(cell, DailySums, strict=False)
             for key, cell in saved["cells"]

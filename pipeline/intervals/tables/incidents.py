@@ -203,11 +203,10 @@ class Incidents:
             self._found_leader(key, moment.now_ms)
         if before.isr == now.isr and not led:
             return
-        old = before.leader if led else -1
+        old, isr, replicas = before.leader if led else -1, now.isr, now.replicas
         for broker_id in before.isr if old in before.isr or old < 0 else (old, *before.isr):
-            if broker_id not in now.replicas or (broker_id in now.isr and broker_id != old):
-                continue
-            self._lost(broker_id, key, before, now, moment)
+            if (broker_id == old or broker_id not in isr) and broker_id in replicas:
+                self._lost(broker_id, key, before, now, moment)
 
     def _lost(
         self, broker_id: int, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment

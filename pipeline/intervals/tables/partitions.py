@@ -7,7 +7,7 @@ failovers, directories). The states themselves are the image's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
@@ -96,7 +96,8 @@ class PartitionStates:
         flags = _KNOWN
         if now.leader_epoch != before.leader_epoch and is_unclean(before, now):
             flags |= _UNCLEAN
-        states[now.index] = _Open(now, offset, time_ms, flags, _differences(before, now), actor)
+        changed = _differences(before, now)
+        states[now.index] = tuple.__new__(_Open, (now, offset, time_ms, flags, changed, actor))  # as _Open()
         return before
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
@@ -153,24 +154,25 @@ def _directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
     return tuple(uuid_to_text(directory) for directory in directories)
 
 
+_NAMES = ("leader", "isr", "replicas", "directories", "reassignment", "recovery", "elr")
+
+
+@cache
+def _named(*differs: bool) -> str:
+    return ",".join(name for name, at in zip(_NAMES, differs, strict=True) if at) or "epoch"
+
+
 def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
     """Names of what differs, joined by commas; `epoch` when only epochs went up."""
-    found = []
-    if before.leader != now.leader:
-        found.append("leader")
-    if before.isr != now.isr:
-        found.append("isr")
-    if before.replicas != now.replicas:
-        found.append("replicas")
-    if before.directories != now.directories:
-        found.append("directories")
-    if before.adding != now.adding or before.removing != now.removing:
-        found.append("reassignment")
-    if before.leader_recovery_state != now.leader_recovery_state:
-        found.append("recovery")
-    if before.elr != now.elr or before.last_known_elr != now.last_known_elr:
-        found.append("elr")
-    return ",".join(found) or "epoch"
+    return _named(
+        before.leader != now.leader,
+        before.isr != now.isr,
+        before.replicas != now.replicas,
+        before.directories != now.directories,
+        before.adding != now.adding or before.removing != now.removing,
+        before.leader_recovery_state != now.leader_recovery_state,
+        before.elr != now.elr or before.last_known_elr != now.last_known_elr,
+    )
 
 
 def _row(

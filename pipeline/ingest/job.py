@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.pipeline.ingest.layout import (
     RETAINED_SUFFIX,
     STATE,
@@ -52,6 +53,7 @@ from metaquorum.pipeline.logs.survey import SPLIT_BYTES, LogSurvey
 from metaquorum.pipeline.stores.address import address
 from metaquorum.pipeline.stores.disk import StoreDisk
 from metaquorum.pipeline.stores.folder import Folder
+from metaquorum.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,14 +78,15 @@ def ingest(
     """Brings the tables below `out` up to what the logs below `paths` hold. `cluster` names the cluster of
     all of them; a history with twice `span_records` to replay is cut. Raises NoLogsError, LayoutError,
     PathError, ExecutorError; a run that fails changes nothing that can be read."""
-    places = find_logs(StoreDisk(), [address(path) for path in paths], cluster)
+    disk = StoreDisk()
+    places = find_logs(disk, [address(path) for path in paths], cluster)
     folder = Folder(address(str(out)))
     manifest = load_manifest(folder)
     report = IngestReport(version=manifest.version)
     shared_ids = {place.path: place.cluster for place in places}
     places += retained_places(folder, manifest.clusters, shared_ids.values())
     run_all = _Runner(session, show, watch)
-    surveys = _survey(run_all, places, split_bytes, report)
+    surveys = _survey(run_all, disk, places, split_bytes, report)
     spines = histories(surveys, lambda logs: _facts(run_all, logs))
     report.left_out = left_out(spines)
     plans = plan_clusters(spines, shared_ids, manifest, report, say)
@@ -107,9 +110,10 @@ def ingest(
 
 def survey_fleet(session: SparkSession, paths: list[str], cluster: str | None = None) -> list[Spine]:
     """The history of each cluster that the logs below `paths` belong to. Raises as `ingest` does."""
-    places = find_logs(StoreDisk(), [address(path) for path in paths], cluster)
+    disk = StoreDisk()
+    places = find_logs(disk, [address(path) for path in paths], cluster)
     run_all = _Runner(session, lambda what, done, of: None, unwatched)
-    surveys = _survey(run_all, places, SPLIT_BYTES, IngestReport(version=0))
+    surveys = _survey(run_all, disk, places, SPLIT_BYTES, IngestReport(version=0))
     return [_light(spine) for spine in histories(surveys, lambda logs: _facts(run_all, logs))]
 
 
@@ -136,8 +140,14 @@ def _require_done(results: list[TaskResult], folder: Folder) -> None:
                 )
 
 
-def _survey(run: _Runner, places: list[LogPlace], split_bytes: int, report: IngestReport) -> list[LogSurvey]:
-    tasks: list[Task] = [SurveyTask(place=place, split_bytes=split_bytes) for place in places]
+def _survey(
+    run: _Runner, disk: StoreDisk, places: list[LogPlace], split_bytes: int, report: IngestReport
+) -> list[LogSurvey]:
+    """`disk` has listed the logs."""
+    tasks: list[Task] = [
+        SurveyTask(place=place, size_bytes=_size_bytes(disk, place), split_bytes=split_bytes)
+        for place in places
+    ]
     results = run("inspecting logs", tasks)
     found = []
     for place, result in zip(places, results, strict=True):
@@ -153,6 +163,14 @@ def _survey(run: _Runner, places: list[LogPlace], split_bytes: int, report: Inge
         )
         found.append(msgspec.structs.replace(nothing, problem=result.problem))
     return found
+
+
+def _size_bytes(disk: StoreDisk, place: LogPlace) -> int:
+    """About how much a task has to look at; 0 for what an earlier run retained, which is little."""
+    try:
+        return 0 if place.is_retained else MetadataLog(disk, place.path).size_bytes()
+    except (OSError, StorageError):
+        return 0  # the task says what is wrong with it
 
 
 def _facts(run: _Runner, logs: list[LogSurvey]) -> list[Facts]:
@@ -218,9 +236,17 @@ def _records_tasks(plans: list[Plan], folder: Folder, run: IngestRun) -> list[Re
         for stretch in spine.stretches:
             low = max(stretch.start, entry.records_offset)
             if low < stretch.end:
+                pieces = stretch_pieces(stretch.log, low, stretch.end)
+                about = (stretch.end - low) // max(len(pieces), 1)
                 records += [
-                    RecordsTask(piece=piece, final_below=final_below(spine), out=folder.root, run=run.id)
-                    for piece in stretch_pieces(stretch.log, low, stretch.end)
+                    RecordsTask(
+                        piece=piece,
+                        records=about,
+                        final_below=final_below(spine),
+                        out=folder.root,
+                        run=run.id,
+                    )
+                    for piece in pieces
                 ]
     return records
 

@@ -15,17 +15,31 @@ import msgspec
 
 from metaquorum.pipeline.ingest import call
 from metaquorum.pipeline.ingest.tasks import installed
-from metaquorum.pipeline.ingest.work import ExecutorError, Task, TaskResult
+from metaquorum.pipeline.ingest.work import (
+    ExecutorError,
+    RecordsTask,
+    ReplayTask,
+    SurveyTask,
+    Task,
+    TaskResult,
+)
+from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.tables import TABLES, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_SLICES = 4_096
+SLICE_RECORDS = 40_000
+"""Small tasks share a task of Spark, each of which costs a tenth of a second, up to so many records."""
+TASK_RECORDS = 2_500
+"""What a task costs by itself, its files above all, is as much as so many records."""
 INSTALL = (
     "install metaquorum[pipeline] of the driver's release in the Python of every executor (PYSPARK_PYTHON), "
     "or ship an environment with --archives"
 )
+SURVEYED_BYTES = 2_000
+"""Bytes of a log that are looked at in the time in which a record is replayed."""
 Watch = Callable[["SparkSession", Callable[[int], None]], AbstractContextManager[None]]
 """Tells how many Spark tasks have ended while its body runs."""
 
@@ -48,6 +62,33 @@ def table_of(fleet: DataFrame, name: str) -> DataFrame:
     return fleet.select("history").mapInArrow(rows, spark_schema(TABLES[name]))
 
 
+def slots_of(tasks: list[Task]) -> list[int]:
+    """Which task of Spark does each: neighbours that are small share one."""
+    slots: list[int] = []
+    slot, taken = -1, SLICE_RECORDS
+    for task in tasks:
+        size = _size(task)
+        if taken + size > SLICE_RECORDS:
+            slot, taken = slot + 1, 0
+        taken += size
+        slots.append(slot % MAX_SLICES)
+    return slots
+
+
+def _size(task: Task) -> int:
+    """What a task costs, in records that are replayed."""
+    match task:
+        case ReplayTask() if not task.spans:
+            return TASK_RECORDS + max(0, task.spine.end_offset - task.resume_offset)
+        case RecordsTask():
+            return TASK_RECORDS + task.records
+        case SurveyTask():
+            own = SLICE_RECORDS // 4 if is_remote(task.place.path) else TASK_RECORDS
+            return own + task.size_bytes // SURVEYED_BYTES
+        case _:
+            return SLICE_RECORDS
+
+
 def run_tasks(
     session: SparkSession,
     tasks: list[Task],
@@ -62,13 +103,14 @@ def run_tasks(
 
     _send_by_value()
     encode = msgspec.msgpack.Encoder().encode
-    slices = min(len(tasks), MAX_SLICES)
-    rows = [(number, number % slices, encode(task)) for number, task in enumerate(tasks)]
+    slots = slots_of(tasks)
+    slices = max(slots) + 1
+    rows = [(number, slots[number], encode(task)) for number, task in enumerate(tasks)]
     frame = session.createDataFrame(rows, "number INT, slot INT, task BINARY").repartitionById(slices, "slot")
     run = functools.partial(call.call, release=installed())
     count = len(tasks)
     try:
-        with watch(session, lambda done: show(min(done, count), count)):
+        with watch(session, lambda done: show(min(done * count // slices, count), count)):
             found = frame.select("number", "task").mapInArrow(run, "number INT, result BINARY").collect()
     except PySparkException as error:
         raise ExecutorError(f"Spark did not run the tasks: {str(error).strip().splitlines()[0]}") from error

@@ -21,9 +21,10 @@ class ExecutorError(Exception):
 
 
 class SurveyTask(msgspec.Struct, tag="survey", kw_only=True):
-    """Look at the batch headers of one log."""
+    """Look at the batch headers of one log, which has about so many bytes."""
 
     place: LogPlace
+    size_bytes: int
     split_bytes: int
 
 
@@ -69,9 +70,10 @@ class PartTask(msgspec.Struct, tag="part", kw_only=True):
 
 
 class RecordsTask(msgspec.Struct, tag="records", kw_only=True):
-    """Write the records of one piece. Those below `final_below` are final."""
+    """Write the records of one piece, about `records` of them. Those below `final_below` are final."""
 
     piece: Piece
+    records: int
     final_below: int
     out: str
     run: str

@@ -8,6 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from metaquorum.cli.main import main
+from metaquorum.pipeline.ingest.spark import SLICE_RECORDS, slots_of
+from metaquorum.pipeline.ingest.work import RecordsTask, SurveyTask, Task
+from metaquorum.pipeline.logs.pieces import Piece
+from metaquorum.pipeline.logs.places import LogPlace
 from metaquorum.pipeline.session import LOOPBACK, SessionError, java_version, require_java, settings
 
 
@@ -82,3 +86,23 @@ def test_spark_announces_no_log_level_and_shows_errors_only() -> None:
     lines = dict(line.split(" = ", 1) for line in path.read_text().splitlines() if " = " in line)
     assert lines["rootLogger.level"] == lines["logger.gateway.level"] == "error"
     assert lines["appender.stderr.target"] == "SYSTEM_ERR"
+
+
+def test_small_tasks_share_a_task_of_spark_and_large_ones_have_their_own() -> None:
+    def reading(records: int) -> Task:
+        piece = Piece(cluster="c", node_id=None, file="f")
+        return RecordsTask(piece=piece, records=records, final_below=0, out="", run="")
+
+    large, small = reading(10 * SLICE_RECORDS), reading(SLICE_RECORDS // 10)
+    slots = slots_of([large, large, *[small] * 100, large])
+    assert slots[:2] == [0, 1] and slots == sorted(slots)
+    shared = slots[2:-1]
+    assert all(4 <= shared.count(slot) <= 10 for slot in set(shared)) and slots[-1] not in shared
+
+    def looking(path: str, size_bytes: int) -> Task:
+        place = LogPlace(path=path, cluster="c", node_id=None)
+        return SurveyTask(place=place, size_bytes=size_bytes, split_bytes=1)
+
+    assert slots_of([looking("/p", 1 << 30)] * 16) == list(range(16))
+    assert max(slots_of([looking("/p", 4_000)] * 1_000)) < 100
+    assert max(slots_of([looking("s3://b/p", 4_000)] * 40)) > 9, "most of it is waiting"

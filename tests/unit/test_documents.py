@@ -11,12 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import javaproperties
 import pytest
 
 from metaquorum.cli.main import main
+from metaquorum.runtime.config.keys import KEYS
+from metaquorum.runtime.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+UUID = "AAAAAAAAAAAAAAAAAAAAAQ"
 TOP = {path.name for path in REPOSITORY.iterdir()}
 
 
@@ -104,6 +108,29 @@ def test_named_files_exist(page: Path) -> None:
 def test_named_commands_exist(page: Path) -> None:
     text = page.read_text("utf-8")
     assert [found for words in commands(text) if (found := unknown(words))] == []
+
+
+def configurations(text: str) -> list[dict[str, str]]:
+    """Code blocks that are files of nodes, as nodes read them."""
+    blocks = re.findall(r"^[ ]*```(?:properties)?\n(.*?)^[ ]*```", text, re.S | re.M)
+    files = [dict(javaproperties.loads(block)) for block in blocks if re.match(r"\s*[a-z.]+=", block)]
+    return [file for file in files if KEYS.keys() & file.keys()]
+
+
+def misread(file: dict[str, str]) -> list[str]:
+    """Keys that have no value as written. Behind a value there is no comment: it is part of the value."""
+    wrong = [name for name, value in file.items() if re.search(r"\s#", value)]
+    for name in KEYS.keys() & file.keys():
+        try:
+            KEYS[name].parse(re.sub("<[a-z ]+>", UUID, file[name]))
+        except ConfigError:
+            wrong.append(name)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_configurations_can_be_read(page: Path) -> None:
+    assert [wrong for file in configurations(page.read_text("utf-8")) if (wrong := misread(file))] == []
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:

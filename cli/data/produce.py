@@ -73,6 +73,8 @@ class ProduceTotals:
     first: float | None = None
     last: float = 0.0
     ended_by: signal.Signals | None = None
+    fatal: str | None = None
+    """What ended the client: it gave up all messages that it still had, with no reason."""
 
     @property
     def seconds(self) -> float:
@@ -209,7 +211,7 @@ def produce(  # noqa: PLR0913
         they = "it" if account.failed == 1 else "they"
         doubt = f"; {they} may be stored nevertheless" if account.maybe_stored else ""
         were = "message was" if account.failed == 1 else "messages were"
-        raise Failure(f"{account.failed} {were} not acknowledged: {account.problem}{doubt}")
+        raise Failure(f"{account.failed} {were} not acknowledged: {account.fatal or account.problem}{doubt}")
     return 0 if account.ended_by is None else _ENDINGS[account.ended_by]
 
 
@@ -240,7 +242,7 @@ async def _produce(
     ticking = asyncio.ensure_future(_tick(producer, account, progress))
     with _Interruptions(account) as interruptions:
         problem = await interruptions.run(_feed(producer, plan, account), feeding=True)
-        await interruptions.run(_flush(producer), feeding=False)
+        await interruptions.run(_flush(producer, account), feeding=False)
     ticking.cancel()
     if len(producer):
         producer.purge()
@@ -248,9 +250,18 @@ async def _produce(
     return problem
 
 
-async def _flush(producer: Producer) -> None:
+def _poll(producer: Producer, account: ProduceTotals) -> int:
+    """The number of reports. librdkafka raises what ends the client once, from any call."""
+    try:
+        return int(producer.poll(0))
+    except Exception as error:  # KafkaError is one, too
+        account.fatal = text_of(error)
+        return 0
+
+
+async def _flush(producer: Producer, account: ProduceTotals) -> None:
     while len(producer):
-        if not producer.poll(0):
+        if not _poll(producer, account):
             await asyncio.sleep(_PAUSE_S)
 
 
@@ -268,10 +279,12 @@ async def _put(
                 on_delivery=account.settled,
             )
         except BufferError:
-            if not producer.poll(0):
+            if not _poll(producer, account):
                 await asyncio.sleep(_PAUSE_S)
         except KafkaException as error:
-            raise Failure(f"message {account.taken + 1} was not taken: {text_of(error)}") from error
+            _poll(producer, account)
+            why = account.fatal or text_of(error)
+            raise Failure(f"message {account.taken + 1} was not taken: {why}") from error
         else:
             account.taken += 1
             return
@@ -344,7 +357,7 @@ async def _feed(producer: Producer, plan: ProduceOptions, account: ProduceTotals
                         f" {plan.key_separator.decode()!r}; correct it, or leave out --key-separator"
                     )
                 await _put(producer, plan, account, key, value)
-            producer.poll(0)
+            _poll(producer, account)
             await asyncio.sleep(0)
 
 
@@ -353,7 +366,7 @@ async def _tick(producer: Producer, account: ProduceTotals, progress: Progress) 
     before, bytes_before, at = 0, 0, time.monotonic()
     while True:
         await asyncio.sleep(_TICK_S)
-        producer.poll(0)
+        _poll(producer, account)
         if not progress.due():
             continue
         now = time.monotonic()

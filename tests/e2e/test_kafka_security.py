@@ -28,6 +28,7 @@ from metaquorum.cli.layout import free_ports
 from metaquorum.cli.main import main
 from metaquorum.metadata.settings.scram import Mechanism
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster
+from tests.e2e.processes import run_cli
 from tests.unit.server.test_servers import certificate_files
 
 pytestmark = pytest.mark.e2e
@@ -329,6 +330,21 @@ def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None
 
     site.cluster.wait(lambda: refused() or None, "the right is taken away")
     assert found[0] is None
+
+
+def test_produce_says_which_right_is_missing(site: SecureCluster) -> None:
+    """Without the right to write there is no producer id: librdkafka gives up all messages."""
+    given = ("eve", "--mechanism", "SCRAM-SHA-256", "--password-stdin")
+    site.command("users", "scram", "set", *given, text=PASSWORD + "\n")
+    site.command("acls", "add", "User:eve", *ON_T, "--operation", "describe")
+    (site.folder / "eve.properties").write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="eve" password="{PASSWORD}";\n'
+    )
+    where = ("--bootstrap", f"{HOST}:{site.sasl_port}", "--command-config", site.folder / "eve.properties")
+    done = run_cli("produce", "t", "--count", 3, *where, expect=1)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in done.stderr
 
 
 # ---- secrets

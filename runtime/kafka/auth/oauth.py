@@ -133,10 +133,9 @@ class OAuthExchange:
             raise InvalidCredentials("the token is not valid yet")
         if rules.issuer is not None and claims.get("iss") != rules.issuer:
             raise InvalidCredentials("the token is of another issuer")
-        audience = claims.get("aud", [])
-        if rules.audience and not {*([audience] if isinstance(audience, str) else audience)} & {
-            *rules.audience
-        }:
+        audience = claims.get("aud")
+        given = audience if isinstance(audience, list) else [audience]
+        if rules.audience and not any(each in given for each in rules.audience):
             raise InvalidCredentials("the token is for another audience")
         subject = claims.get(rules.subject_claim)
         if not isinstance(subject, str) or not subject:

@@ -33,8 +33,10 @@ LOGIN_AGAIN_MIN_S = 1.1
 LOOK_S = 2.0
 """How long a look at a node may take that closed the connection at once."""
 
-SPEAKS_TLS = "it speaks TLS, and we do not: map the listener to SSL"
-SPEAKS_NO_TLS = "it does not speak TLS: map the listener to PLAINTEXT"
+SPEAKS_TLS = (
+    "it speaks TLS, and we do not: set security.protocol (--command-config, or a node's listener map)"
+)
+SPEAKS_NO_TLS = "it does not speak TLS: change security.protocol (--command-config, or a node's listener map)"
 WANTS_CERTIFICATE = "it requires a client certificate: set ssl.keystore.location"
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 """How an alert and a handshake begin; as a frame's length it would be above 300 MB."""

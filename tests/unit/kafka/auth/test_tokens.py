@@ -109,6 +109,8 @@ def signed_with_the_public_key() -> str:
         (signed(iss="there"), "another issuer"),
         (signed(aud="other"), "another audience"),
         (signed(aud=None), "another audience"),
+        (signed(aud=5), "another audience"),
+        (signed(aud=[{"kafka": 1}, ["kafka"]]), "another audience"),
         (signed(sub=None), "no sub"),
         (signed(sub=""), "no sub"),
         ("abc", "not a signed JWT"),

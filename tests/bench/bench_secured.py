@@ -1,7 +1,8 @@
 """Logins, TLS, rights and quotas on the data path: librdkafka against two clusters, with and without them.
 
-Each cluster is a controller and a broker. The ways in are measured in turns, so that other work on the
-machine meets all of them; what counts is the ratio.
+Each cluster is a controller and a broker. The ways in are measured in turns, every other round in the other
+order, so that other work on the machine meets all of them; what counts is the ratio. Connecting is not
+measured, and no quota is reached.
 """
 
 from __future__ import annotations
@@ -26,26 +27,27 @@ from tests.unit.server.test_servers import certificate_files
 RECORD_BYTES = 1_000
 ENTRIES = 200
 JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-Measured = tuple[float, float, float]
-"""MB a second of producing, ms of the broker's processor for each of these MB, MB a second of fetching."""
+READ_AGAIN = 4
+"""Times what was produced in a round are fetched: fetching it once is over too soon to be measured."""
+Measured = tuple[float, float, float, float]
+"""MB a second of producing, and ms of the broker's processor for each of these MB; the same of fetching."""
+KINDS = tuple(
+    (f"{way}{what}", unit)
+    for way in ("produced", "fetched")
+    for what, unit in (("", "MB/s"), (", the broker's CPU", "ms/MB"))
+)
 OPEN, RIGHTS, TLS = "no security", "SASL_PLAINTEXT, rights, quotas", "SASL_SSL, rights, quotas"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--megabytes", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--megabytes", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=10)
 
 
 def run(options: argparse.Namespace) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="metaquorum-") as root:
         found = measured(Path(root), options)
-    return [
-        figure
-        for at, (what, unit) in enumerate(
-            (("produced", "MB/s"), ("the broker's CPU, produced", "ms/MB"), ("fetched", "MB/s"))
-        )
-        for figure in _figures(found, at, what, unit)
-    ]
+    return [figure for at, what in enumerate(KINDS) for figure in _figures(found, at, *what)]
 
 
 def _figures(found: dict[str, list[Measured]], at: int, what: str, unit: str) -> list[Figure]:
@@ -66,10 +68,14 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, list[Measur
     with opened, secured:
         ways = {OPEN: opened_way(opened), **secured_ways(secured, folder)}
         found: dict[str, list[Measured]] = {name: [] for name in ways}
-        for _ in range(options.rounds):
-            for name, config in ways.items():
-                broker = (opened if name == OPEN else secured).brokers[0]
-                found[name].append(transfer(config, options.megabytes, broker.pid))
+        pids = {name: (opened if name == OPEN else secured).brokers[0].pid for name in ways}
+        for name in (OPEN, RIGHTS):
+            produced(ways[name], READ_AGAIN * options.megabytes, pids[name])
+        for at in range(options.rounds):
+            for name in [*ways][:: -1 if at % 2 else 1]:
+                given = produced(ways[name], options.megabytes, pids[name])
+                taken = fetched(ways[name], READ_AGAIN * options.megabytes, pids[name])
+                found[name].append((*given, *taken))
     return found
 
 
@@ -133,12 +139,20 @@ def secured_ways(cluster: Cluster, folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def transfer(config: dict[str, Any], megabytes: int, broker: int) -> Measured:
-    """`broker`: the id of its process."""
+def produced(config: dict[str, Any], megabytes: int, broker: int) -> tuple[float, float]:
+    """MB a second and ms of the processor for each. `broker`: the id of its process."""
     count = megabytes * 1_000_000 // RECORD_BYTES
     failed: list[confluent_kafka.KafkaError] = []
+    throttled: list[confluent_kafka.ThrottleEvent] = []
     producer = confluent_kafka.Producer(
-        {**config, "linger.ms": 5, "batch.size": 262_144, "queue.buffering.max.messages": count + 1}
+        {
+            **config,
+            "throttle_cb": throttled.append,
+            "linger.ms": 5,
+            "batch.size": 262_144,
+            "queue.buffering.max.messages": count + 1,
+            "queue.buffering.max.kbytes": 2 * megabytes * 1_000,
+        }
     )
     producer.list_topics("t", timeout=60)  # it is connected
     value = b"x" * RECORD_BYTES
@@ -146,13 +160,25 @@ def transfer(config: dict[str, Any], megabytes: int, broker: int) -> Measured:
     for _ in range(count):
         producer.produce("t", value, on_delivery=lambda error, _: error and failed.append(error))
     assert producer.flush(300) == 0 and not failed, failed[:1]
-    produced_s, cpu_s = time.perf_counter() - begun, cpu_seconds(broker) - cpu_s
-    consumer = confluent_kafka.Consumer({**config, "group.id": "g", "fetch.min.bytes": 1})
+    took_s, cpu_s = time.perf_counter() - begun, cpu_seconds(broker) - cpu_s
+    assert not throttled, throttled[:1]
+    return megabytes / took_s, 1_000 * cpu_s / megabytes
+
+
+def fetched(config: dict[str, Any], megabytes: int, broker: int) -> tuple[float, float]:
+    """The same for the newest records, from the first that comes."""
+    count = megabytes * 1_000_000 // RECORD_BYTES
+    throttled: list[confluent_kafka.ThrottleEvent] = []
+    consumer = confluent_kafka.Consumer(
+        {**config, "throttle_cb": throttled.append, "group.id": "g", "fetch.min.bytes": 1}
+    )
     _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("t", 0), timeout=60)
     consumer.assign([confluent_kafka.TopicPartition("t", 0, end - count)])
-    begun, left = time.perf_counter(), count
+    left = count - len(consumer.consume(1, timeout=60))
+    begun, cpu_s = time.perf_counter(), cpu_seconds(broker)
     while left > 0:
         left -= len(consumer.consume(min(left, 1_000), timeout=1))
-    fetched_s = time.perf_counter() - begun
+    took_s, cpu_s = time.perf_counter() - begun, cpu_seconds(broker) - cpu_s
     consumer.close()
-    return megabytes / produced_s, 1_000 * cpu_s / megabytes, megabytes / fetched_s
+    assert not throttled, throttled[:1]
+    return megabytes / took_s, 1_000 * cpu_s / megabytes

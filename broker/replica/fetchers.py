@@ -120,7 +120,7 @@ class Fetchers:
         self._loops: dict[LoopName, FetchLoop] = {}
         self._loop_of: dict[PartitionKey, FetchLoop] = {}
         self._in_flight: dict[int, FetchLoop] = {}
-        self._ready: dict[FetchLoop, None] = {}
+        self.ready: dict[FetchLoop, None] = {}
         self._paused: Deadlines[PartitionKey] = Deadlines()
         self._retries: Deadlines[FetchLoop] = Deadlines()
         self.broker_epoch = -1
@@ -160,9 +160,9 @@ class Fetchers:
         if not loop.members:
             self._loops.pop(loop.name, None)
             self._retries.disarm(loop)
-            self._ready.pop(loop, None)
+            self.ready.pop(loop, None)
         else:
-            self._ready[loop] = None
+            self.ready[loop] = None
 
     def moved(self, key: PartitionKey) -> None:
         """Its fetch position may be another one."""
@@ -172,7 +172,7 @@ class Fetchers:
         if key in loop.busy and loop.members[key].fetch_position() is not None:
             loop.busy.discard(key)
         loop.changed[key] = None
-        self._ready[loop] = None
+        self.ready[loop] = None
 
     def directory_failed(self, directory_id: bytes) -> None:
         """Its loops end; other directories' loops of the same leaders go on (S3.1)."""
@@ -183,22 +183,22 @@ class Fetchers:
     def endpoints_changed(self) -> None:
         """A leader that was not known may be now."""
         for loop in self._loops.values():
-            self._ready[loop] = None
+            self.ready[loop] = None
 
     # ---- the loops ---------------------------------------------------------------------------
 
     def settle(self, now_ms: int) -> None:
         """Sends what can be sent."""
-        while self._ready:
-            loop = next(iter(self._ready))
-            del self._ready[loop]
+        while self.ready:
+            loop = next(iter(self.ready))
+            del self.ready[loop]
             self._send(loop, now_ms)
 
     def tick(self, now_ms: int) -> None:
         for key in self._paused.take_due(now_ms):
             self.moved(key)
         for loop in self._retries.take_due(now_ms):
-            self._ready[loop] = None
+            self.ready[loop] = None
 
     def next_deadline_ms(self) -> int | None:
         if not (self._paused.when or self._retries.when):
@@ -271,7 +271,7 @@ class Fetchers:
         if loop is None:
             return
         loop.correlation_id = None
-        self._ready[loop] = None
+        self.ready[loop] = None
         if isinstance(response, ApiError):
             if response.code in _NEW_SESSION and loop.failures == 0:
                 loop.session_id = NO_SESSION

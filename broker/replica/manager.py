@@ -115,12 +115,9 @@ class ReplicaManager:
             out=out,
         )
         self._user, self._fetches = self._requests.user, self._requests.fetches
-        self._isr = IsrChanges(
-            ControllerCall(rng, timeout_ms),
-            self._placement.running.get,
-            self._fetches.tell_caught_up,
-            config.replica_fetch_backoff_ms,
-        )
+        find, told = self._placement.running.get, self._fetches.tell_caught_up
+        isr_call = ControllerCall(rng, timeout_ms)
+        self._isr = IsrChanges(isr_call, find, told, config.replica_fetch_backoff_ms)
         self._controller = ControllerTalk(
             config.broker_id, assignments, self._isr, self._producer_ids, next_correlation_id, out
         )
@@ -391,10 +388,13 @@ class ReplicaManager:
 
     def _finish(self) -> list[DataEffect]:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""
-        self._placement.step(self._now_ms, self._wall_ms)
+        now_ms = self._now_ms
+        self._placement.step(now_ms, self._wall_ms)
         if self._user is not None:
-            self._user.settle(now_ms=self._now_ms, wall_ms=self._wall_ms)
-        self._fetches.settle(self._now_ms)
-        self._controller.ask(now_ms=self._now_ms)
-        self._fetchers.settle(self._now_ms)
+            self._user.settle(now_ms=now_ms, wall_ms=self._wall_ms)
+        if self._fetches.woken:
+            self._fetches.settle(now_ms)
+        self._controller.ask(now_ms=now_ms)
+        if self._fetchers.ready:
+            self._fetchers.settle(now_ms)
         return self._out.take()

@@ -110,7 +110,8 @@ class Scheduler:
             return
         if len(inbox) == 1:
             now_ms = self.now_ms = self._clock.monotonic_ms()
-            self._note_lateness(now_ms)
+            if self.due_ms is not None and now_ms > self.due_ms:
+                self._note_gap(now_ms - self.due_ms, now_ms)
             self._plan(now_ms, None)
         elif len(inbox) == self.config.linger_enough and self._linger_until_ms is not None:
             self.now_ms = self.due_ms = self._clock.monotonic_ms()
@@ -127,15 +128,16 @@ class Scheduler:
         """Takes the step that is due; False, and nothing happens, while it waits for more events."""
         clock, runner = self._clock, self._runner
         begun_ms = self.now_ms = clock.monotonic_ms()
-        if self.stopped or self._lingers_on(begun_ms):
+        if self.stopped or (self._linger_until_ms is not None and self._lingers_on(begun_ms)):
             return False
-        self._note_lateness(begun_ms)
+        if self.due_ms is not None and begun_ms > self.due_ms:
+            self._note_gap(begun_ms - self.due_ms, begun_ms)
         self.stepping = True
         now_ms = self._handle_inbox(begun_ms)
         if self.stopped:
             return True
         # Before the tick: what came meanwhile may still be in the sockets.
-        stalled = self._note_gap(now_ms - begun_ms, now_ms)
+        stalled = now_ms > begun_ms and self._note_gap(now_ms - begun_ms, now_ms)
         deadline_ms = runner.next_deadline_ms()
         if deadline_ms is not None and deadline_ms <= now_ms:
             drained = not self._inbox and now_ms >= self._settled_ms
@@ -196,13 +198,9 @@ class Scheduler:
 
     # ---- gaps
 
-    def _note_lateness(self, now_ms: int) -> None:
-        """Judged before anything else moves `due_ms`."""
-        if self.due_ms is not None and now_ms > self.due_ms:
-            self._note_gap(now_ms - self.due_ms, now_ms)
-
     def _note_gap(self, gap_ms: int, now_ms: int) -> bool:
-        """Whether this time without a look at the sockets is a gap."""
+        """Whether this time without a look at the sockets is a gap. Lateness is judged before anything else
+        moves `due_ms`."""
         statistics = self.statistics
         statistics.longest_gap_ms = max(statistics.longest_gap_ms, gap_ms)
         if gap_ms <= self.config.gap_ms:

@@ -55,12 +55,14 @@ class Reading:
         log, offset = self.log, request.fetch_offset
         if offset < log.start:
             return self._out_of_range(request)
-        if request.last_fetched_epoch >= 0:
+        epoch, entries = request.last_fetched_epoch, log.epochs.entries
+        follows = entries and epoch == entries[-1][0] and offset <= log.end
+        if epoch >= 0 and not follows:
             # Before the end is looked at: a fetcher that is ahead is to keep what both logs have.
-            shared = log.epochs.end_offset_for(request.last_fetched_epoch, log.end)
+            shared = log.epochs.end_offset_for(epoch, log.end)
             if shared is None:
                 return self._out_of_range(request)
-            if shared.epoch < request.last_fetched_epoch or shared.offset < offset:
+            if shared.epoch < epoch or shared.offset < offset:
                 return self._diverging(shared)
         if offset > log.end:
             return self._out_of_range(request)

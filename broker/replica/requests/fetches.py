@@ -72,7 +72,7 @@ class Fetches:
         self._by_session: dict[FetchSession, Fetch] = {}
         self._reads: dict[int, _Read] = {}
         self._deadlines: Deadlines[Fetch] = Deadlines()
-        self._woken: dict[Fetch, None] = {}
+        self.woken: dict[Fetch, None] = {}
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class Fetches:
             if session.stir(key) and changes & moves:
                 fetch = self._by_session.get(session)
                 if fetch is not None and not fetch.pending:
-                    self._woken[fetch] = None
+                    self.woken[fetch] = None
 
     def tell_caught_up(self, partition: Partition) -> None:
         """When followers that hold all of a partition fetched last: they need not name it for that."""
@@ -149,9 +149,9 @@ class Fetches:
 
     def settle(self, now_ms: int) -> None:
         """Looks again at fetches that were woken."""
-        while self._woken:
-            fetch = next(iter(self._woken))
-            del self._woken[fetch]
+        while self.woken:
+            fetch = next(iter(self.woken))
+            del self.woken[fetch]
             if not fetch.is_over and not fetch.pending:
                 self._look(fetch, now_ms)
 
@@ -385,7 +385,7 @@ class Fetches:
         fetch.is_over = True
         self._by_key.pop(fetch.key, None)
         self._by_session.pop(fetch.session, None)
-        self._woken.pop(fetch, None)
+        self.woken.pop(fetch, None)
         self._deadlines.disarm(fetch)
         if fetch.session.session_id == NO_SESSION:
             for key in fetch.session.partitions:

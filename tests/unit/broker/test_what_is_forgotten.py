@@ -41,7 +41,7 @@ from tests.unit.broker.test_manager_requests import at, fetch, leading
 def kept(host: Host) -> dict[str, int]:
     """How much the leader's side of fetches remembers of each thing."""
     fetches = host.manager._fetches
-    names = ("_watchers", "_by_key", "_by_session", "_reads", "_woken")
+    names = ("_watchers", "_by_key", "_by_session", "_reads", "woken")
     return {name: len(getattr(fetches, name)) for name in names}
 
 

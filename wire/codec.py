@@ -85,6 +85,7 @@ class _Writer(NamedTuple):
 
     kind: MessageType
     is_flexible: bool
+    cls: type[Any]
     write: Writer
 
 
@@ -123,7 +124,7 @@ def _writer(kind: MessageType, version: int) -> _Writer:
     is_flexible = kind.api.is_flexible(version)
     if kind is response_type(API_VERSIONS):
         is_flexible = False
-    return _Writer(kind, is_flexible, kind.writer(version))
+    return _Writer(kind, is_flexible, kind.cls, kind.writer(version))
 
 
 def decode_request(frame: Buffer) -> Request:
@@ -148,11 +149,15 @@ def decode_request(frame: Buffer) -> Request:
             if stop > size:
                 raise Malformed(f"the client id ends {stop - size} bytes after the end")
             client_id = str(frame[position:stop], "utf-8")
-        tags, position = _header_tags(frame, stop, size) if reader.is_flexible else ((), stop)
+        tags: Tags = ()
+        if reader.is_flexible:
+            count, stop = frame[stop], stop + 1
+            if count:
+                tags, stop = read_unknown_tags(frame, stop, count, size)
     except DECODE_ERRORS as error:
         name = reader.kind.name
         raise DecodeError(f"{name} version {version}: header: {reason(error)}") from None
-    body, end = _decode_body(reader, version, frame, position)
+    body, end = _decode_body(reader, version, frame, stop)
     return Request(RequestHeader(api_key, version, correlation_id, client_id, tags), body, end)
 
 
@@ -167,11 +172,6 @@ def _unknown(api_key: int, version: int, correlation_id: int) -> UnknownApiError
         version=version,
         correlation_id=correlation_id,
     )
-
-
-def _header_tags(frame: Buffer, position: int, size: int) -> tuple[Tags, int]:
-    count = frame[position]
-    return read_unknown_tags(frame, position + 1, count, size) if count else ((), position + 1)
 
 
 def _decode_body(reader: _Reader, version: int, frame: Buffer, position: int) -> tuple[Any, int]:
@@ -200,7 +200,9 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> Response:
         position = _CORRELATION_ID.size
         tags: Tags = ()
         if reader.is_flexible:
-            tags, position = _header_tags(frame, position, len(frame))
+            count, position = frame[position], position + 1
+            if count:
+                tags, position = read_unknown_tags(frame, position, count, len(frame))
     except DECODE_ERRORS as error:
         name = reader.kind.name
         raise DecodeError(f"{name} version {version}: header: {reason(error)}") from None
@@ -246,7 +248,7 @@ def encode_body(api_key: int, version: int, body: Any) -> bytes:
 
 def _write_body(writer: _Writer, version: int, body: Any, out: Chunks) -> list[Buffer]:
     kind = writer.kind
-    if not isinstance(body, kind.cls):
+    if not isinstance(body, writer.cls):
         raise EncodeError(f"{type(body).__name__} is not a {kind.name}")
     try:
         writer.write(body, out)

@@ -49,7 +49,7 @@ class RequestMemory:
         long_max = None if max_bytes is None else max(max_bytes * 3 // 4, request_max_bytes)
         if max_bytes is not None and long_max is not None:
             long_max = min(long_max, max_bytes - SHORT_BUDGET_MIN_BYTES)
-        self._long = _Budget(long_max)
+        self.long = _Budget(long_max)
         self.short = _Budget(None if max_bytes is None or long_max is None else max_bytes - long_max)
         self._receiving: dict[Share, float] = {}
         """Frames that have a place and are not whole, and since when."""
@@ -58,22 +58,15 @@ class RequestMemory:
 
     @property
     def held_bytes(self) -> int:
-        return self._long.held_bytes + self.short.held_bytes
+        return self.long.held_bytes + self.short.held_bytes
 
     @property
     def waiting(self) -> int:
         """Connections that wait for memory."""
-        return len(self._long.waiting) + len(self.short.waiting)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
-        frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
-        short = self.short
-        return not (self._long.waiting or short.waiting) and short.fits(SCRATCH_BYTES)
+        return len(self.long.waiting) + len(self.short.waiting)
 
     def budget(self, size: int) -> _Budget:
-        return self._long if size > SHORT_MAX_BYTES else self.short
+        return self.long if size > SHORT_MAX_BYTES else self.short
 
     def begins(self, share: Share) -> None:
         self._receiving.setdefault(share, asyncio.get_running_loop().time())
@@ -90,20 +83,20 @@ class RequestMemory:
 
     def left(self, share: Share) -> None:
         """Its connection is gone."""
-        for budget in (self._long, self.short):
+        for budget in (self.long, self.short):
             if share in budget.waiting:
                 budget.waiting.remove(share)
         self.arrived(share)
 
     def freed(self) -> None:
         """Some bytes are: those who wait are asked, once the present work is done."""
-        if (self._long.waiting or self.short.waiting) and not self._is_waking:
+        if (self.long.waiting or self.short.waiting) and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
         self._is_waking = False
-        for budget in (self._long, self.short):
+        for budget in (self.long, self.short):
             while budget.waiting and budget.waiting[0].goes_on():
                 pass
         if not self.waiting and self._patience is not None:
@@ -136,7 +129,12 @@ class Share:
 
     @property
     def has_room(self) -> bool:
-        return self._memory.has_room
+        """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
+        frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
+        memory, short = self._memory, self._memory.short
+        if memory.long.waiting or short.waiting:
+            return False
+        return short.max_bytes is None or short.held_bytes + SCRATCH_BYTES <= short.max_bytes
 
     def reserve(self, length: int) -> bool:
         """Whether a frame that announces `length` bytes may be received now; if not, `wake` is called."""
@@ -174,16 +172,19 @@ class Share:
         if self._partial:
             self._memory.arrived(self)
             self._count_partial(0, self._memory.short)
-        budget = self._memory.budget(size)
+        memory = self._memory
+        budget = memory.short if size <= SHORT_MAX_BYTES else memory.long
         budget.held_bytes += size
         self._whole[budget] = self._whole.get(budget, 0) + size
 
     def answered(self, size: int) -> None:
         """A frame of `size` bytes is no longer under way."""
-        budget = self._memory.budget(size)
+        memory = self._memory
+        budget = memory.short if size <= SHORT_MAX_BYTES else memory.long
         budget.held_bytes -= size
         self._whole[budget] -= size
-        self._memory.freed()
+        if memory.long.waiting or memory.short.waiting:
+            memory.freed()
 
     def close(self) -> None:
         """The connection is gone, and all that it held."""

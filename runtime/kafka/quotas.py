@@ -29,11 +29,16 @@ class Quotas:
         self._image = image
         self._windows = windows
         self._rates: OrderedDict[QuotaKey, Rate] = OrderedDict()
+        self._seen: MetadataImage | None = None
+        self._any = False
 
     @property
     def any(self) -> bool:
         """Whether there is any quota at all."""
-        return len(self._image().quotas) > 0
+        image = self._image()
+        if image is not self._seen:
+            self._seen, self._any = image, len(image.quotas) > 0
+        return self._any
 
     def use(self, kind: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
         """Counts `amount` (bytes, or percent of a second) against the client's quota of this kind; how long

@@ -10,6 +10,8 @@ After each call the manager asks `take_changes` what may concern others (parked 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
@@ -255,7 +257,7 @@ class Partition(AnsweringReplica):
             return plan
         # This very fetch has moved it.
         stable = self._log.last_stable_offset
-        return plan._replace(high_watermark=self.high_watermark, last_stable_offset=stable)
+        return replace(plan, high_watermark=self.high_watermark, last_stable_offset=stable)
 
     def was_caught_up(self, replica_id: int, at_ms: int) -> None:
         """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all

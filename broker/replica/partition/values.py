@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -94,7 +94,7 @@ class Reader(Struct, frozen=True, kw_only=True):
         return self.replica_id > CONSUMER
 
 
-class ReadPlan(NamedTuple):
+class ReadPlan(Struct, frozen=True):
     """What a fetch may have: whole batches of [from_offset, to_offset), at most `max_bytes` unless the first
     batch is larger. Nothing to read if the two are equal. The rest is for the head of the answer."""
 

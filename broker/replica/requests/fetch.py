@@ -5,6 +5,8 @@ Decides nothing.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from metaquorum.broker.replica.fetch_sessions import (
     FetchSession,
 )
@@ -14,6 +16,14 @@ from metaquorum.metadata.requests.data import (
     FetchRequest,
     PartitionKey,
 )
+
+
+class ReadUnderWay(NamedTuple):
+    """What a log is read for."""
+
+    fetch: Fetch
+    key: PartitionKey
+    directory_id: bytes
 
 
 class Fetch:

@@ -8,8 +8,9 @@ Followers get a batch from memory while it is written here.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container
-from typing import NamedTuple
+from collections.abc import Callable, Container, Mapping
+
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.deadlines import Deadlines
@@ -24,7 +25,7 @@ from metaquorum.broker.replica.fetch_sessions import (
 )
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
-from metaquorum.broker.replica.requests.fetch import Fetch
+from metaquorum.broker.replica.requests.fetch import Fetch, ReadUnderWay
 from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.broker.replica.throttles import Throttle
@@ -43,12 +44,6 @@ _MOVES_CLIENT = Changes.HIGH_WATERMARK | Changes.ROLE
 _MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
 
-class _Read(NamedTuple):
-    fetch: Fetch
-    key: PartitionKey
-    directory_id: bytes
-
-
 class Fetches:
     """`touched` is called for each partition that was given a follower's position."""
 
@@ -56,6 +51,7 @@ class Fetches:
         self,
         config: ReplicaConfig,
         find: Find,
+        running: Mapping[PartitionKey, Partition],
         touched: Touched,
         tail: Tail,
         next_token: Callable[[], int],
@@ -64,13 +60,13 @@ class Fetches:
     ) -> None:
         self._config, self._out, self._tail = config, out, tail
         self.throttle = Throttle("leader", config)
-        self._find, self._touched = find, touched
+        self._find, self._running, self._touched = find, running, touched
         self._next_token = next_token
         self.sessions = SessionCache(config.max_incremental_fetch_session_cache_slots, rng)
         self._watchers: dict[PartitionKey, dict[FetchSession, None]] = {}
         self._by_key: dict[object, Fetch] = {}
         self._by_session: dict[FetchSession, Fetch] = {}
-        self._reads: dict[int, _Read] = {}
+        self._reads: dict[int, ReadUnderWay] = {}
         self._deadlines: Deadlines[Fetch] = Deadlines()
         self.woken: dict[Fetch, None] = {}
         self.bytes = 0
@@ -127,7 +123,7 @@ class Fetches:
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:
             return
-        if changes & Changes.END and isinstance(partition := self._find(key), Partition):
+        if changes & Changes.END and (partition := self._running.get(key)) is not None:
             self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
@@ -251,7 +247,7 @@ class Fetches:
             found = self._ask(fetch, session.partitions[key], now_ms, arrived)
             if isinstance(found, FetchedPartition):
                 fetch.answers[key] = found
-            elif found.is_empty:
+            elif found.from_offset >= found.to_offset:
                 session.looked(key, found.head)
             elif session.is_follower and self.throttle.topics and self._is_held(session, key, now_ms):
                 session.put_off(key)
@@ -274,7 +270,7 @@ class Fetches:
     def _ask(
         self, fetch: Fetch, part: FetchPartition, now_ms: int, arrived: bool
     ) -> FetchedPartition | ReadPlan:
-        partition = self._find(part.key)
+        partition = self._running.get(part.key) or self._find(part.key)
         if not isinstance(partition, Partition):
             return partition.as_fetched(part.key)
         if arrived:
@@ -282,24 +278,28 @@ class Fetches:
             self._touched(partition)
         else:
             found = partition.plan_read(part, fetch.reader)
-        if fetch.session.is_follower and isinstance(found, ReadPlan) and self._tail.holds(*found[:2]):
-            return found._replace(to_offset=partition.end_offset)
+        if (
+            fetch.session.is_follower
+            and isinstance(found, ReadPlan)
+            and self._tail.holds(found.key, found.from_offset)
+        ):
+            return replace(found, to_offset=partition.end_offset)
         return found
 
     def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
         """It waits as if there were nothing to read (KIP-73)."""
-        partition = self._find(key)
-        return isinstance(partition, Partition) and self.throttle.holds(partition, session.replica_id, now_ms)
+        partition = self._running.get(key)
+        return partition is not None and self.throttle.holds(partition, session.replica_id, now_ms)
 
     def _estimate(self, plan: ReadPlan) -> int:
-        partition = self._find(plan.key)
-        return partition.about_bytes(plan) if isinstance(partition, Partition) else 0
+        partition = self._running.get(plan.key)
+        return 0 if partition is None else partition.about_bytes(plan)
 
     def _begin_reads(self, fetch: Fetch) -> None:
         room = fetch.max_bytes
         for key, plan in list(fetch.plans.items()):
-            partition = self._find(key)
-            if not isinstance(partition, Partition):
+            partition = self._running.get(key)
+            if partition is None:
                 continue
             if room <= 0 and (fetch.pending or fetch.data):
                 del fetch.plans[key]
@@ -311,7 +311,7 @@ class Fetches:
                 room -= len(near)
                 continue
             token = self._next_token()
-            self._reads[token] = _Read(fetch, key, partition.directory_id)
+            self._reads[token] = ReadUnderWay(fetch, key, partition.directory_id)
             fetch.pending += 1
             self._out.append(
                 ReadPartition(
@@ -359,7 +359,7 @@ class Fetches:
         known = fetch.answers.get(key)
         if known is not None:
             return known
-        partition, asked = self._find(key), fetch.session.partitions[key]
+        partition, asked = self._running.get(key) or self._find(key), fetch.session.partitions[key]
         if not isinstance(partition, Partition):
             return partition.as_fetched(key)
         plan = fetch.plans.get(key)

@@ -80,7 +80,7 @@ class RequestHandler:
         self._directory_failed = directory_failed
         self._out = out
         next_token, tail = placement.next_token, Tail(config.log_tail_cache_max_bytes)
-        self.fetches = Fetches(config, self._find, touched, tail, next_token, rng, out)
+        self.fetches = Fetches(config, self._find, placement.running, touched, tail, next_token, rng, out)
         self.produces = Produces(self._find, touched, tail, config.produce_purgatory_max_requests, out)
         self._offsets = Offsets(self._find, next_token, out)
         self._deletes = Deletes(self._find, touched, out)

@@ -421,10 +421,10 @@ def several(*places: tuple[bytes, bytes]) -> tuple[Moves, list[Any]]:
         for at, (before, after) in enumerate(places)
     ]
     parts: dict[str, Any] = {
-        "_moves": {move.key: move for move in made},
+        "under_way": {move.key: move for move in made},
         "_reads": {10 + move.key: move for move in made},
         "_leaving": {20 + move.key: move.copy for move in made},
-        "_ready": dict.fromkeys(range(len(made))),
+        "ready": dict.fromkeys(range(len(made))),
         "_free_ms": 7,
         "_bytes_per_second": 1,
     }
@@ -454,10 +454,10 @@ def test_a_directory_that_fails_ends_its_own_moves_alone(
     """A move to it is ended with its copy; one from there has nothing left that could be ended."""
     moves, _ = several((A, B), (B, C), (C, A))
     done: list[int] = []
-    monkeypatch.setattr(moves, "_end", lambda move: done.append(moves._moves.pop(move.key).key))
+    monkeypatch.setattr(moves, "_end", lambda move: done.append(moves.under_way.pop(move.key).key))
     moves.directory_failed(failed)
     assert (list(moves._reads), list(moves._leaving), done) == (reads, leaving, ended)
-    assert (list(moves._moves), list(moves._ready)) == (left, ready)
+    assert (list(moves.under_way), list(moves.ready)) == (left, ready)
 
 
 @pytest.mark.parametrize(("reading", "may"), [(0, True), (3, True), (4, False), (5, False)])
@@ -467,5 +467,5 @@ def test_four_chunks_are_copied_at_the_same_time(reading: int, may: bool) -> Non
     assert moves.next_deadline_ms() == (7 if may else None)
     moves._bytes_per_second = 0
     assert moves.next_deadline_ms() is None
-    moves._bytes_per_second, moves._ready = 1, {}
+    moves._bytes_per_second, moves.ready = 1, {}
     assert moves.next_deadline_ms() is None

@@ -30,7 +30,7 @@ from metaquorum.controller.ledger import Ledger
 from metaquorum.controller.partitions.effective import UNCLEAN_LEADER_ELECTION_ENABLE, rules_of
 from metaquorum.controller.partitions.mutations import Mutations
 from metaquorum.controller.partitions.partition_change import MayLead, Rules
-from metaquorum.controller.partitions.placement import UsableBroker
+from metaquorum.controller.partitions.placement import Candidates, UsableBroker
 from metaquorum.controller.result import ControllerAnswer, Slice
 from metaquorum.metadata.image import BrokersImage, MetadataImage
 from metaquorum.metadata.records.batch_cause import BatchCause
@@ -78,7 +78,7 @@ class ActiveState:
         self._topic_defaults = {UNCLEAN_LEADER_ELECTION_ENABLE: unclean}
         self._scans = Scans()
         self._candidates_of: BrokersImage | None = None
-        self._candidates: tuple[UsableBroker, ...] = ()
+        self._candidates = Candidates()
 
     # ---- read by decisions
 
@@ -122,7 +122,7 @@ class ActiveState:
         begun_anew = self.sessions.begun_anew
         return rules_of(self.image, self.may_lead(), failing, self._topic_defaults, begun_anew)
 
-    def candidates(self) -> tuple[UsableBroker, ...]:
+    def candidates(self) -> Candidates:
         """Brokers that may hold new replicas. Brokers change rarely: the last answer is kept."""
         brokers, fencing = self.image.brokers, self.sessions.fencing
         if fencing:
@@ -225,9 +225,9 @@ class ActiveState:
             self.sessions.failing.pop(broker_id, None)
 
 
-def _candidates_on(brokers: BrokersImage, fencing: Container[int]) -> tuple[UsableBroker, ...]:
+def _candidates_on(brokers: BrokersImage, fencing: Container[int]) -> Candidates:
     """Registered brokers that are not shutting down (K12)."""
-    return tuple(
+    return Candidates(
         [
             UsableBroker(broker_id, known.rack, known.fenced or broker_id in fencing)
             for broker_id, known in brokers.items()

@@ -10,7 +10,7 @@ from random import Random
 
 from metaquorum.controller.partitions.columns.creation import new_partitions
 from metaquorum.controller.partitions.partition_change import default_directory
-from metaquorum.controller.partitions.placement import UsableBroker, place
+from metaquorum.controller.partitions.placement import Candidates, UsableBroker, place
 from metaquorum.metadata.columnar.bulk import NewPartitionRows as PartitionsInColumns
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
@@ -30,9 +30,9 @@ class NewPartitions:
 
     def __init__(self, image: MetadataImage, candidates: Sequence[UsableBroker], rng: Random) -> None:
         self._image = image
-        self._candidates = candidates
+        self._candidates = Candidates.of(candidates)
         self._rng = rng
-        self._active = frozenset([candidate.broker_id for candidate in candidates if not candidate.fenced])
+        self._active = self._candidates.active
         self._names_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
         self._directories: dict[int, bytes] = {}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from random import Random
 
 
@@ -23,13 +24,38 @@ class UsableBroker:
     fenced: bool = False
 
 
+class Candidates(tuple[UsableBroker, ...]):
+    """Brokers that may hold new replicas. What a placement needs to know of all of them is found once, and
+    serves every topic until brokers change."""
+
+    @staticmethod
+    def of(brokers: Sequence[UsableBroker]) -> Candidates:
+        """The same brokers."""
+        return brokers if isinstance(brokers, Candidates) else Candidates(brokers)
+
+    @cached_property
+    def active(self) -> frozenset[int]:
+        """Those that may lead and start in sync."""
+        return frozenset([each.broker_id for each in self if not each.fenced])
+
+    @cached_property
+    def racks(self) -> tuple[tuple[list[int], list[int]], ...]:
+        """For each rack, by name, the rising ids of fenced and of other brokers; without a rack first."""
+        by_rack: dict[str | None, tuple[list[int], list[int]]] = {}
+        for each in sorted(self, key=lambda broker: broker.broker_id):
+            fenced, unfenced = by_rack.setdefault(each.rack, ([], []))
+            (fenced if each.fenced else unfenced).append(each.broker_id)
+        names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
+        return tuple([by_rack[name] for name in names])
+
+
 class _Ring:
     """Gives brokers in turn, each once per partition; every partition begins one broker later."""
 
     __slots__ = ("brokers", "index", "offset", "round")
 
     def __init__(self, brokers: list[int], rng: Random) -> None:
-        self.brokers = sorted(brokers)
+        self.brokers = brokers
         self.offset = rng.randrange(len(brokers)) if brokers else 0
         self.index = 0
         self.round = 0
@@ -50,13 +76,18 @@ class _Ring:
         self.index = index + 1
         return brokers[(index + self.offset) % count]
 
+    def shuffle(self, rng: Random) -> None:
+        """In an order of its own from now on."""
+        self.brokers = [*self.brokers]
+        rng.shuffle(self.brokers)
+
 
 class _Rack:
     __slots__ = ("fenced", "unfenced")
 
-    def __init__(self, candidates: list[UsableBroker], rng: Random) -> None:
-        self.fenced = _Ring([candidate.broker_id for candidate in candidates if candidate.fenced], rng)
-        self.unfenced = _Ring([candidate.broker_id for candidate in candidates if not candidate.fenced], rng)
+    def __init__(self, fenced: list[int], unfenced: list[int], rng: Random) -> None:
+        self.fenced = _Ring(fenced, rng)
+        self.unfenced = _Ring(unfenced, rng)
 
     def next(self, round_: int) -> int:
         found = self.unfenced.next(round_)
@@ -68,14 +99,11 @@ class StripedPlacer:
 
     def __init__(self, candidates: Sequence[UsableBroker], rng: Random) -> None:
         self._rng = rng
-        by_rack: dict[str | None, list[UsableBroker]] = {}
-        for candidate in candidates:
-            by_rack.setdefault(candidate.rack, []).append(candidate)
-        names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
-        self._racks = [_Rack(by_rack[name], rng) for name in names]
-        self.total = len(candidates)
-        self.unfenced = sum(not each.fenced for each in candidates)
-        self._first = rng.randrange(len(names)) if names else 0
+        known = Candidates.of(candidates)
+        self._racks = [_Rack(fenced, unfenced, rng) for fenced, unfenced in known.racks]
+        self.total = len(known)
+        self.unfenced = len(known.active)
+        self._first = rng.randrange(len(self._racks)) if self._racks else 0
         self._round = 0
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
@@ -113,8 +141,8 @@ class StripedPlacer:
     def _shuffle(self) -> None:
         self._rng.shuffle(self._racks)
         for rack in self._racks:
-            self._rng.shuffle(rack.unfenced.brokers)
-            self._rng.shuffle(rack.fenced.brokers)
+            rack.unfenced.shuffle(self._rng)
+            rack.fenced.shuffle(self._rng)
         self._round = 0
 
 

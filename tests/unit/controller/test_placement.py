@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from metaquorum.controller.partitions.placement import StripedPlacer, UsableBroker, place
+from metaquorum.controller.partitions.placement import Candidates, StripedPlacer, UsableBroker, place
 
 
 def racks(*sizes: int) -> list[UsableBroker]:
@@ -88,3 +88,29 @@ def test_what_cannot_be_placed_raises(factor: int) -> None:
         StripedPlacer([UsableBroker(1), UsableBroker(2)], Random(1)).place(factor)
     with pytest.raises(ValueError, match="0 of them unfenced"):
         StripedPlacer([UsableBroker(1, fenced=True)], Random(1)).place(1)
+
+
+class _Watched:
+    """A broker that counts how often it is looked at."""
+
+    looks = 0
+
+    def __init__(self, broker_id: int) -> None:
+        self._known = UsableBroker(broker_id, rack=f"r{broker_id % 3}")
+
+    def __getattr__(self, name: str) -> object:
+        _Watched.looks += 1
+        return getattr(self._known, name)
+
+
+def test_the_next_topic_is_placed_without_a_look_at_each_broker() -> None:
+    """The brokers are the same until one changes, and they may be hundreds."""
+    brokers = [_Watched(broker_id) for broker_id in range(300)]
+    candidates = Candidates(brokers)  # type: ignore[arg-type]
+    expected = [UsableBroker(broker_id, rack=f"r{broker_id % 3}") for broker_id in range(300)]
+    first = place(candidates, 700, 3, Random(5))
+    looks = _Watched.looks
+    assert looks >= 300
+    for seed in (5, 6):
+        assert place(candidates, 700, 3, Random(seed)) == place(expected, 700, 3, Random(seed))
+    assert first == place(candidates, 700, 3, Random(5)) and _Watched.looks == looks

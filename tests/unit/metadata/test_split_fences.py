@@ -170,15 +170,15 @@ def test_a_late_cause_explains_the_slices_just_before_it(
     changed: dict[str, Any], explained: bool, step: tuple[bool, bool]
 ) -> None:
     chain = Links(has_begun=True)
-    before = [link(1, **changed), link(2), link(3)]
+    before = [link(1, **changed), link(2), link(3), link(4)]
     for one in before:
         chain.add(one)
-    for offset in (1, 3):
+    for offset in (1, 3, 4):
         chain.note_slice(offset)
     chain.batch(batch(0, b7=step, b9=FENCED))
     found: list[Any] = chain.all()
     assert found[1] == before[1]
-    for at, due in ((0, explained), (2, True)):
+    for at, due in ((0, explained), (2, True), (3, True)):
         (cause,) = found[at].causes
         if due and step is not STAYS:
             text = "broker 7 was being fenced; the record is at 107"

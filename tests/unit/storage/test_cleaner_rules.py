@@ -20,7 +20,7 @@ from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.places import record_places, retimed
 from metaquorum.storage.cleaner.cleaning import Cleaning
-from metaquorum.storage.cleaner.keys import KeyOffsets
+from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
 from metaquorum.storage.cleaner.opened import open_batches
 from metaquorum.storage.cleaner.plan import (
     CleanerSettings,
@@ -369,4 +369,35 @@ def test_records_that_cannot_be_read_end_the_pass_and_stay(first_dirty: int) -> 
             pass
     assert log.read_range(0, 2, 10_000) == before
     assert not [name for name in disk.list_directory("/d/t-0") if name.endswith(".cleaned")]
+    log.close()
+
+
+def test_keys_are_named_alike_whatever_is_beside_them() -> None:
+    keys = [b"", b"a", b"k" * 64, b"k" * 65, b"l" * 65, b"k" * 900]
+    payload = b"".join(keys)
+    starts = [sum(map(len, keys[:at])) for at in range(len(keys))]
+    lengths = list(map(len, keys))
+    alone = [key_names(payload, [start], [length])[0] for start, length in zip(starts, lengths, strict=True)]
+    assert key_names(payload, starts, lengths) == alone
+    assert alone[:3] == keys[:3] and {len(name) for name in alone[3:]} == {65} and len(set(alone)) == 6
+
+
+def test_a_pass_tells_every_byte_that_it_reads_and_writes() -> None:
+    log = load(make_disk(1))
+    for base, key in enumerate("abab"):
+        log.append(Batches.parse(records(base, key)))
+        if base % 2:
+            log._roll()  # nothing is left of the first segment
+    settle(log)
+    plan = CleaningPlan(first_dirty=0, end=4, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
+    cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
+    used = []
+    while cleaning.result is None:
+        used += list(cleaning.pieces())
+        if cleaning.staged is not None:
+            cleaning.swap()
+    result = cleaning.result
+    assert min(used) >= 0 and sum(used) == result.bytes_read + result.bytes_after
+    assert (result.bytes_read, result.bytes_after) == (2 * result.bytes_before, result.bytes_before // 2)
+    assert (result.records_before, result.records_after, result.cleaned_to) == (4, 2, 4)
     log.close()

@@ -8,15 +8,18 @@ from itertools import accumulate
 
 import pytest
 
-from metaquorum.storage.batches.batch import encode_batch
+from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
+from metaquorum.storage.batches.format import HEADER_BYTES, LOG_APPEND_TIME
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.indexes import LogIndexes
+from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.segment_index import ABORTED_ENTRY, decode_aborted, decode_times, encode_times
 from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.partition_log import MAX_OFFSETS_A_SEGMENT, PartitionLog
+from metaquorum.storage.partition.pooled_log import FoundRecord
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.unit.storage.cleaner_bench import clean, settle
 
@@ -315,3 +318,50 @@ def test_files_beside_a_segment_stay_while_they_are_right() -> None:
     for wrong, base, end in ((entry + entry[:1], 0, 6), (entry, 6, 9), (entry, 0, 5), (entry * 2, 0, 6)):
         assert decode_aborted(wrong, base, end_offset=end) is None
     assert decode_aborted(ABORTED_ENTRY.pack(1, 7, 1, 5, 5), 0, end_offset=6) is None
+
+
+def test_a_checkpoint_is_void_after_a_new_beginning_and_a_cut() -> None:
+    log = load(new_disk())
+    log.append(Batches.parse(batch(0)))
+    log.sync()
+    checkpoint = log.checkpoint()
+    assert checkpoint is not None
+    log.start_over(50)
+    assert checkpoint.stage() == []
+    log.append(Batches.parse(batch(50)))
+    log.truncate_to(50)
+    assert checkpoint.stage() == [] and not checkpoint.place(2)
+    assert log.unindexed_bytes == 0
+    log.close()
+
+
+def test_an_interrupted_new_beginning_is_completed_with_everything_beside_it() -> None:
+    disk = new_disk()
+    log = load(disk)
+    for offset in range(20):
+        log.append(Batches.parse(batch(offset)))
+    settle(log)
+    log.close()
+    point = RecoveryPoint(offset=50, segment=50, position=0, start_offset=50, start_epoch=-1, resetting=True)
+    store_recovery_point(disk, PLACE, point)
+    warnings: list[str] = []
+    pool = FilePool(disk, 4)
+    log = PartitionLog.load(disk, PLACE, LogConfig(), pool, disk.file_system(PLACE), warnings.append)
+    assert (log.start_offset, log.end_offset, log.trusted_from) == (50, 50, 50)
+    assert log.unindexed_bytes == 0 and "reset to offset 50 was completed" in warnings[0]
+    names = disk.list_directory(PLACE)
+    assert names == [f"{50:020}.log", "leader-epoch-checkpoint", "recovery-point"]
+    log.close()
+
+
+def test_a_time_of_a_batch_that_the_broker_stamped_is_found_from_the_log_s_start_on() -> None:
+    log = load(new_disk())
+    data = batch(0, 5, time=100)
+    header = parse_header(data)
+    stamped = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp_ms=300)
+    log.append(Batches.parse(seal_batch(stamped, data[HEADER_BYTES:])))
+    for start in (0, 3):
+        log.start_at(start)
+        assert log.find_offset(200, 5) == FoundRecord(start, 300, 1)
+        assert log.find_offset(301, 5) is None
+    log.close()

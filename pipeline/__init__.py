@@ -13,6 +13,7 @@ from metaquorum.pipeline.api import (
     read_tables,
     register_tables,
     render_report,
+    save_tables,
     table_files,
     write_tables,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "read_tables",
     "register_tables",
     "render_report",
+    "save_tables",
     "table_files",
     "write_tables",
 ]

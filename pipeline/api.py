@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from metaquorum.pipeline.tables import TABLES, spark_schema
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, quoted, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,6 +95,16 @@ def register_tables(session: SparkSession, out: str) -> None:
     """The tables of the newest version in `out` as temporary views, for SQL."""
     for name, table in read_tables(session, out).items():
         table.createOrReplaceTempView(name)
+
+
+def save_tables(tables: Mapping[str, DataFrame], schema: str, *, using: str = "parquet") -> None:
+    """Copies tables into a schema (database) of the session's catalog, where others query them by name, with
+    comments on tables and columns; what is there under their names is replaced. `using`: parquet, or what
+    else the session has, such as delta or iceberg."""
+    for name, frame in tables.items():
+        writer = frame.write.format(using).mode("overwrite").partitionBy(*PARTITION_COLUMNS)
+        writer.saveAsTable(f"{schema}.{name}")
+        frame.sparkSession.sql(f"COMMENT ON TABLE {schema}.{name} IS '{quoted(TABLES[name].meaning)}'")
 
 
 def table_files(out: str, name: str) -> list[str]:

@@ -2,8 +2,8 @@
 
 Owns the schemas, and their form for pyarrow and for Spark. Knows neither files nor how rows are made.
 
-A table is the folder OUT/NAME of Parquet files by `cluster` and `date`; `spark.read.parquet` opens
-it. Times are UTC with microseconds (the logs have milliseconds). An interval holds from `from_offset` (the
+A table is a set of Parquet files by `cluster` and `date`, which `read_tables` opens. Times are UTC with
+microseconds (the logs have milliseconds). An interval holds from `from_offset` (the
 record that made the state; of a metadata transaction: its last one) until `to_offset` (the record that
 made the next state); `to_offset` and `to_time` are null while it lasts. `from_known` is false where the state
 was there before the log's first record (it comes from a snapshot), so that it may have begun earlier;
@@ -13,7 +13,8 @@ is the UTC day of `from_time`, `time` or `timestamp`; of damage and files that o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from metaquorum.metadata.inspect.log.coverage import MISSING, NOT_IN_LOG, STATE_UNKNOWN
 from metaquorum.pipeline.columns import (
@@ -344,11 +345,33 @@ def spark_schema(table: Table) -> str:
     """The table's schema as Spark DDL, with comments; partition columns last as Spark reads them back."""
     plain = [column for column in table.columns if column.name not in PARTITION_COLUMNS]
     last = [column for column in table.columns if column.name in PARTITION_COLUMNS]
-    return ", ".join(f"`{at.name}` {at.type} COMMENT '{_quoted(at.meaning)}'" for at in [*plain, *last])
+    return ", ".join(f"`{at.name}` {at.type} COMMENT '{quoted(at.meaning)}'" for at in [*plain, *last])
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Text between the quotes of SQL."""
     return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def file_comments(table: Table) -> dict[str, str]:
+    """What a Parquet file of the table says of it beside its rows: the comment on the table, and those on
+    columns where Spark looks for them (as the JSON of its schema)."""
+    names = {STRING: "string", INT: "integer", LONG: "long", DOUBLE: "double", BOOLEAN: "boolean"}
+    names |= {TIME: "timestamp", DATE: "date"}
+
+    def kind(type_name: str) -> Any:
+        inner = type_name.removeprefix("ARRAY<").removesuffix(">")
+        if inner == type_name:
+            return names[type_name]
+        return {"type": "array", "elementType": names[inner], "containsNull": True}
+
+    fields = [
+        {"name": at.name, "type": kind(at.type), "nullable": True, "metadata": {"comment": at.meaning}}
+        for at in table.columns
+        if at.name not in PARTITION_COLUMNS
+    ]
+    schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
+    return {"comment": table.meaning, "org.apache.spark.sql.parquet.row.metadata": schema}
 
 
 def arrow_schema(table: Table) -> pa.Schema:

@@ -22,7 +22,7 @@ from metaquorum.pipeline.ingest.layout import DATA, WrittenFile, escape
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.stores.remote import in_one_line
-from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema, file_comments
 
 MAX_OPEN_FILES = 48
 _EPOCH_DAY = datetime.date(1970, 1, 1)
@@ -33,6 +33,11 @@ def file_schema(name: str) -> pa.Schema:
     """The columns in a file: the partition columns are in its folder's name."""
     schema = arrow_schema(TABLES[name])
     return pa.schema([field for field in schema if field.name not in PARTITION_COLUMNS])
+
+
+@cache
+def _comments(name: str) -> dict[str, str]:
+    return file_comments(TABLES[name])
 
 
 @cache
@@ -98,6 +103,7 @@ class ClusterWriter:
     def _close(self, key: tuple[str, int, bool]) -> None:
         writer, sink, path = self._open.pop(key)
         with in_one_line("write", self._root.place(path)):
+            writer.add_key_value_metadata(_comments(key[0]))
             writer.close()
             sink.close()
 

@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.pipeline import read_tables
 from metaquorum.pipeline.audit.gather import gather
 from metaquorum.pipeline.audit.source import TableSource
-from metaquorum.pipeline.tables import TABLES
+from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 from metaquorum.storage.disk.posix import PosixDisk
 from tests.conftest import REPOSITORY
 from tests.e2e.pipeline.conftest import Ingested
@@ -117,6 +117,24 @@ def test_the_tables_are_what_log_history_tells(recorded: Ingested, shared_data: 
     }
     assert sessions == brokers
     assert len(brokers) > 40
+
+
+def test_tables_in_a_catalog_say_what_they_and_their_columns_mean(
+    recorded: Ingested, spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = read_tables(spark, str(recorded.out))
+    spark.sql(f"CREATE SCHEMA saved LOCATION '{tmp_path / 'saved'}'")
+    try:
+        for _ in range(2):  # what is there is replaced
+            pipeline.save_tables({name: tables[name] for name in ("topics", "incidents")}, "saved")
+        for name in ("topics", "incidents"):
+            listed = spark.sql(f"DESCRIBE TABLE EXTENDED saved.{name}").collect()
+            described = {row.col_name: row for row in listed}
+            assert described["Comment"].data_type == TABLES[name].meaning
+            told = {at.name: at.meaning for at in TABLES[name].columns if at.name not in PARTITION_COLUMNS}
+            assert {at: described[at].comment for at in told} == told
+    finally:
+        spark.sql("DROP SCHEMA saved CASCADE")
 
 
 def test_spark_submit_makes_the_same_tables(recorded: Ingested, shared_data: Path, tmp_path: Path) -> None:

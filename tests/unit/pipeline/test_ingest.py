@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 import metaquorum.pipeline.ingest.job as job
@@ -86,6 +88,11 @@ def test_every_table_has_the_columns_that_it_is_said_to_have(tmp_path: Path) -> 
         for file in files:
             found = ds.dataset(file, format="parquet").schema
             assert [(at.name, at.type) for at in found] == [(at.name, at.type) for at in plain], name
+            said = pq.read_metadata(file).metadata
+            assert said[b"comment"].decode() == meant.meaning
+            fields = json.loads(said[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
+            told = {at.name: at.meaning for at in meant.columns if at.name not in PARTITION_COLUMNS}
+            assert {at["name"]: at["metadata"]["comment"] for at in fields} == told
         assert files or name in ("violations", "log_dir_events", "configs", "upgrades", "audit_trail")
     (damage,) = table(tmp_path / "out", "damage")
     assert (damage["kind"], damage["node_id"], damage["cluster"]) == ("tail", 1, "made")

@@ -31,8 +31,8 @@ REPLICATION_BUGS = (
         breaks="a fetch past the end of its epoch in the leader's log gets that end",
         source="KIP-279, KIP-595",
         file="broker/replica/partition/reading.py",
-        old="        if request.last_fetched_epoch >= 0:\n",
-        new="        if request.last_fetched_epoch > self.epoch:\n",
+        old="        if epoch >= 0 and not follows:\n",
+        new="        if epoch > self.epoch and not follows:\n",
         caught_by=(FETCH, SIM),
     ),
     Bug(

@@ -293,8 +293,8 @@ BROKER_BUGS = (
         breaks="a broker without a lease serves no client, even between ticks",
         source="S2.17, S2.19",
         file="broker/lease.py",
-        old="or (end_ms is not None and now_ms < end_ms)",
-        new="or end_ms is not None",
+        old="return 0 if self.end_ms is None else self.end_ms",
+        new="return 0 if self.end_ms is None else FOREVER_MS",
         caught_by=(BROKER, SESSION),
     ),
     Bug(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.broker_ids import key_problem
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
@@ -12,8 +12,7 @@ OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
 """No one waits for the fetches and votes of an observer: it replays in larger steps than a voter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes; who the broker is, and what it says about itself when it registers.
 
     `registration_lease_timeout_ms` (the draft of KIP-631) bounds the lease from above: the controller tells

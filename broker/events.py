@@ -7,7 +7,7 @@ partition data is in `broker.replica.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.broker.replica.events import DataEffect, DataEvent
 from metaquorum.metadata.errors import ApiError
@@ -71,8 +71,7 @@ LifecycleResponse = RegisterBrokerResponse | BrokerHeartbeatResponse
 # ---- in ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerResponseArrived:
+class ControllerResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
     """Controller `source` answered the `SendToController` of `correlation_id`, or refused it."""
 
     source: int
@@ -80,8 +79,7 @@ class ControllerResponseArrived:
     response: LifecycleResponse | ApiError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControllerRequestFailed:
+class ControllerRequestFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The `SendToController` of `correlation_id` timed out or could not be sent: nothing is known of it."""
 
     target: int
@@ -108,8 +106,7 @@ Event = MetadataEvent | DataEvent
 # ---- out -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendToController:
+class SendToController(msgspec.Struct, frozen=True, kw_only=True):
     """Send to controller `target` and report `ControllerResponseArrived` or `ControllerRequestFailed`.
 
     `attempt` counts the sends since the last answer that was not a failure (1: the first). There is one
@@ -123,8 +120,7 @@ class SendToController:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishImage:
+class PublishImage(msgspec.Struct, frozen=True, kw_only=True):
     """The image moved on: everything below `offset` is in it. `previous` is the one published before (at
     first the empty image); what is between them is found by comparing them, once and by the code that needs
     it (`metadata.delta.diff`). Never older than the broker's own registration; a fetched snapshot is one
@@ -145,8 +141,7 @@ class PublishImage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChanged:
+class StateChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The broker moved from `old` to `new`; `reason` is for the operator's log."""
 
     old: BrokerState

@@ -7,7 +7,8 @@ Owns the request in flight, the count of failures and the waits that follow from
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleRequest, SendToController
@@ -17,8 +18,7 @@ from metaquorum.raft.effects import Warn
 from metaquorum.raft.outbox import Outbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInFlight:
+class RequestInFlight(msgspec.Struct, frozen=True, kw_only=True):
     target: int
     correlation_id: int
     request: LifecycleRequest

@@ -8,7 +8,8 @@ active controller's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.files.meta_properties import MetaProperties
 
@@ -17,8 +18,7 @@ class IdentityConflict(Exception):
     """The configuration and the directories do not agree on who this broker is; one line for humans."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdentityFile:
+class IdentityFile(msgspec.Struct, frozen=True, kw_only=True):
     """One directory of the broker. `file` is where its meta.properties is or would be; `properties` None:
     there is none."""
 
@@ -27,8 +27,7 @@ class IdentityFile:
     properties: MetaProperties | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownIdentity:
+class KnownIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """What is known without asking. `node_id` None: the controllers have to be asked, and
     `cluster_id` None: too. `unwritten`: directories without a meta.properties, in the order given.
     `is_blank`: none of them has one."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaWindows:
+class QuotaWindows(msgspec.Struct, frozen=True, kw_only=True):
     """`count` windows of `window_ms` each: a rate is taken over all of them."""
 
     count: int = 11

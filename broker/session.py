@@ -1,14 +1,14 @@
 """A broker's dealings with the active controller: registration, heartbeats, the lease, controlled shutdown.
 
-Pure: time comes in as `now_ms`, requests leave as `SendToController`. Decides which `Trigger` an answer or
-a deadline is; what follows from it is `broker.lifecycle`'s table. Knows no log and no image, only how far
-the image has been applied. Sources: KIP-631, S2.1-S2.26, K8-K10.
+Pure: time comes in as `now_ms`, requests leave as `SendToController`. Decides which `Trigger` an answer or a
+deadline is; `broker.lifecycle`'s table says what follows. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, StateChanged

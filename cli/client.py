@@ -10,12 +10,12 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
@@ -43,8 +43,7 @@ CONTROLLERS_VARIABLE = "METAQUORUM_BOOTSTRAP_CONTROLLERS"
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """PEM files for a cluster that speaks TLS; all None: plain text."""
 
     keystore: Path | None = None
@@ -57,8 +56,7 @@ class TlsOptions:
         return TlsMaterial.load(TlsFiles(keystore=self.keystore, truststore=self.truststore))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user said about where the cluster is."""
 
     bootstrap: str | None

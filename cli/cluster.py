@@ -17,12 +17,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
 from metaquorum.cli.errors import Failure, one_line
@@ -37,8 +37,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterOptions:
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user said about where the cluster is, and who asks."""
 
     bootstrap: str | None

@@ -18,7 +18,6 @@ import shlex
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,8 +100,7 @@ class ClusterManifest(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_voters: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """A local cluster's directory, opened: absolute path and manifest."""
 
     directory: Path

@@ -7,8 +7,9 @@ nothing else: the broker registers and sends heartbeats as any other does. Drive
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
+
+import msgspec
 
 from metaquorum.broker.events import ControllerRequestFailed, ControllerResponseArrived
 from metaquorum.broker.node import BrokerNode
@@ -24,8 +25,7 @@ LEADERLESS_MS = 1_000
 _OF_BROKER = frozenset({*get_args(DataEvent), ControllerResponseArrived, ControllerRequestFailed})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStopped:
+class BrokerStopped(msgspec.Struct, frozen=True, kw_only=True):
     """The broker has stopped in order and the controller has not: no client may wait for it any more."""
 
     reason: str

@@ -8,7 +8,7 @@ Raft core hears and asks for is in `raft.events`; it is named here again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
@@ -60,8 +60,7 @@ __all__ = [
 # ---- in ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutator:
+class Mutator(msgspec.Struct, frozen=True, kw_only=True):
     """A client whose changes of partitions count against its quota (KIP-599). `strict`: it understands a
     refusal; others have to wait after what they did."""
 
@@ -70,8 +69,7 @@ class Mutator:
     strict: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestArrived:
+class RequestArrived(msgspec.Struct, frozen=True, kw_only=True):
     """A client or broker asks. `arrived_ms` was taken on arrival, before any queue. `mutator` None: no quota
     concerns it. `cause`: who asks (None: unknown)."""
 
@@ -101,8 +99,7 @@ Event = (
 # ---- out -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Answer the client request `key`. Released only when what it says is committed."""
 
     key: int

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -54,8 +53,7 @@ class IdSource(Enum):
     NEW = "new"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """One entry. `broker_id` None: the value is of a form that this release does not understand."""
 
     key: str
@@ -63,8 +61,7 @@ class Binding:
     version: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """An id that was allocated and has not registered since. `request_id` has 16 bytes."""
 
     broker_id: int

@@ -7,8 +7,9 @@ two. Knows no records: it compares states, so a change that was undone in betwee
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from metaquorum.metadata.image import (
     ConfigResource,
@@ -25,8 +26,7 @@ from metaquorum.metadata.image import (
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyChanges(Generic[K]):
+class KeyChanges(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     """Keys of one part of the image, sorted: only in the new one, only in the old one, with another value."""
 
     added: tuple[K, ...] = ()
@@ -41,8 +41,7 @@ class KeyChanges(Generic[K]):
         return len(self.added) + len(self.removed) + len(self.changed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataDelta:
+class MetadataDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The difference from `old` to `new`. A topic that was deleted and created again under its name
     appears in both `topics_removed` and `topics_added`: its id differs."""
 

@@ -9,8 +9,9 @@ state changes go through `metadata.replay`. The one place in this folder that bu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import assert_never
+
+import msgspec
 
 from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.image import MetadataImage
@@ -53,8 +54,7 @@ RaftEvent = (
 """What a node passes on to its replica unseen, or after a look of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataReplicaConfig:
+class MetadataReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a node follows the metadata log. Durations in ms, sizes in bytes of record batches."""
 
     metadata_log_max_record_bytes_between_snapshots: int = 20 * 1024 * 1024

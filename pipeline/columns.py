@@ -5,14 +5,13 @@ Owns no table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 STRING, INT, LONG, DOUBLE, BOOLEAN = "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN"
 TIME, DATE, INTS, STRINGS, LONGS = "TIMESTAMP", "DATE", "ARRAY<INT>", "ARRAY<STRING>", "ARRAY<BIGINT>"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column: its name, its type as Spark writes it, what it says."""
 
     name: str
@@ -20,8 +19,7 @@ class Column:
     meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """One table. `key` orders its rows within a cluster and is unique there."""
 
     name: str

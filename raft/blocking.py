@@ -11,8 +11,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from random import Random, SystemRandom
+
+from msgspec.structs import replace
 
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.raft.core import RaftCore

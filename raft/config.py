@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from metaquorum.raft.voters.records import VoterChange
 from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, VersionRange, VoterNode
@@ -10,8 +10,7 @@ from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.types import LogPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftConfig:
+class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
 
     docs/raft.md says why the defaults are what they are. Every fetch and election timeout is drawn again from
@@ -102,8 +101,7 @@ def doubled_ms(first_ms: int, doublings: int, ceiling_ms: int) -> int:
     return min(ceiling_ms, first_ms << min(doublings, DOUBLINGS_MAX))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
+class Voter(msgspec.Struct, frozen=True, kw_only=True):
     """One configured voter: `id@host:port:directory-id`. `directory_id` None: not pinned (id@host:port).
     Configured voters count while no record in the log names voters."""
 
@@ -119,8 +117,7 @@ class Voter:
         return (Endpoint("", self.host, self.port),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who this node is. An id that is not among the voters, or whose directory id differs, observes.
 
     `endpoints` are where it listens and `versions` which levels of kraft.version it supports: as a voter it
@@ -146,8 +143,7 @@ class Identity:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveredLog:
+class RecoveredLog(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on disk: hard state, the epoch table, log bounds (offsets) and snapshots.
 
     `known_committed`: everything below was known to be committed when this replica ran last; `acknowledged`:
@@ -163,7 +159,7 @@ class RecoveredLog:
     epochs: tuple[tuple[int, int], ...] = ()
     log_start_offset: int = 0
     log_end_offset: int = 0
-    snapshots: tuple[LogPosition, ...] = field(default=())
+    snapshots: tuple[LogPosition, ...] = msgspec.field(default=())
     known_committed: LogPosition = NOTHING
     acknowledged: tuple[Acknowledged, ...] = ()
     voter_changes: tuple[VoterChange, ...] = ()

@@ -7,7 +7,7 @@ is released when `PersistQuorumState` of that token is durable (see `gate.Effect
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.voters.voter_set import Endpoint
@@ -16,8 +16,7 @@ from metaquorum.storage.files.known_committed import Acknowledged
 from metaquorum.storage.types import LogPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistQuorumState:
+class PersistQuorumState(msgspec.Struct, frozen=True, kw_only=True):
     """Write epoch, vote and leader in one atomic durable write, then report `QuorumStatePersisted(token)`.
     The file has the version of `kraft_version`; version 0 holds no directory id."""
 
@@ -29,8 +28,7 @@ class PersistQuorumState:
     kraft_version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendLog:
+class AppendLog(msgspec.Struct, frozen=True, kw_only=True):
     """Append whole batches [base_offset, end_offset) to the log and ask for a sync (group commit)."""
 
     batches: Batches
@@ -44,22 +42,19 @@ class AppendLog:
         return self.batches.next_offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TruncateLog:
+class TruncateLog(msgspec.Struct, frozen=True, kw_only=True):
     """Drop everything at and above `end_offset`, durably, before the next effect."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetLog:
+class ResetLog(msgspec.Struct, frozen=True, kw_only=True):
     """Empty the log and start it at `position` (a snapshot that is installed), durably."""
 
     position: LogPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRequest:
+class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Send to node `to`; a later `on_response` or `on_request_failed` names `correlation_id`. `endpoints` say
     where it listens; none: it is configured (a voter at kraft.version 0, or below 0 a bootstrap server)."""
 
@@ -71,8 +66,7 @@ class SendRequest:
     endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Respond:
+class Respond(msgspec.Struct, frozen=True, kw_only=True):
     """Answer the request that came in under `key`."""
 
     key: int
@@ -80,8 +74,7 @@ class Respond:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RespondWithRecords:
+class RespondWithRecords(msgspec.Struct, frozen=True, kw_only=True):
     """Answer a fetch: fill `response.records` with batches in [read_from, read_to), at most `max_bytes`.
 
     At least one whole batch is returned even when it is larger than `max_bytes`.
@@ -95,8 +88,7 @@ class RespondWithRecords:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RespondWithSnapshotChunk:
+class RespondWithSnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Answer a FetchSnapshot: fill size and data from the snapshot file, at most `max_bytes`."""
 
     key: int
@@ -107,8 +99,7 @@ class RespondWithSnapshotChunk:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSnapshotChunk:
+class WriteSnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Write a chunk of a snapshot that is being fetched into its temporary file."""
 
     snapshot: LogPosition
@@ -116,8 +107,7 @@ class WriteSnapshotChunk:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishSnapshot:
+class FinishSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The temporary file is whole: sync it, check and load it, then report `snapshot_loaded` to the core
     (or `snapshot_rejected`: the file is dropped and fetched again)."""
 
@@ -125,15 +115,13 @@ class FinishSnapshot:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighWatermarkChanged:
+class HighWatermarkChanged(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `high_watermark` is committed."""
 
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoteCommitted:
+class NoteCommitted(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `position` is committed, and synced here: write that to the file `known-committed`
     without waiting for the disk; with `durably` also replace the file in the background, with what the
     directories of voters have `acknowledged`."""
@@ -143,8 +131,7 @@ class NoteCommitted:
     acknowledged: tuple[Acknowledged, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True, kw_only=True):
     """This node's role or its idea of the leader changed. `epoch_start` is set for a leader: the offset
     of its LeaderChange record."""
 
@@ -154,23 +141,20 @@ class RoleChanged:
     epoch_start: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadReady:
+class ReadReady(msgspec.Struct, frozen=True, kw_only=True):
     """A linearizable read may be served from a state that has applied everything below `offset`."""
 
     token: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFailed:
+class ReadFailed(msgspec.Struct, frozen=True, kw_only=True):
     """Leadership was lost before the read was confirmed: the caller must ask the new leader."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warn:
+class Warn(msgspec.Struct, frozen=True, kw_only=True):
     """One line for the operator."""
 
     message: str

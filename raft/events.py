@@ -6,8 +6,9 @@ metadata, so an image is a type parameter here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from metaquorum.raft.messages import RaftRequest, RaftResponse
 from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
@@ -19,23 +20,20 @@ ImageT_co = TypeVar("ImageT_co", covariant=True)
 # ---- in ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftRequestArrived:
+class RaftRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
     """A peer asks; the answer carries `key` (unique within the process)."""
 
     key: int
     request: RaftRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftRequestAbandoned:
+class RaftRequestAbandoned(msgspec.Struct, frozen=True, kw_only=True):
     """The caller of `key` went away: forget it."""
 
     key: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftResponseArrived:
+class RaftResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
     """`source` answered the request sent under `correlation_id`."""
 
     source: int
@@ -43,8 +41,7 @@ class RaftResponseArrived:
     response: RaftResponse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaftRequestFailed:
+class RaftRequestFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The request to `target` timed out or could not be sent."""
 
     target: int
@@ -52,44 +49,38 @@ class RaftRequestFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumStatePersisted:
+class QuorumStatePersisted(msgspec.Struct, frozen=True, kw_only=True):
     token: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSynced:
+class LogSynced(msgspec.Struct, frozen=True, kw_only=True):
     """A sync that began when the log ended at `end_offset` is durable. The driver has already dropped
     completions from before a truncation (`SegmentedLog.sync_completed`)."""
 
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `ReadLog`: whole batches from `from_offset` on."""
 
     from_offset: int
     batches: Batches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogTrimmed:
+class LogTrimmed(msgspec.Struct, frozen=True, kw_only=True):
     """`TrimLog` was carried out: the log starts at `log_start_offset` now (unchanged: retention kept all)."""
 
     log_start_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWritten:
+class SnapshotWritten(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot is durable under its final name."""
 
     position: LogPosition
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotLoaded(Generic[ImageT_co]):
+class SnapshotLoaded(msgspec.Struct, Generic[ImageT_co], frozen=True, kw_only=True):
     """A fetched snapshot was checked and loaded; `voters` is what it says of them."""
 
     position: LogPosition
@@ -97,24 +88,21 @@ class SnapshotLoaded(Generic[ImageT_co]):
     voters: VotersAt = CONFIGURED_VOTERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotRejected:
+class SnapshotRejected(msgspec.Struct, frozen=True, kw_only=True):
     """A fetched snapshot was damaged; its file is gone."""
 
     position: LogPosition
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShutdownRequested:
+class ShutdownRequested(msgspec.Struct, frozen=True, kw_only=True):
     """SIGTERM: leave in order (a controller resigns, a broker asks for a controlled shutdown), then stop."""
 
 
 # ---- out -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLog:
+class ReadLog(msgspec.Struct, frozen=True, kw_only=True):
     """Read whole batches in [from_offset, to_offset), at most `max_bytes`, and report `LogRead`."""
 
     from_offset: int
@@ -122,8 +110,7 @@ class ReadLog:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSnapshot(Generic[ImageT_co]):
+class WriteSnapshot(msgspec.Struct, Generic[ImageT_co], frozen=True, kw_only=True):
     """Write `image` and `voters` as the snapshot `position` in the background, then report
     `SnapshotWritten`."""
 
@@ -133,15 +120,13 @@ class WriteSnapshot(Generic[ImageT_co]):
     voters: VotersAt = CONFIGURED_VOTERS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimLog:
+class TrimLog(msgspec.Struct, frozen=True, kw_only=True):
     """Segments wholly below `before_offset` (a durable snapshot's end) may go, as retention says."""
 
     before_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop:
+class Stop(msgspec.Struct, frozen=True, kw_only=True):
     """Stop the process. `reason` is its last line; `failed` decides the exit code."""
 
     reason: str

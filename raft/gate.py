@@ -8,7 +8,8 @@ PersistQuorumState never overtake each other. What is held is released in the or
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.raft.effects import (
     RaftEffect,

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from metaquorum.raft.errors import RaftInvariantError
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned
 from metaquorum.raft.voters.voter_set import VoterSet
@@ -123,8 +125,7 @@ def _check_leader(core: RaftCore, leader: Leader) -> None:
             raise _broken("a voter is counted by its directory", core)
 
 
-@dataclass(frozen=True, slots=True)
-class CoreSnapshot:
+class CoreSnapshot(msgspec.Struct, frozen=True):
     """What `check_step` compares of one replica."""
 
     epoch: int

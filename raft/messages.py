@@ -8,8 +8,9 @@ that are no voters have them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from metaquorum.raft.voters.voter_set import Endpoint, PreferredCandidate, VoterNode, VoterSet
 from metaquorum.storage.types import LogPosition
@@ -37,8 +38,7 @@ class RaftError(IntEnum):
     VOTER_NOT_FOUND = 127
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteRequest:
+class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for a vote in `epoch`, or with `pre_vote` whether one would be given (KIP-996). `kraft_version` is
     the candidate's: from 1 on voters that its own log does not name may ask, and be asked."""
 
@@ -53,8 +53,7 @@ class VoteRequest:
     kraft_version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoteResponse:
+class VoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`last_position` is where the voter's own log ends (None: it does not say, as Kafka's do not)."""
 
     error: RaftError
@@ -66,8 +65,7 @@ class VoteResponse:
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochRequest:
+class BeginQuorumEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The leader of `epoch` announces itself to a voter that has not fetched from it yet."""
 
     cluster_id: str
@@ -78,16 +76,14 @@ class BeginQuorumEpochRequest:
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeginQuorumEpochResponse:
+class BeginQuorumEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: RaftError
     epoch: int
     leader_id: int | None
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochRequest:
+class EndQuorumEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The leader of `epoch` resigns; the first of `preferred_candidates` becomes a candidate at once. A voter
     with another directory than the one that is named there waits as one that is not named (KIP-853)."""
 
@@ -98,16 +94,14 @@ class EndQuorumEpochRequest:
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndQuorumEpochResponse:
+class EndQuorumEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: RaftError
     epoch: int
     leader_id: int | None
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One fetch for voters and observers. A voter's `fetch_offset` is its synced end offset: its ack.
 
     `high_watermark` is the one that the caller knows (-1: none), so that the leader answers a parked
@@ -128,8 +122,7 @@ class FetchRequest:
     read_round: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchResponse:
+class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`records` are whole batches from the fetch offset on. At most one of records, diverging, snapshot.
 
     With INVALID_VOTER_KEY, `high_watermark` is up to where the caller's directory has acknowledged the log
@@ -149,8 +142,7 @@ class FetchResponse:
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotRequest:
+class FetchSnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Ask for the bytes of snapshot `snapshot` from `position` on (KIP-630)."""
 
     cluster_id: str
@@ -162,8 +154,7 @@ class FetchSnapshotRequest:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchSnapshotResponse:
+class FetchSnapshotResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: RaftError
     epoch: int
     leader_id: int | None
@@ -174,8 +165,7 @@ class FetchSnapshotResponse:
     leader_endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddVoterRequest:
+class AddVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Make an observer a voter. The driver has asked the node at one of its endpoints for its id, and for the
     levels of kraft.version that it supports. Answered when it is committed, within `timeout_ms`."""
 
@@ -184,8 +174,7 @@ class AddVoterRequest:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveVoterRequest:
+class RemoveVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Make a voter an observer, the leader too. Answered when it is committed, within `timeout_ms`."""
 
     cluster_id: str
@@ -194,8 +183,7 @@ class RemoveVoterRequest:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateVoterRequest:
+class UpdateVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where a voter listens and what it supports now, for the leader of `epoch`. Answered at once."""
 
     cluster_id: str
@@ -203,8 +191,7 @@ class UpdateVoterRequest:
     voter: VoterNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeRequest:
+class UpgradeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Raise kraft.version from 0: `voters` are the configured ones with what a record says of them. Answered
     when it is committed, within `timeout_ms`."""
 
@@ -214,8 +201,7 @@ class UpgradeRequest:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterChangeResponse:
+class VoterChangeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """How a change of voters ended. `message` says why not, and what to do."""
 
     error: RaftError

@@ -6,11 +6,11 @@ Knows nothing of what is tried. Randomness is injected, so that tests and the si
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackoffPolicy:
+class BackoffPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The first wait, the growth from try to try, and the longest wait; jitter is a share of the wait."""
 
     initial_ms: int = 20

@@ -8,9 +8,9 @@ before. Partitions are many: at level info one line per second counts them, at l
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from itertools import islice
 
+import msgspec
 import numpy as np
 
 from metaquorum.metadata.delta import diff
@@ -28,8 +28,7 @@ CHUNKS_PER_TICK = 64
 _log = logging.getLogger("metaquorum.metadata")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     offset: int
     epoch: int
     source: Source

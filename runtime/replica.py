@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.errors import RecordDecodeError
@@ -71,8 +72,7 @@ def quorum_records(said: VotersAt) -> tuple[QuorumRecord, ...]:
     return tuple(each for each in found if isinstance(each, KRaftVersionRecord | VotersRecord))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenReplica:
+class OpenReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a node starts from. `directories`: the ids of all log directories, in order."""
 
     store: ReplicaStore

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LogPosition:
+class LogPosition(msgspec.Struct, frozen=True, order=True):
     """A place in a log: everything before `offset`, whose last record has leader epoch `epoch`.
 
     Compares by epoch first, then offset: the order in which Raft calls one log more up to date

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 
 class PowerLossError(Exception):
     """The power failed during this operation (see `FaultyDisk.crash_after`). Call `crash()` for what is left.
@@ -12,8 +14,7 @@ class PowerLossError(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultProfile:
+class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How likely what is, from 0.0 to 1.0, and what operations cost in milliseconds.
 
     At a power loss an unsynced name operation survives with `keep_name`. Unsynced contents survive wholly

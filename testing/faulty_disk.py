@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.storage.disk.interface import join, name_of, parent_of
 from metaquorum.storage.errors import DiskError, FileMissingError, LogDirectoryLockedError

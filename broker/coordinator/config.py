@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InternalTopic:
+class InternalTopic(msgspec.Struct, frozen=True, kw_only=True):
     """An internal topic, as it is created on first use. `configs`: what is set on it, as (key, value)."""
 
     name: str
@@ -18,12 +17,11 @@ class InternalTopic:
     configs: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorConfig:
+class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`offsets_commit_timeout_ms`: how long an answer waits for the replicas in sync."""
 
     offsets_topic: InternalTopic
     transactions_topic: InternalTopic
     offsets_commit_timeout_ms: int = 5_000
-    groups: GroupConfig = field(default_factory=GroupConfig)
-    transactions: TransactionConfig = field(default_factory=TransactionConfig)
+    groups: GroupConfig = msgspec.field(default_factory=GroupConfig)
+    transactions: TransactionConfig = msgspec.field(default_factory=TransactionConfig)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaConfig:
+class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. `inter_broker_listener`: the name of the listener through which
     leaders are followed. `log_flush_before_ack`: a replica counts towards acks=all, and a follower says that
     it holds a record, only when it is durable; False is what Kafka does. `log_dir_assignment_timeout_ms`: how
@@ -39,6 +39,6 @@ class ReplicaConfig:
     """The memory for what was just appended to partitions that this broker leads."""
     replication_quota_window_num: int = 11
     replication_quota_window_ms: int = 1_000
-    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    topic_defaults: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What the broker's file says for topics that set nothing, by the names that brokers have for it
     (log.retention.hours)."""

@@ -9,8 +9,7 @@ that order too. Reads may overtake. An error of the disk is never a report on on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+import msgspec
 from msgspec import Struct
 
 from metaquorum.metadata.requests.data import PartitionKey
@@ -20,8 +19,7 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.producers import ProducerTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLog:
+class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's log as it was opened: everything in it is durable. `end_offset` is exclusive;
     `high_watermark` comes from the checkpoint, is within the log and only bounds reads (KIP-101)."""
 
@@ -29,12 +27,11 @@ class ReplicaLog:
     end_offset: int = 0
     high_watermark: int = 0
     size_bytes: int = 0
-    epochs: EpochTable = field(default_factory=EpochTable)
-    producers: ProducerTable = field(default_factory=ProducerTable)
+    epochs: EpochTable = msgspec.field(default_factory=EpochTable)
+    producers: ProducerTable = msgspec.field(default_factory=ProducerTable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundReplica:
+class FoundReplica(msgspec.Struct, frozen=True, kw_only=True):
     """A replica in a directory, with the incarnation under which its log was opened. `future`: it is being
     copied from another directory of this broker."""
 
@@ -48,8 +45,7 @@ class FoundReplica:
 # ---- reports ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaCreated:
+class ReplicaCreated(msgspec.Struct, frozen=True, kw_only=True):
     """The replica's directory and identity file are durable, and its log is open and empty."""
 
     directory_id: bytes
@@ -57,8 +53,7 @@ class ReplicaCreated:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPromoted:
+class ReplicaPromoted(msgspec.Struct, frozen=True, kw_only=True):
     """The future replica bears the replica's name, and everything in it is durable."""
 
     directory_id: bytes
@@ -84,8 +79,7 @@ class LogsSynced(Struct, frozen=True, kw_only=True):
     ends: tuple[tuple[PartitionKey, int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogCut:
+class LogCut(msgspec.Struct, frozen=True, kw_only=True):
     """The log was truncated (or emptied), durably; what is left, with the producers' state rebuilt."""
 
     directory_id: bytes
@@ -94,8 +88,7 @@ class LogCut:
     log: ReplicaLog
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaLogTrimmed:
+class ReplicaLogTrimmed(msgspec.Struct, frozen=True, kw_only=True):
     """Retention, a cleaner or an operator made the log smaller; its start may have moved up."""
 
     directory_id: bytes
@@ -105,8 +98,7 @@ class ReplicaLogTrimmed:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRemoved:
+class ReplicaRemoved(msgspec.Struct, frozen=True, kw_only=True):
     """The replica's directory was renamed away, durably (its files follow later)."""
 
     directory_id: bytes
@@ -124,8 +116,7 @@ class PartitionRead(Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetFound:
+class OffsetFound(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a `FindOffset`: the first record not older, below the bound; None: there is none.
     `problem`: as for `PartitionRead`."""
 
@@ -136,16 +127,14 @@ class OffsetFound:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryFailed:
+class DirectoryFailed(msgspec.Struct, frozen=True, kw_only=True):
     """A directory gave an error, hangs, or was found unusable by the probe. `reason` is one line."""
 
     directory_id: bytes
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryMeasured:
+class DirectoryMeasured(msgspec.Struct, frozen=True, kw_only=True):
     """Room in a good directory, now and then."""
 
     directory_id: bytes
@@ -170,8 +159,7 @@ DiskReport = (
 # ---- work ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic's configuration says about its logs. Bytes and ms; -1: without bound."""
 
     segment_bytes: int = 1024**3
@@ -183,11 +171,10 @@ class LogSettings:
     """False: `cleanup.policy` is compact alone, and retention removes nothing."""
     compacts: bool = False
     """`cleanup.policy` has compact."""
-    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+    cleaner: CleanerSettings = msgspec.field(default_factory=CleanerSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateReplica:
+class CreateReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Make the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`.
     `future`: it gets the name of one that is being copied, until `PromoteReplica`."""
 
@@ -199,8 +186,7 @@ class CreateReplica:
     future: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromoteReplica:
+class PromoteReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Make everything in a future replica durable, and then give it the replica's name: `ReplicaPromoted`."""
 
     directory_id: bytes
@@ -219,8 +205,7 @@ class AppendPartition(Struct, frozen=True, kw_only=True):
     sync: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutPartition:
+class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Truncate to `end_offset` (a batch that holds it goes whole), under the new incarnation: `LogCut`.
     With `start_over` the log is emptied and begins at `end_offset`."""
 
@@ -231,8 +216,7 @@ class CutPartition:
     start_over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveReplica:
+class RemoveReplica(msgspec.Struct, frozen=True, kw_only=True):
     """Rename the replica's directory to `...-delete`, durably: `ReplicaRemoved`; its files go after the
     delay of its topic. `reason` is for the operator's log."""
 
@@ -242,16 +226,14 @@ class RemoveReplica:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeLogSettings:
+class ChangeLogSettings(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: bytes
     key: PartitionKey
     incarnation: int
     settings: LogSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnforceRetention:
+class EnforceRetention(msgspec.Struct, frozen=True, kw_only=True):
     """Remove old segments that end at or below `below_offset` (the high watermark) as the settings allow:
     `ReplicaLogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
 
@@ -262,8 +244,7 @@ class EnforceRetention:
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactPartition:
+class CompactPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Compact the log, if it is dirty enough and when its turn comes, below `below_offset` (the last stable
     offset). A pass over it may bring a `ReplicaLogTrimmed`, with another size and the same start."""
 
@@ -296,8 +277,7 @@ class ReadPartition(Struct, frozen=True, kw_only=True):
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindOffset:
+class FindOffset(msgspec.Struct, frozen=True, kw_only=True):
     """The first record below `below_offset` that is not older than `timestamp_ms`, or with -3 than any other
     record of the log: `OffsetFound`."""
 
@@ -309,8 +289,7 @@ class FindOffset:
     below_offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointHighWatermarks:
+class CheckpointHighWatermarks(msgspec.Struct, frozen=True, kw_only=True):
     """Write a directory's `replication-offset-checkpoint` (Kafka's format): all replicas in it, by
     (topic, partition, high watermark)."""
 
@@ -318,8 +297,7 @@ class CheckpointHighWatermarks:
     high_watermarks: tuple[tuple[str, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbandonDirectory:
+class AbandonDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing more is due in a directory that is bad: files are closed, its lock is kept."""
 
     directory_id: bytes

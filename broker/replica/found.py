@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.broker.replica.disk_work import FoundReplica
 from metaquorum.metadata.requests.data import PartitionKey
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagedReplica:
+class DamagedReplica(msgspec.Struct, frozen=True, kw_only=True):
     """A replica in a good directory whose log is damaged: it is not open, and nothing of it was changed.
     `problem` names file and place."""
 
@@ -19,8 +18,7 @@ class DamagedReplica:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDirectory:
+class FoundDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """A configured directory. `problem` None: good. `directory_id` None: it could not be read. A directory
     that fails while it is opened has its problem here and no replicas."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalReplicaStatus:
+class LocalReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with
     fewer in sync than replicas, or than `min.insync.replicas`; `at_min_isr`: with just as many as that.
     `offline`: replicas that the log places here and that cannot be served (S3.24). `unassigned`: placed here,

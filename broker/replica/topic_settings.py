@@ -7,7 +7,8 @@ values; an old log may hold them). Knows no partition.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.disk_work import LogSettings
@@ -25,8 +26,7 @@ LOG_APPEND_TIME = "LogAppendTime"
 _CODECS = {"uncompressed": Compression.NONE} | {each.name.lower(): each for each in Compression if each}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`max_message_bytes` bounds a batch as it was sent. `timestamp_*_max_ms`: how far a record's own time
     may be behind or ahead of the broker's clock; the largest number: no bound. `compression`: the codec of
     stored batches (`Compression`); None: the producer's. `holds_back_high_watermark`: it advances only while
@@ -39,7 +39,7 @@ class TopicSettings:
     timestamp_after_max_ms: int = MAX_LONG
     compression: int | None = None
     holds_back_high_watermark: bool = False
-    log: LogSettings = field(default_factory=LogSettings)
+    log: LogSettings = msgspec.field(default_factory=LogSettings)
 
 
 def topic_settings(

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc.aio
+from msgspec.structs import replace
 
 from metaquorum.broker.events import (
     ControllerRequestFailed,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from posixpath import normpath
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
@@ -41,8 +42,7 @@ class State(StrEnum):
 _GOOD = frozenset({State.WOULD_MOVE, State.MOVING, State.MOVED, State.STAYS})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moving:
+class Moving(msgspec.Struct, frozen=True, kw_only=True):
     """One replica. `before`: where it was when the command began; `future`: where a copy of it was being
     made then. `lag`: how many offsets the copy is behind."""
 
@@ -137,8 +137,7 @@ def _target(answer: BrokerDirectories, path: str) -> Directory:
     return found[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(msgspec.Struct, frozen=True):
     path: str
     size: int
     lag: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+import msgspec
+
 
 class ReadFromKind(Enum):
     """Where to begin a partition."""
@@ -23,8 +25,7 @@ class RangePolicy(Enum):
     LATEST = "latest"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFrom:
+class ReadFrom(msgspec.Struct, frozen=True):
     """`value`: the offset, or ms since 1970."""
 
     kind: ReadFromKind

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from metaquorum.storage.uuids import uuid_to_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredNode:
+class ConfiguredNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node's id and directories. `voter_directory_id` is what the voter list pins for this node, None if
     nothing; it belongs to the directory at `metadata_index`. `has_static_voters` is whether there is a voter
     list, `controller_listener` the name of the controllers' listener, `address` a controller's own (host,

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from metaquorum.cli.errors import Failure
 from metaquorum.cli.formatting.releases import DEFAULT_RELEASE, level_of_release
 from metaquorum.cli.formatting.scram import first_credentials
@@ -70,8 +72,7 @@ class FormatPlan:
     metadata_index: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatResult:
+class FormatResult(msgspec.Struct, frozen=True, kw_only=True):
     """One directory afterwards; `written` is False where it was formatted already, `voters` are the ids of
     the voter set that was written."""
 

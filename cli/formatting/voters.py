@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import click
+import msgspec
 
 from metaquorum.cli.errors import Failure, one_line
 from metaquorum.cli.formatting.configured import ConfiguredNode
@@ -22,8 +22,7 @@ DEFAULT_LISTENER = "CONTROLLER"
 _IDS_NEEDED = "metaquorum storage random-uuid makes one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterOptions:
+class VoterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says of voters; `initial_controllers` is the list as text."""
 
     standalone: bool = False

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
+import msgspec
+
 from metaquorum.cli.layout import LocalNode
 
 PAGE_WAIT_S = 0.5
@@ -25,8 +27,7 @@ _CONTROLLER = "kafka_controller_KafkaController_"
 Page = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRates:
+class BrokerRates(msgspec.Struct, frozen=True, kw_only=True):
     """One broker's partition data. Rates are in bytes a second, of clients, without replication; None: one
     page alone says none."""
 
@@ -39,8 +40,7 @@ class BrokerRates:
     bytes_out_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFigures:
+class ClusterFigures(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's partitions, as the active controller counts them."""
 
     topics: int

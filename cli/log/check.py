@@ -7,10 +7,10 @@ broken or two logs differ, 1 something is damaged, 3 records from the future.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import click
+from msgspec import structs
 
 from metaquorum.cli.errors import EXIT_VIOLATIONS, log_exit_code
 from metaquorum.cli.log.input.live import LiveCommand
@@ -194,7 +194,7 @@ def report_json(report: QuorumReport) -> dict[str, Any]:
         ],
         "voterSet": voter_set_texts(report.voters),
         "notVoting": report.not_voting,
-        "lostCommitted": [{**asdict(one), "text": str(one)} for one in report.losses],
+        "lostCommitted": [{**structs.asdict(one), "text": str(one)} for one in report.losses],
         "notCompared": report.not_compared,
         "uncovered": [range_ for one in report.logs for range_ in one.coverage.tree()],
     }
@@ -212,7 +212,7 @@ def _log_json(one: LogReport) -> dict[str, Any]:
         "unknownRecords": one.unknown,
         "errors": len([finding for finding in one.findings if finding.severity == ERROR]),
         "findings": [
-            {**asdict(finding), "lasting": (finding.rule, finding.where) in one.lasting}
+            {**structs.asdict(finding), "lasting": (finding.rule, finding.where) in one.lasting}
             for finding in one.findings
         ],
         "findingsDropped": one.dropped,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from metaquorum.cli.errors import EXIT_REMAINS, EXIT_UNKNOWN_RECORDS, Failure
 from metaquorum.cli.log.input.options import PATH, offsets_text

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import click
+import msgspec
 
 from metaquorum.cli.errors import EXIT_DIFFERENT, EXIT_FAILED, Failure, log_exit_code
 from metaquorum.cli.log import state as log_state
@@ -188,8 +188,7 @@ def _absent(entity: str, found: FoundState) -> Failure:
     return Failure(f"no {entity} in the state at offset {found.end_offset}{suggestion(entity, found.image)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(msgspec.Struct, frozen=True):
     """One end of a comparison."""
 
     log: MetadataLog

@@ -7,16 +7,16 @@ under-replicated until someone moves the replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.runtime.kafka.admin.topics import DescribedTopic
 
 NAMED_MAX = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftBehind:
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions, as `topic-index`, with a replica on the broker. `alone`: those without another one."""
 
     replicas: tuple[str, ...] = ()

@@ -7,8 +7,9 @@ here only if it counts what Kafka's does.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from metaquorum.cli.text.quorum import losses_json
 from metaquorum.metadata.requests.controller_status import BrokerControlState, BrokerControlStatus, NodeStatus

@@ -10,7 +10,9 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.cli.client import ClientOptions, ClusterClient
 from metaquorum.cli.errors import Failure, one_line
@@ -50,15 +52,14 @@ _LATER = frozenset(
 _WHEN_HEARD = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.REQUEST_TIMED_OUT})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ordered:
+class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """What is wanted, and how: `endpoint` None: where the new voter has registered that it listens.
     `wait_s` bounds the whole, and `patience_s` how long a node may be silent before that is a refusal."""
 
     wish: VoterWish
     endpoint: Address | None = None
     wait_s: float = 300.0
-    patience_s: float = field(default_factory=lambda: PATIENCE_S)
+    patience_s: float = msgspec.field(default_factory=lambda: PATIENCE_S)
 
 
 class VoterChanger:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.metadata.requests.common import DescribeQuorumResponse, ReplicaStatus
@@ -38,8 +40,7 @@ class Member:
         return f"{self.node_id} (directory {uuid_to_text(self.directory_id)})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterStep:
+class VoterStep(msgspec.Struct, frozen=True, kw_only=True):
     """One change by one voter. `voters` are those in force after it, by rising id."""
 
     kind: StepKind
@@ -62,8 +63,7 @@ class VoterStep:
         return len(self.alive_ids) >= self.needed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterPlan:
+class VoterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Steps in order; none: `nothing_to_do` says why. `newcomer` is added, and listens at `endpoints` (none:
     unknown)."""
 
@@ -73,8 +73,7 @@ class VoterPlan:
     nothing_to_do: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterWish:
+class VoterWish(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator asks for. `directory_id`: of the voter that comes, or, where none comes, that goes;
     None: it is looked up. `force`: steps without a live majority, too."""
 

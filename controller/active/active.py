@@ -6,7 +6,6 @@ belongs to, and when there is something to do without being asked. Appends and a
 
 from __future__ import annotations
 
-import dataclasses
 from random import Random
 from typing import assert_never
 
@@ -283,6 +282,6 @@ def _charged(outcome: Outcome, mutator: Mutator | None, allowance: Allowance) ->
         return outcome
     (answer,) = outcome.answers
     if allowance.throttle_ms and isinstance(answer.response, TopicsResponse):
-        response = dataclasses.replace(answer.response, throttle_ms=allowance.throttle_ms)
+        response = replace(answer.response, throttle_ms=allowance.throttle_ms)
         outcome = replace(outcome, answers=(replace(answer, response=response),))
     return replace(outcome, mutations=(mutator, allowance.taken))

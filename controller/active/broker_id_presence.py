@@ -7,7 +7,8 @@ every wait then starts over: that makes a newcomer wait longer and never gives a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.controller.active.state import ActiveState
 from metaquorum.metadata import broker_ids as ids
@@ -98,8 +99,7 @@ class BrokerIdPresence:
         return max(0, now_ms - since_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class _AtRequest:
+class _AtRequest(msgspec.Struct, frozen=True):
     """`broker_ids.Presence` for one request."""
 
     _seen: BrokerIdPresence

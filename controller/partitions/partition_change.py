@@ -9,8 +9,9 @@ change. Knows no requests and no sessions: who may lead comes as a function, set
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from metaquorum.metadata.features import LEVEL_DIRECTORIES
 from metaquorum.metadata.image import MIGRATING, RECOVERING, UNASSIGNED, BrokersImage, PartitionInfo
@@ -36,8 +37,7 @@ class Election(Enum):
     UNCLEAN = "unclean"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for every change that is decided on one image.
 
     `unclean_allowed` and `min_isr` are asked by topic id. `failing` are directories that are being declared
@@ -52,8 +52,8 @@ class Rules:
     unclean_allowed: Callable[[bytes], bool]
     elr: bool = False
     min_isr: Callable[[bytes], int] = lambda topic_id: 1
-    failing: frozenset[bytes] = field(default_factory=frozenset)
-    begun_anew: Mapping[tuple[bytes, int, int], bytes] = field(default_factory=dict)
+    failing: frozenset[bytes] = msgspec.field(default_factory=frozenset)
+    begun_anew: Mapping[tuple[bytes, int, int], bytes] = msgspec.field(default_factory=dict)
 
     def accepts(self, replica: int, directory: bytes) -> bool:
         """Whether the replica of this broker in this directory is online and may lead."""
@@ -68,8 +68,7 @@ class Rules:
         return Election.UNCLEAN if self.unclean_allowed(topic_id) else Election.ONLINE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(msgspec.Struct, frozen=True, kw_only=True):
     """What a partition should look like; None: as it is. `directories` names a directory by broker."""
 
     isr: tuple[int, ...] | None = None

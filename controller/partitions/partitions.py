@@ -8,9 +8,9 @@ lead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from metaquorum.controller.partitions.columns import elections as in_columns
 from metaquorum.controller.partitions.columns.scan import (

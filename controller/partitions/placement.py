@@ -10,13 +10,13 @@ partitions as there are unfenced brokers everything is shuffled, so that not alw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class UsableBroker:
+
+class UsableBroker(msgspec.Struct, frozen=True):
     """A broker that may hold new replicas. `fenced`: only as a last resort."""
 
     broker_id: int

@@ -8,7 +8,8 @@ there are enough, and never gives a partition two replicas on one broker. Knows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 PartitionName = tuple[str, int]
 Assignment = dict[PartitionName, tuple[int, ...]]
@@ -22,8 +23,7 @@ class PlanError(ValueError):
     """What is asked for cannot be planned; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSize:
+class PlanSize(msgspec.Struct, frozen=True, kw_only=True):
     """How much a plan moves: partitions that change at all, replicas that are copied, and replicas that
     arrive at and leave each broker."""
 

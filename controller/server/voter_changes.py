@@ -6,7 +6,7 @@ and cluster that it is said to be. Kafka asks for its versions only.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from metaquorum.controller.answers import not_controller
 from metaquorum.controller.server.services import ask

@@ -7,8 +7,9 @@ Pure: the same image and request give the same answer, whatever was asked before
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.access.acl_index import AclIndex, bit
 from metaquorum.metadata.settings.acls import WILDCARD, Operation, ResourceType
@@ -56,8 +57,7 @@ OPERATIONS_ON = {
 """The operations that a type of resource has (Kafka's AclEntry.supportedOperations)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who asks: `principal` as `User:alice`, `host` the address of the client as text."""
 
     principal: str

@@ -5,9 +5,9 @@ Owns the comparison of partition columns. Knows no records and does not say why 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -37,8 +37,7 @@ FEW_ROWS = 6
 PartitionKey = tuple[bytes, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChanges:
+class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions as (topic id, index), sorted. A partition that moved to another row is no change."""
 
     added: tuple[PartitionKey, ...] = ()

@@ -6,8 +6,10 @@ Owns the parts and their comparison. Knows no records: `metadata.replay` makes i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.image.cluster import BrokersImage
 from metaquorum.metadata.image.maps import ShardedMap
@@ -28,11 +30,10 @@ IMPLIED_METADATA_VERSION = 1
 """The level (3.0-IV1) of a log without a FeatureLevelRecord, as logs before Kafka 3.3 are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeaturesImage:
+class FeaturesImage(msgspec.Struct, frozen=True, kw_only=True):
     """Finalized feature levels by name (never 0), and the state of a ZooKeeper migration (KIP-866)."""
 
-    finalized: Mapping[str, int] = field(default_factory=dict)
+    finalized: Mapping[str, int] = msgspec.field(default_factory=dict)
     zk_migration_state: int = 0
 
     @property
@@ -45,25 +46,24 @@ class FeaturesImage:
         return self.finalized.get(name, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MetadataImage:
+class MetadataImage(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Everything that the log says up to `provenance.offset`.
 
     Two images are equal when all parts are, wherever partitions are in memory and whichever way they
     were reached; `images_equal` can leave the provenance out.
     """
 
-    provenance: Provenance = field(default_factory=Provenance)
-    features: FeaturesImage = field(default_factory=FeaturesImage)
-    brokers: BrokersImage = field(default_factory=lambda: BrokersImage({}, {}))
-    controllers: Mapping[int, ControllerRegistration] = field(default_factory=dict)
-    topics: TopicsImage = field(default_factory=TopicsImage)
-    configs: ShardedMap[ConfigResource, dict[str, str]] = field(default_factory=ShardedMap)
-    quotas: ShardedMap[QuotaEntity, dict[str, float]] = field(default_factory=ShardedMap)
-    producer_ids: ProducerIds = field(default_factory=ProducerIds)
-    acls: ShardedMap[bytes, Acl] = field(default_factory=ShardedMap)
-    scram: ShardedMap[tuple[int, str], ScramCredential] = field(default_factory=ShardedMap)
-    delegation_tokens: ShardedMap[str, DelegationToken] = field(default_factory=ShardedMap)
+    provenance: Provenance = msgspec.field(default_factory=Provenance)
+    features: FeaturesImage = msgspec.field(default_factory=FeaturesImage)
+    brokers: BrokersImage = msgspec.field(default_factory=lambda: BrokersImage({}, {}))
+    controllers: Mapping[int, ControllerRegistration] = msgspec.field(default_factory=dict)
+    topics: TopicsImage = msgspec.field(default_factory=TopicsImage)
+    configs: ShardedMap[ConfigResource, dict[str, str]] = msgspec.field(default_factory=ShardedMap)
+    quotas: ShardedMap[QuotaEntity, dict[str, float]] = msgspec.field(default_factory=ShardedMap)
+    producer_ids: ProducerIds = msgspec.field(default_factory=ProducerIds)
+    acls: ShardedMap[bytes, Acl] = msgspec.field(default_factory=ShardedMap)
+    scram: ShardedMap[tuple[int, str], ScramCredential] = msgspec.field(default_factory=ShardedMap)
+    delegation_tokens: ShardedMap[str, DelegationToken] = msgspec.field(default_factory=ShardedMap)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MetadataImage) and images_equal(self, other)
@@ -85,10 +85,9 @@ def differing_parts(a: MetadataImage, b: MetadataImage, *, provenance: bool = Tr
     if a is b:
         return []
     return [
-        part.name
-        for part in fields(MetadataImage)
-        if (provenance or part.name != "provenance")
-        and not _same(getattr(a, part.name), getattr(b, part.name))
+        part
+        for part in MetadataImage.__struct_fields__
+        if (provenance or part != "provenance") and not _same(getattr(a, part), getattr(b, part))
     ]
 
 

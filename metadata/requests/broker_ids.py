@@ -5,13 +5,12 @@ They have no counterpart in Kafka's protocol. A request that fails is answered w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.broker_ids import IdSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateBrokerIdRequest:
+class AllocateBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that finds its id neither in its configuration nor in any of its directories asks who it is.
 
     `request_id` (16 bytes) is the same in every repetition of one start and never used by another.
@@ -25,8 +24,7 @@ class AllocateBrokerIdRequest:
     reuse_missing: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateBrokerIdResponse:
+class AllocateBrokerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The id and where it came from, and the cluster's id; or, with `broker_id` None, to ask again after
     `retry_after_ms` because of `waiting_for`."""
 
@@ -37,8 +35,7 @@ class AllocateBrokerIdResponse:
     waiting_for: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindBrokerIdRequest:
+class BindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     """From now on a broker that starts with this key and without an id is `broker_id` (S0.15). Other keys of
     the same id are no longer bound: an id has one home."""
 
@@ -46,8 +43,7 @@ class BindBrokerIdRequest:
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnbindBrokerIdRequest:
+class UnbindBrokerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Forgets the binding of a key."""
 
     key: str

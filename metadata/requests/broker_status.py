@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from types import MappingProxyType
+
+import msgspec
 
 
 class ProcessState(IntEnum):
@@ -19,8 +20,7 @@ class ProcessState(IntEnum):
     SHUTTING_DOWN = 7
 
 
-@dataclass(frozen=True, slots=True)
-class _Meaning:
+class _Meaning(msgspec.Struct, frozen=True):
     process_state: ProcessState
     serves: bool
     text: str
@@ -96,8 +96,7 @@ MEANINGS: Mapping[BrokerState, _Meaning] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStatus:
+class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`lease_left_ms` None: no lease. Offsets are exclusive ends; `high_watermark` -1: unknown. `failures`:
     requests in a row without a useful answer; `last_problem` is empty while it serves."""
 

@@ -6,8 +6,9 @@ A request that fails as a whole is answered with an `ApiError` instead of a resp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.records.control import VoterEndpoint
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from metaquorum.metadata.image import MetadataImage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerRequest:
+class RegisterBrokerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-631 BrokerRegistration (key 62). `previous_broker_epoch` None: unknown. `binding_key`: what the
     cluster is to remember this id by (S0.13); None: nothing."""
 
@@ -39,16 +39,14 @@ class RegisterBrokerRequest:
     binding_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBrokerResponse:
+class RegisterBrokerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The new broker epoch, and how long a lease lasts without a heartbeat (S2.11)."""
 
     broker_epoch: int
     session_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatRequest:
+class BrokerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-631 BrokerHeartbeat (key 63). `applied_offset` (exclusive) is where its image ends."""
 
     broker_id: int
@@ -59,8 +57,7 @@ class BrokerHeartbeatRequest:
     offline_directories: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeatResponse:
+class BrokerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
@@ -68,13 +65,11 @@ class BrokerHeartbeatResponse:
     session_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBrokerRequest:
+class UnregisterBrokerRequest(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     """`assignments` (replica lists by partition) or `partitions` with `replication_factor`; None: default.
     `configs`: what is set on the topic from its beginning, as (key, value)."""
 
@@ -85,21 +80,18 @@ class NewTopic:
     configs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Each topic by name or by id (16 bytes)."""
 
     topics: tuple[str | bytes, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
+class TopicResult(msgspec.Struct, frozen=True, kw_only=True):
     """One topic of a request: `error` NONE and an id, or the refusal and its text. Of a new topic: its size,
     and `configs` that were set on it, by key. `note`: which of them change nothing yet."""
 
@@ -113,23 +105,20 @@ class TopicResult:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsResponse:
+class TopicsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`throttle_ms`: how long the client has to wait, by its quota."""
 
     results: tuple[TopicResult, ...]
     throttle_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadImageRequest:
+class ReadImageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Read the committed image: linearizably on the active controller, or as this node has it."""
 
     linearizable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadImageResponse:
+class ReadImageResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The image; everything below `offset` is in it. `leader_id` as this node knows it."""
 
     image: MetadataImage
@@ -138,13 +127,11 @@ class ReadImageResponse:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumRequest:
+class DescribeQuorumRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-836 DescribeQuorum (key 55), answered by the leader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStatus:
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """`last_fetch_ms` and `last_caught_up_ms` are Unix times; None: never, or the leader itself. `is_alive`:
     the leader has heard of it lately; None: not told. Endpoints and levels of kraft.version are those of the
     voters' record, of an observer those that it registered; no endpoints, a highest level of 0: unknown."""
@@ -162,8 +149,7 @@ class ReplicaStatus:
     max_kraft_version: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeQuorumResponse:
+class DescribeQuorumResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`voters_offset`: of the newest voters' record; None: the voters are configured (kraft.version 0),
     or, from a broker, not told. It is a change under way while it is not below the high watermark.
     `new_voter_lag_max`: an observer is made a voter when it is at most so many records behind."""
@@ -186,15 +172,13 @@ class DescribeQuorumResponse:
         return offset if offset is not None and offset >= self.high_watermark else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferLeadershipRequest:
+class TransferLeadershipRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Resign in favour of `target_id` (None: the most caught-up voter)."""
 
     target_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(msgspec.Struct, frozen=True, kw_only=True):
     """The request was carried out; nothing to tell."""
 
 

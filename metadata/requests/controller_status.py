@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from metaquorum.metadata.records.control import VoterEndpoint
 from metaquorum.storage.files.known_committed import CommittedLoss
@@ -19,8 +20,7 @@ class BrokerControlState(Enum):
     SHUTDOWN = "shutdown"
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(msgspec.Struct):
     """Since the process started. Names follow K21 where Kafka counts the same."""
 
     requests: int = 0
@@ -42,8 +42,7 @@ class Counters:
         self.records_appended += records
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerControlStatus:
+class BrokerControlStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One broker. `lease_remaining_ms` and `applied_offset` are known to the active controller only."""
 
     broker_id: int
@@ -55,8 +54,7 @@ class BrokerControlStatus:
     applied_offset: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeStatus:
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Every offset is exclusive. `is_active`: decides requests now. `applied_offset` is `committed_offset`
     and, on an active controller, what it has appended and decides on. `voted_id`: who got its vote in this
     epoch; `sessions`: brokers that it has heard of as the active controller. `kraft_version` is the one in
@@ -91,7 +89,7 @@ class NodeStatus:
     brokers: tuple[BrokerControlStatus, ...] = ()
     losses: tuple[CommittedLoss, ...] = ()
     endpoints: tuple[VoterEndpoint, ...] = ()
-    counters: Counters = field(default_factory=Counters)
+    counters: Counters = msgspec.field(default_factory=Counters)
 
     @property
     def votes_by_configuration(self) -> bool:

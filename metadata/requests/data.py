@@ -8,9 +8,9 @@ Offsets are exclusive ends where they end something. A request that fails as a w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from metaquorum.metadata.errors import ErrorCode
@@ -63,8 +63,7 @@ class ProduceRequest(Struct, frozen=True, kw_only=True):
     by_coordinator: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRecord:
+class RefusedRecord(msgspec.Struct, frozen=True):
     """A record for which its whole batch was refused (KIP-467); `index` counts from 0."""
 
     index: int
@@ -118,15 +117,13 @@ class VerificationBegun(Struct, frozen=True, kw_only=True):
     guards: tuple[VerificationGuard, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """DescribeProducers (key 61)."""
 
     partitions: tuple[PartitionKey, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveProducer:
+class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
     """`last_sequence` -1: of this epoch no batch is known. `open_from` -1: no transaction is under way."""
 
     producer_id: int
@@ -137,16 +134,14 @@ class ActiveProducer:
     open_from: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedProducers:
+class DescribedProducers(msgspec.Struct, frozen=True, kw_only=True):
     key: PartitionKey
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
     producers: tuple[ActiveProducer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeProducersResponse:
+class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[DescribedProducers, ...]
 
 
@@ -217,8 +212,7 @@ class FetchResponse(Struct, frozen=True, kw_only=True):
     partitions: tuple[FetchedPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`timestamp_ms`: -1 the high watermark (or the last stable offset), -2 the log's start, -3 the record
     with the newest timestamp (KIP-734), -4 the start of what is on this broker's disk (KIP-405), -5 the end
     of what is in remote storage (KIP-1005), else the first record not older."""
@@ -228,8 +222,7 @@ class ListOffsetsPartition:
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """ListOffsets (key 2). `read_committed`: nothing above the last stable offset counts. For a follower
     (`replica_id`) the latest offset is the log's end."""
 
@@ -238,8 +231,7 @@ class ListOffsetsRequest:
     read_committed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedOffset:
+class ListedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """`offset` -1 with `timestamp_ms` -1: no record is so young."""
 
     key: PartitionKey
@@ -251,13 +243,11 @@ class ListedOffset:
     leader: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[ListedOffset, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     """InitProducerId (key 22) without transactions. `producer_id` -1: a new one; else the next epoch of it
     (KIP-360)."""
 
@@ -265,21 +255,18 @@ class InitProducerIdRequest:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     producer_id: int
     producer_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """DescribeLogDirs (key 35). `topic_ids` None: all."""
 
     topic_ids: tuple[bytes, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaDescription:
+class ReplicaDescription(msgspec.Struct, frozen=True, kw_only=True):
     """`lag`: offsets behind the high watermark that this replica knows. `future`: it is being copied from
     another directory, and its lag is what is not copied yet."""
 
@@ -293,8 +280,7 @@ class ReplicaDescription:
     future: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirDescription:
+class LogDirDescription(msgspec.Struct, frozen=True, kw_only=True):
     """`error` NONE: usable; KAFKA_STORAGE_ERROR: bad, for the reason in `message`. `directory_id` None: it
     could not be read. Sizes in bytes, -1 unknown. `replicas` of a bad directory are those that the metadata
     log says are there."""
@@ -308,21 +294,18 @@ class LogDirDescription:
     replicas: tuple[ReplicaDescription, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
     directories: tuple[LogDirDescription, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkLogDirOfflineRequest:
+class MarkLogDirOfflineRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An operator gives a directory up (S3.39): as if it had failed. Path, or the id."""
 
     path: str | None = None
     directory_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkLogDirOfflineResponse:
+class MarkLogDirOfflineResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`was_offline`: it was bad before."""
 
     directory_id: bytes | None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedDirectory:
+class WantedDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """Where a replica is to lie on the broker that is asked, whether it is there yet or not."""
 
     path: str
@@ -16,15 +15,13 @@ class WantedDirectory:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsRequest:
+class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """AlterReplicaLogDirs (key 34)."""
 
     wanted: tuple[WantedDirectory, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReplicaLogDirsResponse:
+class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What became of each one, in the order of the request."""
 
     errors: tuple[ErrorCode, ...]

@@ -5,7 +5,7 @@ Conventions are those of `data`; a `key` is (topic id, partition index).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 
@@ -13,24 +13,21 @@ TO_HIGH_WATERMARK = -1
 """`DeleteRecordsPartition.offset`: everything that clients may read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `offset` goes."""
 
     key: tuple[bytes, int]
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """DeleteRecords (key 21), to leaders."""
 
     timeout_ms: int
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedRecords:
+class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
     """`low_watermark`: no replica in sync holds records below it."""
 
     key: tuple[bytes, int]
@@ -39,13 +36,11 @@ class DeletedRecords:
     low_watermark: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[DeletedRecords, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochPartition:
+class EpochPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Where does `leader_epoch` end? `current_leader_epoch` -1: not known."""
 
     key: tuple[bytes, int]
@@ -53,15 +48,13 @@ class EpochPartition:
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
     """OffsetForLeaderEpoch (key 23), to leaders."""
 
     partitions: tuple[EpochPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnd:
+class EpochEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The largest epoch not above the one asked for, and where it ends; -1: the log knows of none."""
 
     key: tuple[bytes, int]
@@ -71,6 +64,5 @@ class EpochEnd:
     end_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[EpochEnd, ...]

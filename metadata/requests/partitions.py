@@ -6,14 +6,13 @@ Shapes follow Kafka's messages of the same names; `None` means absent, ids of to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.records.parts import LEADER_RECOVERED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicGrowth:
+class TopicGrowth(msgspec.Struct, frozen=True, kw_only=True):
     """`count` is the number of partitions wanted in the end; `assignments` are those of the added ones."""
 
     name: str
@@ -21,16 +20,14 @@ class TopicGrowth:
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-195 CreatePartitions (key 37), answered with a TopicsResponse."""
 
     topics: tuple[TopicGrowth, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersRequest:
+class ElectLeadersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-460 ElectLeaders (key 43). `unclean` False: preferred leaders. `partitions`: (topic name, index);
     None: all that are not led as wanted."""
 
@@ -38,8 +35,7 @@ class ElectLeadersRequest:
     partitions: tuple[tuple[str, int], ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionResult:
+class ElectionResult(msgspec.Struct, frozen=True, kw_only=True):
     """One partition: `error` NONE and its leader now, or the refusal and its text."""
 
     topic: str
@@ -49,24 +45,21 @@ class ElectionResult:
     leader: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeadersResponse:
+class ElectLeadersResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`more`: not all could be done in one batch; ask again for the rest."""
 
     results: tuple[ElectionResult, ...]
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrMember:
+class IsrMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a new ISR with the epoch at which the leader saw it (KIP-903); None: not said."""
 
     broker_id: int
     broker_epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionAlteration:
+class PartitionAlteration(msgspec.Struct, frozen=True, kw_only=True):
     """What a leader wants its partition's ISR to be, and the epochs that it knows."""
 
     topic_id: bytes
@@ -77,8 +70,7 @@ class PartitionAlteration:
     leader_recovery_state: int = LEADER_RECOVERED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionRequest:
+class AlterPartitionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-497 AlterPartition (key 56), from the broker that leads the partitions."""
 
     broker_id: int
@@ -86,8 +78,7 @@ class AlterPartitionRequest:
     partitions: tuple[PartitionAlteration, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlteredPartition:
+class AlteredPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`error` NONE: the partition as it is after the request; else only the refusal and its text."""
 
     topic_id: bytes
@@ -101,13 +92,11 @@ class AlteredPartition:
     leader_recovery_state: int = LEADER_RECOVERED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionResponse:
+class AlterPartitionResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[AlteredPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaAssignment:
+class ReplicaAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """The sender's replica of a partition is in `directory_id`."""
 
     directory_id: bytes
@@ -115,8 +104,7 @@ class ReplicaAssignment:
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsRequest:
+class AssignReplicasToDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-858 AssignReplicasToDirs (key 73), from the broker that holds the replicas."""
 
     broker_id: int
@@ -124,8 +112,7 @@ class AssignReplicasToDirsRequest:
     assignments: tuple[ReplicaAssignment, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentResult:
+class AssignmentResult(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: bytes
     topic_id: bytes
     partition: int
@@ -133,8 +120,7 @@ class AssignmentResult:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignReplicasToDirsResponse:
+class AssignReplicasToDirsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[AssignmentResult, ...]
 
 

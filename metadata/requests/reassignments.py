@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedReplicas:
+class WantedReplicas(msgspec.Struct, frozen=True, kw_only=True):
     """`replicas` in the order that is wanted, the preferred leader first; None: cancel what is under way."""
 
     topic: str
@@ -16,8 +15,7 @@ class WantedReplicas:
     replicas: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReassignmentsRequest:
+class AlterReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """AlterPartitionReassignments (key 45). `validate_only`: say what would be refused, and do nothing."""
 
     wanted: tuple[WantedReplicas, ...]
@@ -25,21 +23,18 @@ class AlterReassignmentsRequest:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReassignmentResult:
+class ReassignmentResult(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     error: ErrorCode
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReassignmentsResponse:
+class AlterReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[ReassignmentResult, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OngoingReassignment:
+class OngoingReassignment(msgspec.Struct, frozen=True, kw_only=True):
     """A partition whose replicas are moving (ListPartitionReassignments, key 46). `waiting_for`: replicas
     that stay and are not in sync yet; it ends when there are none."""
 

@@ -6,8 +6,9 @@ several parts has a result for each, in the order of the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import Acl, ConfigResource
@@ -24,8 +25,7 @@ class OpKind(Enum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigOp:
+class ConfigOp(msgspec.Struct, frozen=True, kw_only=True):
     """`value` None: of DELETE only. Append and subtract take several parts at once, separated by commas."""
 
     kind: OpKind
@@ -33,8 +33,7 @@ class ConfigOp:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
+class ConfigChange(msgspec.Struct, frozen=True, kw_only=True):
     """What changes of one resource; nothing else of it does, unless it `replaces` (AlterConfigs, key 33):
     then every key that it does not name is deleted."""
 
@@ -43,16 +42,14 @@ class ConfigChange:
     replaces: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigsRequest:
+class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-339 IncrementalAlterConfigs (key 44)."""
 
     changes: tuple[ConfigChange, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingResult:
+class SettingResult(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a request: `subject` says which; `error` NONE, or the refusal and its text in `message`.
     `note`: what was accepted and changes nothing yet."""
 
@@ -62,8 +59,7 @@ class SettingResult:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsResponse:
+class SettingsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[SettingResult, ...]
 
 
@@ -75,38 +71,33 @@ class LevelChange(Enum):
     UNSAFE_DOWNGRADE = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureUpdate:
+class FeatureUpdate(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     level: int
     change: LevelChange = LevelChange.UPGRADE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeaturesRequest:
+class UpdateFeaturesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-584 UpdateFeatures (key 57)."""
 
     updates: tuple[FeatureUpdate, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateAclsRequest:
+class CreateAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """CreateAcls (key 30). An entry that exists is no error."""
 
     acls: tuple[Acl, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsRequest:
+class DeleteAclsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """DeleteAcls (key 31): every entry that a filter means. `validate_only`: only say which."""
 
     filters: tuple[AclFilter, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedAcls:
+class DeletedAcls(msgspec.Struct, frozen=True, kw_only=True):
     """What one filter removed, or why it was refused."""
 
     error: ErrorCode = ErrorCode.NONE
@@ -114,21 +105,18 @@ class DeletedAcls:
     acls: tuple[Acl, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAclsResponse:
+class DeleteAclsResponse(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[DeletedAcls, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScramDeletion:
+class ScramDeletion(msgspec.Struct, frozen=True, kw_only=True):
     """`mechanism`: 1 SCRAM-SHA-256, 2 SCRAM-SHA-512."""
 
     user: str
     mechanism: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScramUpsertion:
+class ScramUpsertion(msgspec.Struct, frozen=True, kw_only=True):
     """`salted_password` is what RFC 5802 calls SaltedPassword; the password itself stays with the client."""
 
     user: str
@@ -141,40 +129,35 @@ class ScramUpsertion:
         return f"ScramUpsertion({self.user!r}, mechanism={self.mechanism}, iterations={self.iterations})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterScramRequest:
+class AlterScramRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-554 AlterUserScramCredentials (key 51). A result for each user, in order of first mention."""
 
     deletions: tuple[ScramDeletion, ...] = ()
     upsertions: tuple[ScramUpsertion, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaOp:
+class QuotaOp(msgspec.Struct, frozen=True, kw_only=True):
     """`value` None removes the quota."""
 
     key: str
     value: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaChange:
+class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
     """`entity`: (type, name) parts, name None for the default."""
 
     entity: tuple[tuple[str, str | None], ...]
     ops: tuple[QuotaOp, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlterQuotasRequest:
+class AlterQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-546 AlterClientQuotas (key 49)."""
 
     changes: tuple[QuotaChange, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTokenRequest:
+class CreateTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-48 CreateDelegationToken (key 38). Principals as `User:name`; `owner` None: the requester."""
 
     requester: str
@@ -183,8 +166,7 @@ class CreateTokenRequest:
     max_lifetime_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTokenResponse:
+class CreateTokenResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`hmac` is the token's secret: a client that holds it may renew, expire and (elsewhere) log in."""
 
     token_id: str
@@ -199,8 +181,7 @@ class CreateTokenResponse:
         return f"CreateTokenResponse({self.token_id!r}, owner={self.owner!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenewTokenRequest:
+class RenewTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """RenewDelegationToken (key 39). `period_ms` None: the controllers' default."""
 
     requester: str
@@ -208,8 +189,7 @@ class RenewTokenRequest:
     period_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireTokenRequest:
+class ExpireTokenRequest(msgspec.Struct, frozen=True, kw_only=True):
     """ExpireDelegationToken (key 40). `period_ms` None: remove it now."""
 
     requester: str
@@ -217,31 +197,27 @@ class ExpireTokenRequest:
     period_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenExpiryResponse:
+class TokenExpiryResponse(msgspec.Struct, frozen=True, kw_only=True):
     """None: the token is gone."""
 
     expiration_timestamp_ms: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIdsRequest:
+class AllocateProducerIdsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-730 AllocateProducerIds (key 67)."""
 
     broker_id: int
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIdsResponse:
+class AllocateProducerIdsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The broker owns `count` ids from `first_id` on, for good."""
 
     first_id: int
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterControllerRequest:
+class RegisterControllerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-919 ControllerRegistration (key 70)."""
 
     controller_id: int

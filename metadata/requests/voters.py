@@ -6,7 +6,7 @@ REQUEST_TIMED_OUT when it is not within `timeout_ms`: it may be committed later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.control import Voter
@@ -14,8 +14,7 @@ from metaquorum.metadata.records.control import Voter
 DEFAULT_CHANGE_TIMEOUT_MS = 30_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddRaftVoterRequest:
+class AddRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Make an observing controller a voter (AddRaftVoter, key 80). `voter` says its directory, where it
     listens and which levels of kraft.version it supports. `validate_only`: the node is asked who it is, and
     nothing is changed."""
@@ -26,8 +25,7 @@ class AddRaftVoterRequest:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveRaftVoterRequest:
+class RemoveRaftVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Make a voter an observer, the leader included (RemoveRaftVoter, key 81)."""
 
     voter_id: int
@@ -36,8 +34,7 @@ class RemoveRaftVoterRequest:
     timeout_ms: int = DEFAULT_CHANGE_TIMEOUT_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpgradeKRaftVersionRequest:
+class UpgradeKRaftVersionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Raise kraft.version to `kraft_version`: `voters` are the configured ones, each with its directory, its
     endpoints and what it supports."""
 

@@ -5,9 +5,10 @@ Owns matching (KIP-290 for patterns). Nothing here authorizes anyone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.image import Acl
 
@@ -68,8 +69,7 @@ def protocol_name(kind: type[IntEnum], number: int) -> str:
         return str(number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which entries are meant; None and ANY leave a field open."""
 
     resource_type: int = ResourceType.ANY

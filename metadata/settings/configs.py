@@ -7,9 +7,11 @@ default of the program. Reads images; decides nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.settings.broker_keys import (
@@ -44,8 +46,7 @@ class ConfigSource(Enum):
     DYNAMIC_CLIENT_METRICS_CONFIG = 7
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synonym:
+class Synonym(msgspec.Struct, frozen=True, kw_only=True):
     """A value that was or could have been used. `value` None: hidden."""
 
     source: ConfigSource
@@ -53,8 +54,7 @@ class Synonym:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class ConfigEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One key of a resource as it is in force. `value` None: hidden, or there is none.
 
     `synonyms`: every source that has a value, the one in force first. `note`: what the value does not do yet.

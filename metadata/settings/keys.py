@@ -6,8 +6,9 @@ Owns the parsing of one value. Which keys there are is in `topic_keys`, `broker_
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 MAX_INT = 2**31 - 1
 MAX_LONG = 2**63 - 1
@@ -41,8 +42,7 @@ class ConfigValueError(ValueError):
     """A value that its key cannot have; the text names the key and what may be written."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ConfigKey(msgspec.Struct, frozen=True):
     """`default` is the text that Kafka 3.7 shows, None: no default. Bounds are inclusive.
 
     `synonyms` are the broker keys that give a topic key its default, the strongest first.

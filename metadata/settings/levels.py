@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION, MIN_METADATA_VERSION
 
@@ -16,8 +17,7 @@ _CHANGES_METADATA = frozenset({1, 3, 5, 6, 7, 8, 11, 13, 14, 15, 17, 22, 23, 24,
 nothing is promised of 24 and 25."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureDescription:
+class FeatureDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A feature: the levels that this program supports, and the finalized one (0: none)."""
 
     name: str

@@ -4,9 +4,10 @@ filters over an image."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.image import QuotaEntity, quota_sort_key
 from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG
@@ -34,8 +35,7 @@ QuotaKey = tuple[str, str | None, str | None]
 """What is used together: the quota, the user and the client id that share it; None: all of them do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaFilter:
+class QuotaFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Entities by their parts: type to a name, None for the default, `...` for any name.
 
     `strict`: entities with further parts are not meant.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.metadata.records.types import UserScramCredentialRecord
 
@@ -67,8 +68,7 @@ def credential_record(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserCredentials:
+class UserCredentials(msgspec.Struct, frozen=True, kw_only=True):
     """A user with a credential for each mechanism: what may be shown of it."""
 
     user: str

@@ -6,8 +6,9 @@ Knows images only, no records and no logs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,

@@ -6,8 +6,9 @@ Owns only the order in which the pieces come; what is in them is `tree`'s. Memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.image import MetadataImage, TopicInfo, TopicsImage
 from metaquorum.metadata.text.tree import image_tree, partition_tree

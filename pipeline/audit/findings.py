@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,8 +21,7 @@ SEVERITIES = (ERROR, WARNING, INFO)
 _REGISTERED = "REGISTER_BROKER_RECORD"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditLimits:
+class AuditLimits(msgspec.Struct, frozen=True, kw_only=True):
     """From where on something is a finding."""
 
     flaps: int = 3

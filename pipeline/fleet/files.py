@@ -16,10 +16,11 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO
+
+from msgspec import structs
 
 from metaquorum.pipeline.fleet.batches import BatchLog
 from metaquorum.pipeline.fleet.checkpoint import checkpoint
@@ -66,7 +67,7 @@ def write_fleet(
             on_cluster(summary)
     summaries.sort(key=lambda one: str(one["name"]))
     fleet = {
-        "plan": asdict(plan),
+        "plan": structs.asdict(plan),
         "clusters": summaries,
         "records": sum(one["records"] for one in summaries),
         "bytes": sum(one["bytes"] for one in summaries),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
@@ -42,8 +43,7 @@ _MAX_PARTITIONS = 4000
 _RACKS = ("rack-a", "rack-b", "rack-c")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetPlan:
+class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A fleet in numbers. `records` is the sum over all clusters, exactly. `brokers` and `partitions` are per
     cluster; None lets them vary with the records and the seed. `nodes` is how many controllers' logs are
     written a cluster: the first whole, the others a few batches behind, as real followers are."""
@@ -83,8 +83,7 @@ class FleetPlan:
             raise ValueError(f"{sorted(unknown)[0]} is not an incident; choose among {', '.join(KINDS)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterPlan:
+class ClusterPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One cluster. `kinds` is the order in which incidents are taken, again and again, as far as they fit;
     `damage` is what happens to the end of the first node's log, or None; `ends_open`: the log ends while a
     broker is down and what only it had in sync has no leader; `ends_broken`: with a broken invariant."""

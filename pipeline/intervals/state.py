@@ -7,11 +7,10 @@ from its beginning again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import RecordDecodeError, RecordEncodeError, ReplayError
 from metaquorum.metadata.features import METADATA_VERSION_NAMES
@@ -66,7 +65,7 @@ def without_secrets(image: MetadataImage) -> MetadataImage:
         hidden = {
             name: bytes(len(getattr(credential, name))) for name in ("salt", "stored_key", "server_key")
         }
-        builder.scram.put(key, structs.replace(credential, **hidden))
+        builder.scram.put(key, replace(credential, **hidden))
     for resource, values in image.configs.items_sorted():
         if any(map(is_secret_setting, values)):
             shown = {name: REDACTED if is_secret_setting(name) else values[name] for name in values}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
+
+import msgspec
 
 from metaquorum.pipeline.audit.findings import seconds_text
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(msgspec.Struct, frozen=True):
     """One cell: its HTML, whether it is a number, and what it is sorted by (its text, if None)."""
 
     html: str

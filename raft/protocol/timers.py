@@ -7,7 +7,8 @@ rules themselves are in the modules that the tables name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.raft.protocol import announcements, election, fetching, replication, voter_changes
 from metaquorum.raft.state import known
@@ -25,8 +26,7 @@ from metaquorum.raft.state.state import RaftState
 _ANY: tuple[type[RoleState], ...] = (Unattached, Prospective, Candidate, Leader, Follower, Resigned)
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(msgspec.Struct, frozen=True):
     """`due_ms` says when it is due on the clock of `now_ms`, None: it does not run now, as in all roles but
     `roles`. `fire` is called with a time that is not before that. `name` and `meaning` are for people."""
 

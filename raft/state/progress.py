@@ -9,6 +9,8 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
+import msgspec
+
 from metaquorum.raft.messages import FetchRequest, RaftError, VoterChangeResponse
 
 ReplicaKey = tuple[int, bytes]
@@ -41,8 +43,7 @@ class ReplicaProgress:
     """When a voter that does not fetch hears of this leader again; 0: it was not told yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaState:
+class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
     """One line of `describe`. Times are Unix ms, None: never (or the leader itself). `is_alive`: it is the
     leader, or fetched lately, in this epoch."""
 
@@ -132,16 +133,14 @@ class ReadRounds:
         return len(self.waiting) + len(self.asking)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True, kw_only=True):
     """Leadership goes to `target_id` once it holds the whole log; given up at `deadline_ms`."""
 
     target_id: int
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingChange:
+class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of voters that was asked for under `key` and appended at `offset` in `epoch`. It is answered
     when it is committed, at `deadline_ms` at the latest."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter, doubled_ms
 from metaquorum.raft.effects import PersistQuorumState, RaftEffect, Respond, RoleChanged, SendRequest, Warn
@@ -33,16 +35,14 @@ REQUEST_LIFETIMES = 2
 report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(msgspec.Struct, frozen=True):
     """Who got this node's vote in its epoch."""
 
     node_id: int
     directory_id: bytes | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
+class InFlight(msgspec.Struct, frozen=True, kw_only=True):
     """A request that was sent and not answered."""
 
     to: int

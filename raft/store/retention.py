@@ -5,15 +5,14 @@ Owns what TrimLog deletes: segments and snapshots together, so that the log alwa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.files.snapshots import delete_snapshots_before, list_snapshots, snapshot_path
 from metaquorum.storage.log.log import SegmentedLog, SegmentInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """`max_bytes` of log and snapshots together, `max_age_ms` of a segment's newest record. None: no bound;
     both None: everything is kept."""
 

@@ -12,8 +12,9 @@ ticket's `run` (the disk thread), `write_snapshot`, `partial_snapshot` and `fini
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from metaquorum.raft.config import Identity, RecoveredLog
 from metaquorum.raft.effects import (

@@ -7,8 +7,9 @@ Knows no role and no record's bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from metaquorum.raft.voters.records import VoterChange
 from metaquorum.raft.voters.voter_set import VoterSet
@@ -21,8 +22,7 @@ CONFIGURED = -1
 wrote (its records count as offset -1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class VotersAt:
+class VotersAt(msgspec.Struct, frozen=True):
     """What a log says up to some offset: the level of kraft.version, and the voters (None: it names none).
     A snapshot that ends there carries it."""
 

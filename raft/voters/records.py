@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.raft.voters.voter_set import NEWEST_KRAFT_VERSION, Endpoint, VersionRange, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import RecordBatch
@@ -31,16 +32,14 @@ _RANGE = struct.Struct(">hh")
 _MAX_VARINT_BYTES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ControlValue:
+class ControlValue(msgspec.Struct, frozen=True):
     """A control record before it has an offset."""
 
     control_type: int
     value: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterChange:
+class VoterChange(msgspec.Struct, frozen=True, kw_only=True):
     """What one record at `offset` changes: the level of kraft.version, or the voters."""
 
     offset: int

@@ -6,7 +6,8 @@ Owns how a set may change: by one voter at a time. Knows no log and no role.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.uuids import uuid_to_text
 
@@ -14,8 +15,7 @@ NEWEST_KRAFT_VERSION = 1
 """1: the voters are records in the log (KIP-853). 0: they are configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """Where a voter listens; `name` is that of the listener."""
 
     name: str
@@ -23,8 +23,7 @@ class Endpoint:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class VersionRange:
+class VersionRange(msgspec.Struct, frozen=True):
     """The levels of kraft.version that a node supports, both ends included."""
 
     lowest: int = 0
@@ -38,8 +37,7 @@ OWN_VERSIONS = VersionRange(0, NEWEST_KRAFT_VERSION)
 """What this release supports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoterNode:
+class VoterNode(msgspec.Struct, frozen=True, kw_only=True):
     """One voter. `directory_id` None: any directory (a configured voter that is not pinned)."""
 
     node_id: int
@@ -56,8 +54,7 @@ class VoterNode:
         return f"{self.node_id}{directory}"
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredCandidate:
+class PreferredCandidate(msgspec.Struct, frozen=True):
     """A voter that a resigning leader would have lead. `directory_id`: the one that acknowledged its log;
     nothing: the voter was not heard, and no voters' record names it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.broker_ids import IdSource
@@ -13,8 +13,7 @@ from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindingView:
+class BindingView(msgspec.Struct, frozen=True, kw_only=True):
     """A binding and what is true of its id: `state` is `running`, `fenced` or `absent`."""
 
     key: str
@@ -25,8 +24,7 @@ class BindingView:
     garbage: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerIdListing:
+class BrokerIdListing(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the cluster remembers of ids, as of `offset`."""
 
     offset: int

@@ -6,16 +6,16 @@ Owns the mapping only. What a value means and who may ask is decided elsewhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.proto import metadata_pb2 as common
 from metaquorum.storage.uuids import UUID_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAddress:
+class LeaderAddress(msgspec.Struct, frozen=True):
     """Whom to ask instead."""
 
     node_id: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.image.types import NO_LEADER, BrokerRegistration, PartitionInfo
 from metaquorum.proto import metadata_pb2 as pb
@@ -10,8 +10,7 @@ from metaquorum.runtime.api.codec import MessageCodec
 from metaquorum.runtime.api.shapes import FieldRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadInfo:
+class ReadInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Where an answer comes from: everything below `offset` is in it."""
 
     offset: int

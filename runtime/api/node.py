@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.requests.controller_status import NodeStatus
 from metaquorum.proto import admin_pb2 as pb
@@ -12,8 +12,7 @@ from metaquorum.runtime.api.shapes import FieldRule
 from metaquorum.runtime.driver.statistics import LoopStatistics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """One controller: its state machine, and the loop that drives it."""
 
     status: NodeStatus

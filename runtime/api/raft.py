@@ -6,8 +6,9 @@ from the future, a directory id that is not 16 bytes, or absent where it must be
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft import messages as raft

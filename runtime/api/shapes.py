@@ -15,7 +15,6 @@ neither a rule nor the table raises `TypeError`, which is a mistake in the progr
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -137,18 +136,13 @@ def shape_of(annotation: Any, descriptor: Any, fields: Fields) -> Shape:
 
 
 def _class_fields(cls: Any, descriptor: Any) -> list[tuple[str, Any, Any]]:
-    """Name, annotation and default of each field of a dataclass or Struct; without the text of an error."""
+    """Name, annotation and default of each field of a Struct; without the text of an error."""
     hints = typing.get_type_hints(cls)
-    if dataclasses.is_dataclass(cls):
-        defaults = {each.name: each.default for each in dataclasses.fields(cls)}
-        missing: Any = dataclasses.MISSING
-    else:
-        defaults = {each.name: each.default for each in msgspec.structs.fields(cls)}
-        missing = msgspec.NODEFAULT
+    defaults = {each.name: each.default for each in msgspec.structs.fields(cls)}
     refusal = descriptor.fields_by_name.get("error")
     if refusal is not None and refusal.message_type is _ERROR and hints.get("error") is ErrorCode:
         del defaults["message"]
-    return [(name, hints[name], UNSET if at is missing else at) for name, at in defaults.items()]
+    return [(name, hints[name], UNSET if at is msgspec.NODEFAULT else at) for name, at in defaults.items()]
 
 
 def _placed(part: Part, descriptor: Any) -> Part:

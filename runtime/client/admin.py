@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image.types import BrokerRegistration, PartitionInfo, TopicInfo
@@ -52,8 +52,7 @@ class ClientError(Exception):
     """No one gave an answer in time. Whether a change was made is unknown then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterDescription:
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
     read: ReadInfo
     cluster_id: str
     controllers: tuple[LeaderAddress, ...]
@@ -64,36 +63,31 @@ class ClusterDescription:
     features: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerListing:
+class BrokerListing(msgspec.Struct, frozen=True, kw_only=True):
     read: ReadInfo
     brokers: tuple[BrokerRegistration, ...]
     unknown_ids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSummary:
+class TopicSummary(msgspec.Struct, frozen=True, kw_only=True):
     info: TopicInfo
     partition_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicListing:
+class TopicListing(msgspec.Struct, frozen=True, kw_only=True):
     """`read` is that of the last part, where the answer came in several."""
 
     read: ReadInfo
     topics: tuple[TopicSummary, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescription:
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     info: TopicInfo
     partitions: tuple[PartitionInfo, ...]
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDescriptions:
+class TopicDescriptions(msgspec.Struct, frozen=True, kw_only=True):
     """`read` is that of the last part, where the answer came in several."""
 
     read: ReadInfo

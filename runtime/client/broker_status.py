@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import grpc.aio
+import msgspec
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.requests.broker_status import BrokerStatus
@@ -23,8 +23,7 @@ from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 from metaquorum.runtime.tls.material import TlsMaterial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAnswer:
+class BrokerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one address said: `status` and its cluster, or None and the reason in `problem`."""
 
     address: Address

@@ -5,7 +5,7 @@ Owns the call. Who is asked, and how often, is the client's; what a frame says i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.proto import forwarding_pb2 as pb
@@ -16,8 +16,7 @@ NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_
 """Refusals after which nothing was done: another controller is asked, or the same one again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardedAnswer:
+class ForwardedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The response's frame; everything below `offset` was committed when it was made."""
 
     frame: bytes

@@ -13,10 +13,11 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.proto.raft_pb2_grpc import RaftStub
 from metaquorum.raft.messages import (
@@ -59,8 +60,7 @@ Room = Callable[[], int]
 """Gives the bytes that are free on the disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveLog:
+class LiveLog(msgspec.Struct, frozen=True, kw_only=True):
     """What was copied: offsets from `start_offset` up to `end_offset`, which was the high watermark.
 
     `snapshot` is the one that was copied too; None where the log is there from its beginning.

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import grpc.aio
+import msgspec
 
 from metaquorum.proto import admin_pb2 as admin
 from metaquorum.proto.admin_pb2_grpc import AdminStub
@@ -20,8 +20,7 @@ from metaquorum.runtime.rpc.reach import UNREADABLE, Reasons
 from metaquorum.runtime.tls.material import TlsMaterial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAnswer:
+class NodeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What one address said: `report`, or None and the reason in `problem`."""
 
     address: Address

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import combinations
+
+import msgspec
 
 from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
@@ -23,8 +24,7 @@ _VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9
 _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:@/\[\]]+):(\d+)$")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True, kw_only=True):
     """One address; `protocol` is one of `PROTOCOL_IDS`. An empty `host`: every interface of this machine."""
 
     name: str

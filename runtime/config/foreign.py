@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
@@ -21,8 +22,7 @@ ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
 """Older names that Kafka still takes where the newer is absent."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRefusal:
+class KeyRefusal(msgspec.Struct, frozen=True):
     """Why a key is refused, and for which values."""
 
     advice: str

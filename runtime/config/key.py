@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from metaquorum.runtime.errors import ConfigError
 
@@ -23,8 +24,7 @@ MAX_DOUBLE = sys.float_info.max
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """One setting. `default` None: required when `required`, else unset. `unit` is for humans.
 
     `own`: Kafka has no such key. `also`: numbers outside the range that are taken, too. `most`: of a

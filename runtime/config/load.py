@@ -6,11 +6,11 @@ Owns the rules that span keys. Every problem is one `ConfigError` of one line th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import javaproperties
+from msgspec.structs import replace
 
 from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.raft.config import RaftConfig, Voter

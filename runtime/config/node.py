@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.coordinator.config import CoordinatorConfig
@@ -34,16 +36,14 @@ UNKNOWN_NODE_ID = -1
 """`NodeConfig.node_id` of a broker that has yet to find its id, as in Kafka; no process continues with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionBounds:
+class RetentionBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What `metadata.max.retention.*` allow to keep; None: without a bound."""
 
     max_bytes: int | None
     max_ms: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that configures a process. `role` is controller, broker or combined. `voters` are the static
     ones, none where the log has the voter set; `bootstrap_servers` are (host, port) of controllers,
     `controller_listener` is the name of theirs. `access` is that of each Kafka listener, by name;
@@ -67,7 +67,7 @@ class NodeConfig:
     log: LogConfig
     retention: RetentionBounds
     values: Mapping[str, Value]
-    access: Mapping[str, ListenerAccess] = field(default_factory=dict)
+    access: Mapping[str, ListenerAccess] = msgspec.field(default_factory=dict)
     brokers_login: Credentials | None = None
     passed_over: tuple[str, ...] = ()
 

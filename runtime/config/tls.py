@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from metaquorum.runtime.config.key import Value
 from metaquorum.runtime.errors import ConfigError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsFiles:
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """PEM files: own key and chain in one, CAs in the other. `client_auth`: a server asks for a
     certificate that one of the CAs signed, and takes no one without."""
 

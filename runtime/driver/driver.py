@@ -14,8 +14,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from metaquorum.metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
 from metaquorum.raft import effects as raft
@@ -57,8 +58,7 @@ class Node(Protocol):
     def next_deadline_ms(self) -> int | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How a driver stopped. `reason` is the process's last line."""
 
     reason: str

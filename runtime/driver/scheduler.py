@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.driver.statistics import LoopStatistics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a step. Durations in ms."""
 
     inbox_max_events: int = 20_000

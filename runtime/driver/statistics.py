@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(slots=True)
-class LoopStatistics:
+class LoopStatistics(msgspec.Struct):
     """What the loop has done; for status and benchmarks. Times in ms."""
 
     events: int = 0

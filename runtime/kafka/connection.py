@@ -12,9 +12,10 @@ import struct
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
+
+from msgspec.structs import replace
 
 from metaquorum.runtime.config.access.certificates import CertificateError
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
@@ -34,8 +35,7 @@ from metaquorum.wire.errors import DecodeError, EncodeError
 REQUESTS_MAX = 64
 """Requests of one connection that are under way; it is not read on before one is answered."""
 
-_LENGTH = struct.Struct(">i")
-_HEAD = struct.Struct(">hhi")
+_LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 _log = logging.getLogger(__name__)
 
 

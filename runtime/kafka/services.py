@@ -6,8 +6,9 @@ Owns the table of offered APIs; what is not in it is not advertised. Knows no so
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
@@ -23,8 +24,7 @@ class EndConnection(Exception):
     """A handler's way to end the connection, for a request that has no answer; the text is logged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class Client(msgspec.Struct, frozen=True, kw_only=True):
     """Who is at the other end: `listener` is the name of the listener, `address` the client's IP address.
     `by_token`: a delegation token logged in, which may not make others."""
 
@@ -34,8 +34,7 @@ class Client:
     by_token: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(msgspec.Struct, frozen=True):
     """An answer that `finish` makes out of what comes. It may be awaited as any other; a connection does
     without a task for it, which every message would have to pay for."""
 
@@ -50,8 +49,7 @@ Handler = Callable[[Request, Client], Any | Awaitable[Any]]
 """The body of the answer to a request, or what it can be awaited from; None: no answer is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """One API as a listener offers it: the versions, both included, and what answers it."""
 
     min_version: int
@@ -59,8 +57,7 @@ class Offered:
     handle: Handler
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Features:
+class Features(msgspec.Struct, frozen=True, kw_only=True):
     """The feature levels of ApiVersions (KIP-584): by name, supported as (lowest, highest) and finalized.
     `epoch` is the offset that the finalized ones are of."""
 

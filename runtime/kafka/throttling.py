@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas
@@ -59,8 +60,7 @@ class Timed:
                 step, call = error, steps.throw
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(msgspec.Struct, frozen=True):
     """How long the client waits, in ms, and what it is answered now."""
 
     wait_ms: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 Kind = Literal["gauge", "counter", "histogram"]
 
@@ -13,8 +14,7 @@ BROKER = "broker"
 BOTH = (CONTROLLER, BROKER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One figure, with Kafka's name if Kafka has it. A counter is shown as `name` + `_total`."""
 
     name: str

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +24,7 @@ CHUNKS_PER_LOOK = 16
 """Chunks between two looks at the clock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions of one image. `leaderless`: without a leader. `not_preferred`: not led by their first
     replica, leaderless ones included, as Kafka counts. `under_replicated`: fewer in sync than replicas."""
 

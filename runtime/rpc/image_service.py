@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
@@ -24,8 +25,7 @@ PARTITIONS_PER_ANSWER_MAX = 20_000
 """Bounds of one answer, well below the largest message; a client asks again from where it ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRead:
+class ImageRead(msgspec.Struct, frozen=True, kw_only=True):
     """An image and where it is."""
 
     image: MetadataImage

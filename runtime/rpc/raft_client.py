@@ -11,10 +11,10 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import grpc.aio
+import msgspec
 
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.proto.raft_pb2_grpc import RaftStub
@@ -34,8 +34,7 @@ IN_FLIGHT_MAX = 256
 RECONNECT = BackoffPolicy(initial_ms=20, max_ms=200)
 
 
-@dataclass(frozen=True, slots=True)
-class PeerAddress:
+class PeerAddress(msgspec.Struct, frozen=True):
     """Where a peer's quorum listener is."""
 
     host: str

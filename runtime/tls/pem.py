@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
@@ -17,8 +18,7 @@ from metaquorum.runtime.errors import ConfigError
 _MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pems:
+class Pems(msgspec.Struct, frozen=True, kw_only=True):
     """The contents, None where a file is not configured. `servers`: a context for each value of
     ssl.client.auth, without a key none; `client`: for connections."""
 

@@ -6,8 +6,9 @@ Pure, over figures of segments. Source: Kafka 3.7's LogCleanerManager and Cleane
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 MAX_OFFSETS = 2**31 - 1
 
@@ -23,8 +24,7 @@ class SegmentFacts(NamedTuple):
     newest_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerSettings:
+class CleanerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a topic says about its compaction. Times in ms."""
 
     min_dirty_ratio: float = 0.5
@@ -33,8 +33,7 @@ class CleanerSettings:
     delete_retention_ms: int = 86_400_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleaningPlan:
+class CleaningPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of [`first_dirty`, `end`) are looked up; every record below `end` that is older than the last
     one of its key goes. `dirty_ratio`: the share of bytes below `end` that were never cleaned."""
 

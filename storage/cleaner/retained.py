@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.encode import seal_batch
 from metaquorum.storage.batches.format import COMPRESSION_MASK, DELETE_HORIZON, LOG_APPEND_TIME, BatchHeader
@@ -24,8 +26,7 @@ MAX_SIZE = 2**31 - 1
 _EMPTY_ATTRIBUTES = ~(DELETE_HORIZON | COMPRESSION_MASK)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastOfProducer:
+class LastOfProducer(msgspec.Struct, frozen=True, kw_only=True):
     """What an active producer needs kept: the batch that ends at `data_offset`, or where it has none (-1) the
     markers of its `epoch`."""
 

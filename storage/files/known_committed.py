@@ -15,7 +15,8 @@ the log below it is synced.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, read_file, write_atomically
 from metaquorum.storage.errors import CorruptFileError, FileMissingError
@@ -33,8 +34,7 @@ NOTHING = LogPosition(0, 0)
 WHERE = "see 'Committed records were lost' in docs/operations.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedLoss:
+class CommittedLoss(msgspec.Struct, frozen=True, kw_only=True):
     """Replica `node_id` knows everything below `known_offset` to be committed, and the leader's log agrees
     with the replica's below `common_offset` at most."""
 
@@ -51,8 +51,7 @@ class CommittedLoss:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True):
     """A directory has acknowledged everything below `offset`, all committed, to the leader of `epoch`."""
 
     directory_id: bytes
@@ -60,8 +59,7 @@ class Acknowledged:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """All that the file says."""
 
     position: LogPosition

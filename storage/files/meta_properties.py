@@ -7,9 +7,9 @@ Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import javaproperties
+import msgspec
 
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
 from metaquorum.storage.errors import CorruptFileError, FileMissingError
@@ -23,8 +23,7 @@ _RESTORE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaProperties:
+class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of one directory. `directory_id` is 16 bytes, None where an older release wrote none.
 
     `cluster_id` and `node_id` may be None in version 0 only. `version` is the one that was read."""

@@ -7,8 +7,9 @@ to vote for. Source: KIP-595, KIP-853, Kafka's `QuorumStateData.json`.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.storage.disk.interface import Disk, join, read_file, write_atomically
 from metaquorum.storage.errors import CorruptFileError, FileMissingError
@@ -23,8 +24,7 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumState:
+class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
     """What a voter must not forget. `None` means no leader known, no vote given.
 
     `voters` are the ids in version 0's currentVoters, empty in version 1;

@@ -8,7 +8,8 @@ name is whole. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.disk.interface import Disk, DiskFile, join, remove_if_present
 from metaquorum.storage.errors import FileMissingError, SnapshotError
@@ -78,8 +79,7 @@ def delete_snapshot(disk: Disk, directory: str, snapshot_id: LogPosition) -> boo
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotChunk:
+class SnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a snapshot from `position` on; `size_bytes` is that of the whole file."""
 
     snapshot_id: LogPosition

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.storage.batches.batch import MAX_BATCH_BYTES
 from metaquorum.storage.uuids import METADATA_TOPIC_ID
@@ -14,8 +14,7 @@ METADATA_DIRECTORY = "__cluster_metadata-0"
 PARTITION_METADATA_FILE = "partition.metadata"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and ages at which things happen; `topic_id` is what `partition.metadata` of a new log says."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
@@ -26,8 +25,7 @@ class LogConfig:
     topic_id: str = METADATA_TOPIC_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo:
+class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One segment as `segments()` lists it. `last_timestamp_ms` is the first timestamp of the next segment,
     an upper bound in a log whose time does not run backwards; for the last segment that of its newest batch.
     Both are None for an empty segment."""

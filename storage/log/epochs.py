@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.storage.errors import CorruptFileError, StorageError
 from metaquorum.storage.files.checkpoint_text import decode_entries, encode_entries
@@ -20,8 +21,7 @@ FILE_NAME = "leader-epoch-checkpoint"
 _ADVICE = "the table is rebuilt from the log"
 
 
-@dataclass(frozen=True, slots=True)
-class EpochTable:
+class EpochTable(msgspec.Struct, frozen=True):
     """`entries`: (epoch, start offset), both strictly rising. Empty for an empty log that starts at 0."""
 
     entries: tuple[tuple[int, int], ...] = ()

@@ -17,8 +17,9 @@ Order of durable steps, so that a crash at any point leaves a log that opens:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import BatchHeader
 from metaquorum.storage.batches.parsed import Batches

@@ -8,9 +8,10 @@ mean is not its business.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
@@ -32,8 +33,7 @@ WINDOW_BYTES = 1024 * 1024
 _ADVICE = "see the rest with `metaquorum log dump`; for recovery see 'Damaged or lost' in docs/operations.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True, kw_only=True):
     """Something wrong at byte `position` of `file`; `offset` is the one that was expected there."""
 
     file: str

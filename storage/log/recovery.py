@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
@@ -41,8 +42,7 @@ MAX_READABLE_BATCH_BYTES = 16 * MAX_BATCH_BYTES
 _ADVICE = "remove it to have the whole log verified when the node starts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryPoint:
+class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
     """`offset` begins at byte `position` of the segment with base offset `segment`; all before it is durable.
 
     `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it (-1: not

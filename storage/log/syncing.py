@@ -7,9 +7,10 @@ makes by itself; and the gate that keeps cuts and rolls away meanwhile. Knows no
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from metaquorum.storage.disk.interface import BackgroundSync, DiskFile
 from metaquorum.storage.log.epochs import EpochTable
@@ -53,8 +54,7 @@ class SyncGate:
         self._mutex.__exit__(kind, error, trace)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncTicket:
+class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
     """What one sync is to make durable, taken on the loop thread at one moment. Either `run` it on the disk
     thread, or, where `begin` says that it began, `end` it. `sync_completed` comes after either."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage

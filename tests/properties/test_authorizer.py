@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage, ShardedMap

@@ -3,10 +3,9 @@ that Raft takes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metaquorum.cli.voters.plan import (
     StepKind,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
@@ -437,7 +439,8 @@ class Script:
                 values[name] = int(value)
         for index, message in enumerate(self.world.messages):
             if (message.source, message.target) == (int(source), int(target)) and not message.is_request:
-                self.world.messages[index] = replace(message, payload=replace(message.payload, **values))
+                payload = structs.replace(message.payload, **values)
+                self.world.messages[index] = dataclasses.replace(message, payload=payload)
 
     # ---- changes of voters -----------------------------------------------------------------------
 
@@ -482,12 +485,12 @@ class Script:
         own = self.world.as_voter(int(node))
         if "directory" in other:
             number = int(other["directory"])
-            own = replace(own, directory_id=directory(number) if number else None)
+            own = structs.replace(own, directory_id=directory(number) if number else None)
         if "host" in other:
-            own = replace(own, endpoints=address(other["host"]))
+            own = structs.replace(own, endpoints=address(other["host"]))
         if "levels" in other:
-            own = replace(own, versions=VersionRange(*map(int, other["levels"].split("-"))))
-        return replace(own, endpoints=()) if other.get("endpoints") == "no" else own
+            own = structs.replace(own, versions=VersionRange(*map(int, other["levels"].split("-"))))
+        return structs.replace(own, endpoints=()) if other.get("endpoints") == "no" else own
 
     def do_rename(self, node: str, host: str) -> None:
         """rename 3 h: node 3 is killed, and listens elsewhere when it starts."""

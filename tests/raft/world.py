@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from metaquorum.raft import effects as fx
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
@@ -192,7 +194,7 @@ class World:
         self.told = told and not dynamic
         """Whether what observes is configured with the voters too; else it knows bootstrap servers only."""
         if not self.told:
-            self.config = replace(self.config, bootstrap_ids=tuple(BOOTSTRAP - i for i in (1, 2)))
+            self.config = structs.replace(self.config, bootstrap_ids=tuple(BOOTSTRAP - i for i in (1, 2)))
         self.messages: list[Message] = []
         self.outstanding: dict[tuple[int, int], tuple[int, int]] = {}
         self.cuts: set[tuple[int, int]] = set()
@@ -291,7 +293,7 @@ class World:
         self.kill(node_id)
         self.hosts[node_id] = host
         node = self.nodes[node_id]
-        node.identity = replace(node.identity, endpoints=address(host))
+        node.identity = structs.replace(node.identity, endpoints=address(host))
 
     def replace_disk(self, node_id: int, directory_id: bytes) -> None:
         """The power is gone, and the disk is an empty one with another directory id when it comes back."""
@@ -437,12 +439,12 @@ class World:
             case fx.RespondWithRecords(key=key, response=response):
                 assert isinstance(response, ms.FetchResponse)
                 data = disk.read(effect.read_from, effect.read_to, effect.max_bytes)
-                self._respond(node, key, replace(response, records=data))
+                self._respond(node, key, structs.replace(response, records=data))
             case fx.RespondWithSnapshotChunk(key=key, response=response):
                 assert isinstance(response, ms.FetchSnapshotResponse)
                 whole = disk.snapshots[effect.snapshot]
                 chunk = whole[effect.position : effect.position + effect.max_bytes]
-                self._respond(node, key, replace(response, size_bytes=len(whole), data=chunk))
+                self._respond(node, key, structs.replace(response, size_bytes=len(whole), data=chunk))
             case fx.WriteSnapshotChunk(snapshot=snapshot, position=position, data=data):
                 so_far = disk.partial[1] if position and disk.partial else b""
                 assert position == len(so_far)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage

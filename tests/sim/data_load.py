@@ -6,7 +6,9 @@ Like `profile`, whole kinds of fault are off as often as they are on. Drawn from
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tests.sim.profile import FaultProfile, calm_profile, draw_profile
 

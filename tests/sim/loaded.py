@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.controller.partitions.effective import unclean_allowed
 from metaquorum.controller.partitions.partitions import leads_any

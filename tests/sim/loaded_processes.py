@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage, SendToController
 from metaquorum.controller.active.work import RemoveBroker
@@ -150,7 +152,7 @@ class LoadedBroker(BrokerProcess):
         )
 
     def make_config(self) -> BrokerConfig:
-        return replace(
+        return structs.replace(
             super().make_config(), directories=tuple(self.directories.ids), binding_key=self._binding_key
         )
 
@@ -164,10 +166,14 @@ class LoadedBroker(BrokerProcess):
                 # Without a directory nothing can be registered: the request is not sent and times out.
                 if self.directories.online:
                     online = tuple(sorted(self.directories.online))
-                    super().execute_own(replace(effect, request=replace(request, directories=online)))
+                    super().execute_own(
+                        structs.replace(effect, request=structs.replace(request, directories=online))
+                    )
             case SendToController(request=BrokerHeartbeatRequest() as request):
                 dead = tuple(self.directories.dead)
-                super().execute_own(replace(effect, request=replace(request, offline_directories=dead)))
+                super().execute_own(
+                    structs.replace(effect, request=structs.replace(request, offline_directories=dead))
+                )
             case _:
                 super().execute_own(effect)
 

@@ -6,6 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.events import (
     ControllerRequestFailed,
@@ -143,7 +145,7 @@ class ControllerProcess(Process):
             node_id=self.node_id,
             broker_session_timeout_ms=SESSION_TIMEOUT_MS,
             broker_metadata_lag_timeout_ms=8_000,
-            metadata_replica=replace(
+            metadata_replica=structs.replace(
                 VOTER_REPLICA,
                 metadata_log_max_record_bytes_between_snapshots=self.host.profile.snapshot_every_bytes,
             ),
@@ -311,7 +313,7 @@ class BrokerProcess(Process):
             directories=(directory_id(node_id),),
             broker_heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
             registration_lease_timeout_ms=SESSION_TIMEOUT_MS,
-            metadata_replica=replace(
+            metadata_replica=structs.replace(
                 OBSERVER_REPLICA,
                 metadata_log_max_record_bytes_between_snapshots=4 * self.host.profile.snapshot_every_bytes,
             ),

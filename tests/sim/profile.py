@@ -7,11 +7,11 @@ a run with crashes and no message loss reaches states that a run with everything
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultProfile:
+class FaultProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Rates are per second of simulated time for the whole world, chances are 0..1, durations are ms."""
 
     controllers: int

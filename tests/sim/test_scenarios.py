@@ -5,10 +5,10 @@ The laws of `checks` hold after every event here too; a story adds what a user o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.common import (

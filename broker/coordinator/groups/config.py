@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 
 class MigrationPolicy(Enum):
@@ -24,8 +25,7 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, `offset_metadata_max_bytes` in bytes of UTF-8. `offsets_retention_ms`: how long the
     offsets of a group without members, and of topics that a group has left, are kept."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
 from metaquorum.broker.coordinator.groups.requests import TopicPartition
@@ -13,8 +13,7 @@ _GROUP_KEY, _GROUP_VALUE = 2, 3
 _OFFSET_KEY, _OFFSET_VALUE, _OFFSET_VALUE_WITH_EXPIRY = 1, 3, 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """`commit_ms`: the time of day of the commit. `expire_ms`: when it expires at the client's wish; -1: as
     the group does. `log_offset`: where it is stored; of two the later one counts."""
 

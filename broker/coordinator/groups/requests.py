@@ -5,7 +5,7 @@ JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete are a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 
@@ -13,8 +13,7 @@ TopicPartition = tuple[str, int]
 """(topic, partition)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOffsets:
+class FetchOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """`partitions` None: all of the group. `require_stable`: offsets of an open transaction are waited for
     (KIP-447)."""
 
@@ -23,8 +22,7 @@ class FetchOffsets:
     require_stable: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedOffset:
+class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """`offset` -1: none is committed."""
 
     topic: str
@@ -35,26 +33,22 @@ class FetchedOffset:
     error: ErrorCode = ErrorCode.NONE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroup:
+class DescribeGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeConsumerGroup:
+class DescribeConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of the new protocol (KIP-848)."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroups:
+class ListGroups(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one partition. Empty sets: of any state or type. Compared without case."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroup:
+class DeleteGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str

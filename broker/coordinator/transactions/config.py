@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionConfig:
+class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """In ms, by Kafka's keys: `max_timeout_ms` is `transaction.max.timeout.ms`, `id_expiration_ms`
     `transactional.id.expiration.ms`, the intervals are those at which timed out transactions are aborted and
     expired ids removed."""

@@ -7,7 +7,8 @@ question that no one reports on is asked again. What is asked, and what an answe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.broker.replica.controller_requests.assignments import Assignments
 from metaquorum.broker.replica.controller_requests.calls import ControllerCall
@@ -30,8 +31,7 @@ from metaquorum.raft.outbox import Outbox
 _NOTHING_ASKED = (None, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(msgspec.Struct, frozen=True):
     """`partitions` heard of their ISRs; of `lost` replicas the loss is acknowledged."""
 
     partitions: tuple[Partition, ...] = ()

@@ -5,10 +5,10 @@ Knows no rule: `leader`, `follower` and `partition` hold those. Nothing here is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from metaquorum.metadata.errors import ErrorCode
@@ -129,8 +129,7 @@ class ReadPlan(Struct, frozen=True):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindPlan:
+class FindPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A look-up by time that needs the log: `FindOffset` with these."""
 
     key: PartitionKey

@@ -18,7 +18,8 @@ it away.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.broker.replica.placement.directories import Directories
 from metaquorum.metadata.image import LOST, MIGRATING, NO_LEADER, UNASSIGNED, PartitionInfo
@@ -28,15 +29,13 @@ _UNPLACED = frozenset({UNASSIGNED, LOST})
 _UNASSIGNED = frozenset({UNASSIGNED, LOST, MIGRATING})
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(msgspec.Struct, frozen=True):
     """The image does not place a replica here: every local copy goes (S2.4, S3.21)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are left over.
     `leaves`: the log already names the directory to which it is being moved."""
 
@@ -44,15 +43,13 @@ class Run:
     leaves: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+class Assign(msgspec.Struct, frozen=True):
     """A copy is in `directory_id` and the image does not say so: the controller must hear first."""
 
     directory_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """There is no copy and there may be one. `directory_id` None: where there are the fewest. `replaces`:
     one that was somewhere else is recreated, for which there must be room (S3.29)."""
 
@@ -60,22 +57,19 @@ class Create:
     replaces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Offline:
+class Offline(msgspec.Struct, frozen=True):
     """The replica is in a bad directory, or may be: KAFKA_STORAGE_ERROR, and nothing is created."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Something has to be acknowledged first."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(msgspec.Struct, frozen=True):
     """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place where the
     controller must learn that the replica is; None: it knows, and no one else leads the partition.
     """

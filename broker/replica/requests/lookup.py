@@ -6,7 +6,8 @@ Owns the order of the reasons. Knows no log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.placement.placement import Placement
@@ -15,8 +16,7 @@ from metaquorum.metadata.image import NO_LEADER
 from metaquorum.metadata.requests.data import FetchedPartition, ListedOffset, PartitionKey, ProduceResult
 
 
-@dataclass(frozen=True, slots=True)
-class NotHosted:
+class NotHosted(msgspec.Struct, frozen=True):
     """Why a partition cannot be asked here."""
 
     error: ErrorCode

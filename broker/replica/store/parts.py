@@ -10,6 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from metaquorum.broker.replica.disk_work import LogSettings, ReplicaLog
 from metaquorum.broker.replica.store.log_starts import LogStarts
 from metaquorum.metadata.requests.data import PartitionKey
@@ -23,8 +25,7 @@ from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, Par
 _NEVER_BYTES = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedIdentity:
+class ExpectedIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose directory it must be. `directory_id` None: any."""
 
     cluster_id: str
@@ -32,8 +33,7 @@ class ExpectedIdentity:
     directory_id: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreOptions:
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
     pass. `checkpoint_bytes`: appended since the last checkpoint, from where on one is due.
     `index_bytes_at_stop`: how much an orderly stop reads at most for the index files of segments that have

@@ -14,8 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+
+import msgspec
 
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
@@ -59,27 +60,23 @@ CLOSE_MAX_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class _Synced:
+class _Synced(msgspec.Struct, frozen=True):
     """`failed`: told already; nothing more may be done in the directory."""
 
     sync: DirectorySync
     failed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Close:
+class _Close(msgspec.Struct, frozen=True):
     clean: bool
     done: Callable[[bool], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cleaned:
+class _Cleaned(msgspec.Struct, frozen=True):
     """`error`: what ended the pass."""
 
     cleaning: Cleaning

@@ -17,7 +17,8 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.errors import DiskError
@@ -28,8 +29,7 @@ _CODES = {name.lower(): getattr(errno, name) for name in ("EIO", "ENOSPC", "EROF
 _HANG_POLL_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryFault:
+class DirectoryFault(msgspec.Struct, frozen=True):
     directory: str
     fault: str
     operations: frozenset[str]

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
@@ -58,8 +60,7 @@ class ConfiguredDirectory:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirectory:
+class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """A configured directory as it was opened. `store` None: it is bad."""
 
     found: FoundDirectory
@@ -68,8 +69,7 @@ class LogDirectory:
     watch: DiskWatch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenData:
+class OpenData(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was found, in the order of `log.dirs`, and what tests break meanwhile."""
 
     directories: Sequence[LogDirectory]

@@ -7,7 +7,8 @@ that it came through, as in Kafka.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (
@@ -35,8 +36,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 _ZERO = bytes(16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Viewpoint:
+class Viewpoint(msgspec.Struct, frozen=True, kw_only=True):
     """From where a client sees the cluster."""
 
     image: MetadataImage

@@ -7,7 +7,8 @@ for them. What is in force is decided in `metadata.settings`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.broker.server.kafka.loggers import logger_entries, logger_refusal
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -48,8 +49,7 @@ _UNKNOWN_TYPE = 0
 _SECRETS = ("password", "secret")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnConfig:
+class OwnConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker's file says: `static` of the keys that can change while it runs, `fixed` of the rest."""
 
     node_id: int
@@ -147,8 +147,7 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(msgspec.Struct, frozen=True):
     """How entries are written. What a version has no field for is left at its default."""
 
     version: int

@@ -6,7 +6,7 @@ again, with the bytes that were sent then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_metadata
 from metaquorum.metadata.errors import ErrorCode
@@ -18,8 +18,7 @@ ANSWERS_MAX = 1000
 """Questions of different words that are kept; with more, all are forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAnswer:
+class KnownAnswer(msgspec.Struct, frozen=True):
     """An answer, and the names in it of topics that do not exist and could."""
 
     body: MetadataResponse

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
+import msgspec
 
 from metaquorum.cli.admin.groups.places import TOPIC, Topics, places_text
 from metaquorum.cli.admin.groups.reset import reset
@@ -87,8 +87,7 @@ def list_(options: ClusterOptions, states: tuple[str, ...], kind: str | None, as
     echo_table(("GROUP", "TYPE", "PROTOCOL", "STATE", "COORDINATOR"), rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True):
     """A group, what it has committed, and where the logs end."""
 
     group: GroupDescription

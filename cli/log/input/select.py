@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.entities import entity_problem, is_below
@@ -30,8 +32,7 @@ TYPE_NAMES = (
 _KAFKAS_MESSAGES = {"VotersRecord": "KRAFT_VOTERS"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectedRecords:
+class SelectedRecords(msgspec.Struct, frozen=True, kw_only=True):
     """What to show. Empty sets and None select everything."""
 
     types: frozenset[str] = frozenset()

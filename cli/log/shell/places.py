@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.image import MetadataImage, quota_sort_key
 from metaquorum.metadata.inspect.entities.diff import sort_key
@@ -29,8 +30,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """The tree of one image. The root is the empty path."""
 
     image: MetadataImage

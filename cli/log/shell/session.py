@@ -10,7 +10,8 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.cli.log.shell.cursor import Cursor
 from metaquorum.cli.log.shell.places import KINDS, Places, resolve
@@ -30,8 +31,7 @@ class ShellError(Exception):
 Handler = Callable[["ShellSession", list[str]], Iterable[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellCommand:
+class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
     """One command: `usage` is how it is typed, `help` one line on what it does; `raw` gets its arguments as
     one text; `paths`: its arguments are paths, which completion knows."""
 

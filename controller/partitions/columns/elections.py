@@ -9,8 +9,8 @@ both ways equal.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -37,8 +37,7 @@ IntArray = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(msgspec.Struct, frozen=True):
     """`changes` of the decided rows by shape; `odd` rows are left to the caller; every other row stays as it
     is. `changed`: which of the given rows have a change in `changes`."""
 
@@ -47,8 +46,7 @@ class Decided:
     changed: Flags
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(msgspec.Struct, frozen=True):
     """Rows copied out: lists are (width, rows), padded. `topics` are the distinct topic ids, `topic` says
     which of them a row has."""
 

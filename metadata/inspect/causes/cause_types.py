@@ -6,7 +6,6 @@ Owns no rule. Knows steps and the feed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -62,8 +61,7 @@ class LogSoFar(Protocol):
         """A rule did not find what may be before the first batch; only from a time on would it matter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule may look at besides the step: the batch, and the reader that has just applied it."""
 
     batch: BatchChanges

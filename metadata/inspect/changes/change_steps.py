@@ -44,8 +44,7 @@ class PartitionStep(msgspec.Struct, frozen=True, kw_only=True):
         return info.topic_id, self.index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStep:
+class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
     """One record about one broker. `before` is None for an unknown broker, `after` for one that is gone."""
 
     offset: int

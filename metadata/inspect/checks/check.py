@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import MetadataImage
@@ -53,8 +54,7 @@ _REFUSED = re.compile(r"skipped: offset (\d+): (.*)")
 """How `states` tells of a record that does not fit the state before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Something that breaks a rule. `offset` is that of the batch (or the end of the snapshot) that shows it,
     `time_ms` its time, `where` the entity's path; `severity` is ERROR or WARNING of `metadata.invariants`."""
 

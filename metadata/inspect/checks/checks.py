@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.image import MetadataImage, partition_changes
 from metaquorum.metadata.image.chunk import Chunk
@@ -38,8 +39,7 @@ HEALTH = {
 """Checks besides the single rules."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(msgspec.Struct, frozen=True, kw_only=True):
     """One question. `image` answers for a state alone (None: a step is needed), `step` for a step whose
     state before it was fine. `is_monotone`: it can turn false only once; `is_vouched`: because the user says
     so. `headers` is set where batch headers are enough. `concern` tells which batches may change the answer,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import msgspec
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import (
@@ -66,12 +67,11 @@ class AbsentEntity(Exception):
     """An expression asked for an entity that does not exist at this offset."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """What an expression is asked about."""
 
     image: MetadataImage
-    quorum: QuorumView = field(default_factory=QuorumView)
+    quorum: QuorumView = msgspec.field(default_factory=QuorumView)
 
 
 class NameMistake(Exception):

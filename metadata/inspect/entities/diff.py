@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from metaquorum.metadata.delta import diff as image_diff
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.views import (
@@ -34,8 +36,7 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeCause:
+class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
     """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
     type, the log's file that holds it, and who or what caused its batch, where the log says so."""
 
@@ -61,8 +62,7 @@ class ChangeCause:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldChange:
+class FieldChange(msgspec.Struct, frozen=True, kw_only=True):
     """One field of an entity; None where it is absent. `cause` is the record that made the new value (for
     two logs: in the second one, `old_cause` in the first); None where only a snapshot says it."""
 
@@ -73,8 +73,7 @@ class FieldChange:
     old_cause: ChangeCause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityChange:
+class EntityChange(msgspec.Struct, frozen=True, kw_only=True):
     """One entity that differs. `kind` is ADDED, CHANGED or REMOVED; `cause` is the record that added or
     removed it, or the newest of those that changed it; `old_cause`, for two logs, the same in the first."""
 

@@ -7,9 +7,11 @@ to the batch that made it different. Knows no terminal. Memory is that of an ima
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypedDict
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.entities.diff import ChangeCause, all_touched
 from metaquorum.metadata.inspect.entities.views import EVERYTHING, Fields, Wanted, entities_below, fields_of
@@ -36,8 +38,7 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, kw_only=True):
     """One row: an entity's fields from `from_offset` (inclusive) to `to_offset` (exclusive).
 
     Offsets are those of whole batches; times are Unix ms. `cause` is the last record of the batch that made

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.inspect.log.entities import entity_problem
 
@@ -23,8 +24,7 @@ BROKER_FIELDS = (
 QUORUM_FIELDS = ("leader", "voters", "voterSet", "epoch", "kraftVersion")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntityTarget:
+class EntityTarget(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked about: an entity path, and one field of it or None."""
 
     entity: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.delta import MetadataDelta
 from metaquorum.metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sort_key
@@ -61,8 +62,7 @@ def aliases(path: str) -> tuple[str, ...]:
     return (path,)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """What a user asked for: everything, what is at and below a path, or one field of the entity at a path.
     `config/topic/orders/retention.ms` is one field of the entity `config/topic/orders`."""
 

@@ -9,9 +9,10 @@ images (`states` does) and no terminal.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
+
+import msgspec
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.inspect.errors import InspectError
@@ -35,8 +36,7 @@ INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
 """Files that are beside a segment and mean nothing without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBatch:
+class ReadBatch(msgspec.Struct, frozen=True):
     """One batch with its records decoded; records from the future are UnknownRecord, UnknownControlRecord."""
 
     batch: RecordBatch
@@ -47,8 +47,7 @@ Item = ReadBatch | Damage
 """What reading gives: a batch, or what is wrong at a place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterIdentity:
+class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose log it is, by the `meta.properties` beside it; None for what that does not say. `directory_id` is
     that of the directory, 16 bytes."""
 

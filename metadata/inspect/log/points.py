@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Point:
+
+class Point(msgspec.Struct, frozen=True):
     """Where to look: everything below `offset`, or up to the first batch that is later than `time_ms` (Unix
     ms); both None: the end of the log. With `after`, the first place that shows what the record at `offset`
     did (see `places`)."""

@@ -6,8 +6,10 @@ Images hold neither, and snapshots only the voters (KIP-853), so tools keep this
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.voters import voter_ids, voter_set_texts
@@ -21,8 +23,7 @@ from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS
 from metaquorum.storage.log.epochs import EpochTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumView:
+class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
     """The newest election and the voter set in force at a place of the log; -1 and empty: no record said.
 
     `offset` is that of the record that began the leader's epoch, `time_ms` its time. `voter_set` is that of

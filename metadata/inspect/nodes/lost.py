@@ -8,7 +8,8 @@ which is no loss while the nodes run; two nodes that knew different records to b
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
@@ -20,8 +21,7 @@ from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import ZERO_UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """One node's directory: what it knew to be committed, and what its log holds (from `start_offset`, or
     under a snapshot before it, to `end_offset`). `node_id` None: nothing says whose it is. `voters` is the
     set in force at `known` by this log, none where the voters are static."""
@@ -50,8 +50,7 @@ class Holding:
         return self.epochs.epoch_at(position.offset - 1) in (None, position.epoch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostCommitted:
+class LostCommitted(msgspec.Struct, frozen=True, kw_only=True):
     """What the node of `path` knew to be committed below `offset` is not in `missing` (paths). `certain`:
     however the directories were copied; else only if no node ran when they were."""
 

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
@@ -35,8 +38,7 @@ from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 BYTES, EPOCH, SNAPSHOT = "bytes differ", "epochs differ", "snapshots differ"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """The first place at which `path` differs from `other`. `entity` is what the first differing record is
     about; `kind` is BYTES (same epoch: Raft rules it out), EPOCH (one of them holds what was never committed,
     if both are of one quorum) or SNAPSHOT; `undone` are the voter sets that go with what `path` holds of the

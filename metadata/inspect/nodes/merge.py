@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding, known_committed
@@ -24,8 +26,7 @@ _CRC_COVERS = 21
 """From this byte of a batch on its CRC covers it; base offset and leader epoch are before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergedRange:
+class MergedRange(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets `start` up to, not including, `end` are read from log number `source`."""
 
     source: int
@@ -33,8 +34,7 @@ class MergedRange:
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
     """Where a node's log leaves the others'. EPOCHS: the other one's records from `offset` on have a later
     epoch, so those up to `end_offset` were never committed, unless the node knew what is below `committed`
     to be: then committed records were lost (0: it knew of none). BYTES: same epoch, which Raft rules out.
@@ -55,8 +55,7 @@ class Departure:
         return self.kind == BYTES or self.committed > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that a node's log should hold and does not, for damage or a missing file. `by` has them."""
 
     start: int

@@ -7,7 +7,7 @@ source is only read. No `recovery-point` is written: the first start verifies th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
@@ -28,8 +28,7 @@ from metaquorum.storage.uuids import METADATA_TOPIC_ID
 COPY_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFiles:
+class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A node's directory as it was found: its log, and what is beside it (None: absent).
 
     `home` is the directory with the identity; for a bare log directory it is the log's own. Of an identity

@@ -7,7 +7,8 @@ Owns what they hold: that log as it is, an epoch above every one that was seen, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.features import LEVEL_DYNAMIC_VOTERS, metadata_version_name
 from metaquorum.metadata.image import MetadataImage
@@ -36,8 +37,7 @@ from metaquorum.storage.log.segment import parse_segment_name
 from metaquorum.storage.types import LogPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewVoter:
+class NewVoter(msgspec.Struct, frozen=True, kw_only=True):
     """One voter of the new set: its address, and the id that its new directory gets (16 bytes)."""
 
     node_id: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.storage.types import LogPosition
 
@@ -14,8 +16,7 @@ SHOWN_CHANGES = 100
 Kind = Literal["dropped", "filled", "adjusted", "cut", "begins", "snapshot"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairRequest:
+class RepairRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to do. `drop`: offsets of records to take out; `drop_failing`: all that cannot be applied;
     `past_corruption`: continue past lost bytes; `end_at`: leave out this offset and all after it."""
 
@@ -25,8 +26,7 @@ class RepairRequest:
     end_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairedRange:
+class RepairedRange(msgspec.Struct, frozen=True, kw_only=True):
     """One difference between the old directory and the new one, from `offset` up to `end_offset`."""
 
     kind: Kind

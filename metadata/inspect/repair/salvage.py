@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.coverage import offsets_text
 from metaquorum.metadata.inspect.log.log import INDEX_SUFFIXES, damage_line
@@ -37,8 +39,7 @@ EPOCH_MARGIN = 1000
 elected leaders among themselves that no survivor heard of, and brokers refuse a leader of an older epoch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survivor:
+class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     """One directory that is left.
 
     `end` is the position behind its last whole batch, `time_ms` that of its newest record (-1: none),

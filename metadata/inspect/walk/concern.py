@@ -7,10 +7,10 @@ that no one asked about. Says nothing about what a record means; whatever is unu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +46,7 @@ class PassableReplay(Protocol):
     def apply_run(self, run: BatchRun) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Concern:
+class Concern(msgspec.Struct, frozen=True, kw_only=True):
     """What a question is about. Idle batches are no part of it, unless they end at one of `stops` (offsets).
 
     `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose

@@ -7,7 +7,8 @@ cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alon
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.columnar.apply_changes import store
 from metaquorum.metadata.errors import ReplayError, UnknownRecordError

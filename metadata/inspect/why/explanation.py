@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.places import Limits
@@ -19,8 +21,7 @@ SNAPSHOT = "SNAPSHOT"
 """In place of a record type: the entity is there from the start on, a snapshot says so."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms;
     `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`); `asked`: who or what caused
     its batch, where the log says so."""

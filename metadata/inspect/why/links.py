@@ -7,7 +7,8 @@ fence that was split over several batches is written after what it caused. Knows
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Cause
 from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE

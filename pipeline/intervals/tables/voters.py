@@ -6,10 +6,10 @@ Owns the comparison of one set with the next. Knows elections only as far as the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, voter_set_texts

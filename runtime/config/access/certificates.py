@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.runtime.errors import ConfigError
 
@@ -32,8 +33,7 @@ class CertificateError(ValueError):
     """A certificate that cannot be read, or names no user."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(msgspec.Struct, frozen=True):
     tag: int
     content: bytes
     whole: bytes
@@ -107,8 +107,7 @@ _RULE = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)"
 _GROUP = re.compile(r"\\(.)|\$(\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str] | None
     """None: DEFAULT, the whole name."""
     replacement: str = ""

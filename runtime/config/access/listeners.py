@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.runtime.config.access.jaas import JaasLine, parse_jaas
 from metaquorum.runtime.config.access.keys import ACCESS, TLS
@@ -48,8 +50,7 @@ _OF_A_MECHANISM = (_JAAS, "connections.max.reauth.ms", _VALIDATOR)
 _KEYS: dict[str, Key] = {key.name: key for key in (*ACCESS, *TLS)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSettings:
+class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What OAUTHBEARER's tokens must be; the keys are in `file`, a JWK set."""
 
     file: Path

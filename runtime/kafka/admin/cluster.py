@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
@@ -29,8 +30,7 @@ from metaquorum.wire.messages import (
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterBroker:
+class ClusterBroker(msgspec.Struct, frozen=True, kw_only=True):
     """A broker as a client sees it."""
 
     broker_id: int

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
@@ -37,8 +38,7 @@ _OWN = {
 P = TypeVar("P")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConfig:
+class DescribedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A resource's configuration, or why there is none to show."""
 
     resource: ConfigResource

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.kafka.admin.log_ends import Place, grouped
@@ -31,8 +32,7 @@ _ALL_TOPICS = 2
 """The first version of OffsetFetch that gives every offset of a group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
+class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
     """`kind`: classic or consumer (KIP-848). What an older cluster does not say is empty."""
 
     group_id: str
@@ -42,8 +42,7 @@ class GroupListing:
     coordinator: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
+class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
     """`partitions` None: an assignment in a form that only its clients know."""
 
     member_id: str
@@ -54,8 +53,7 @@ class DescribedMember:
     partitions: tuple[Place, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
+class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     group_id: str
     kind: str
     protocol_type: str
@@ -69,8 +67,7 @@ class GroupDescription:
         return self.state not in _INACTIVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     leader_epoch: int
     metadata: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import ClientError
@@ -21,8 +22,7 @@ Directory = DescribeLogDirsResponse.DescribeLogDirsResult
 """As a broker describes it. Tagged fields are ours: other brokers leave them at their defaults."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerDirectories:
+class BrokerDirectories(msgspec.Struct, frozen=True, kw_only=True):
     """What one broker said; `problem` says why it said nothing."""
 
     broker_id: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.reassignments import ReassignmentResult, WantedReplicas
@@ -16,8 +17,7 @@ heartbeats need not wait for all of them."""
 _NOT_TOLD = frozenset({ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(msgspec.Struct, frozen=True, kw_only=True):
     """What an ongoing reassignment adds and removes."""
 
     replicas: tuple[int, ...]

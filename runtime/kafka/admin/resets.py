@@ -7,8 +7,9 @@ means the end, and a shift begins at what is committed. Changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.admin.groups import Committed
@@ -28,17 +29,15 @@ class Aim(Enum):
     GIVEN = "--from-file"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
     """`value`: a time in ms, an offset, or by how much, as the aim needs; `given`: an offset by partition."""
 
     aim: Aim
     value: int = 0
-    given: Mapping[Place, int] = field(default_factory=dict)
+    given: Mapping[Place, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """`new` None: there is no such offset, and `note` says why; else `note` says what was done to it."""
 
     place: Place

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import TOPIC_RESOURCE
@@ -27,8 +29,7 @@ TOPICS_PER_REQUEST = 1_000
 _DEFAULT = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedPartition:
+class DescribedPartition(msgspec.Struct, frozen=True, kw_only=True):
     """One partition. `elr`, `last_known_elr`: eligible leaders, as far as the cluster says (KIP-966);
     `adding`, `removing`: of an ongoing reassignment. `leader` -1: none that can be reached."""
 
@@ -44,14 +45,13 @@ class DescribedPartition:
     removing: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTopic:
+class DescribedTopic(msgspec.Struct, frozen=True, kw_only=True):
     """A topic. `configs`: what is set on it, by key; `topic_id` None: the cluster does not say."""
 
     name: str
     topic_id: bytes | None
     partitions: tuple[DescribedPartition, ...]
-    configs: Mapping[str, str] = field(default_factory=dict)
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 async def list_topics(client: KafkaClient) -> list[DescribedTopic]:

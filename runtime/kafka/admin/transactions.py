@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.kafka.admin.log_ends import Place, by_leader, grouped
@@ -36,16 +37,14 @@ _TRIES = 5
 _PAUSE_S = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionListing:
+class TransactionListing(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     state: str
     coordinator: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTransaction:
+class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """`started_ms`: when the last transaction began; None: there was none. `places`: those that it has
     written to and whose end is not marked yet."""
 
@@ -63,8 +62,7 @@ class DescribedTransaction:
         return self.state == "Ongoing" or self.state.startswith("Prepare")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionProducer:
+class PartitionProducer(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader of a partition knows of a producer. `open_from`: where its transaction under way
     begins; None: it has none. `coordinator_epoch` -1: it has not ended one here."""
 

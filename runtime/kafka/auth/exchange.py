@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 
 class Refused(Exception):
@@ -18,8 +19,7 @@ class InvalidCredentials(Refused):
         super().__init__(why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
     """Who it is: `user` without the type. `expires_ms`: Unix time until which the credential holds, None
     without an end. `by_token`: a delegation token was shown."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.runtime.kafka.answers import Chunks
@@ -31,8 +32,7 @@ MIN_REAUTHENTICATION_MS = 1_000
 _HEAD = struct.Struct(">hh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaslRules:
+class SaslRules(msgspec.Struct, frozen=True, kw_only=True):
     """How clients of a listener log in. `new_exchange` begins one of a mechanism; `max_reauth_ms` by
     mechanism: a session ends then (0: it does not)."""
 
@@ -41,8 +41,7 @@ class SaslRules:
     max_reauth_ms: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoginReply:
+class LoginReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a frame is answered with; no chunks: nothing. `end`: the connection ends after that, for this
     reason."""
 

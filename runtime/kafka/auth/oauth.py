@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.runtime.kafka.auth.exchange import Granted, InvalidCredentials
@@ -31,8 +32,7 @@ MISSING = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(msgspec.Struct, frozen=True, kw_only=True):
     """What a token must be. `keys` by id, each with the algorithms that it may sign with; an empty id is of
     a key without one."""
 

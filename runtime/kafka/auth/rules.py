@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.scram import Mechanism
@@ -27,8 +28,7 @@ _KEY_FILE = "sasl.oauthbearer.jwks.endpoint.url"
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerRules:
+class ListenerRules(msgspec.Struct, frozen=True, kw_only=True):
     """How clients of a listener are known. `sasl` None: there is no login."""
 
     sasl: SaslRules | None

@@ -11,7 +11,8 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from metaquorum.metadata.image import ScramCredential
 from metaquorum.metadata.settings.scram import MIN_ITERATIONS, Mechanism
@@ -28,8 +29,7 @@ _CLIENT_FINAL = re.compile(
 _TOKEN_EXTENSION = "tokenauth=true"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, kw_only=True):
     """A credential, and whom it stands for: `user` for a delegation token is its owner. `expires_ms`: Unix
     time, of a token."""
 
@@ -105,8 +105,7 @@ class ScramExchange:
         return "v=" + base64.b64encode(hmac.digest(credential.server_key, signed, digest)).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(msgspec.Struct, frozen=True):
     found: Found
     by_token: bool
     nonce: str

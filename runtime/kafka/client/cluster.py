@@ -22,7 +22,6 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
@@ -58,16 +57,14 @@ ASK_AGAIN = frozenset(
 """Refusals that time, or another node, cures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinator:
+class Coordinator(msgspec.Struct, frozen=True):
     """The broker that coordinates a key; `key_type` 0: a group's id, 1: a transactional id."""
 
     key_type: int
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveBroker:
+class LiveBroker(msgspec.Struct, frozen=True, kw_only=True):
     """A broker, where this client reaches it."""
 
     node_id: int

@@ -7,9 +7,10 @@ and passed over, so that the same file serves Kafka's tools.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from metaquorum.runtime.config.access.keys import TLS
 from metaquorum.runtime.config.access.listeners import MECHANISMS, OAUTHBEARER, login_line
@@ -28,8 +29,7 @@ _WITHOUT_EFFECT = ("ssl.truststore.password", "ssl.protocol", "ssl.enabled.proto
 """A PEM file of certificates has no password, and TLS is 1.2 or later here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSecurity:
+class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
     """`tls` None: plain text. `login` None: none. `checks_names`: the node must be named as its certificate
     says."""
 

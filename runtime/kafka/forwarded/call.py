@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
 
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
@@ -35,8 +36,7 @@ class Result(Protocol):
     def message(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """`ask` gives the controller's answer or its refusal. `principal`, `address`, `by_token`: the client's,
     `node_id` is the broker's that it asked. `image` is as this node has it, `static` what its file sets,
     `token_hmac` the secret of a token (None: there are no tokens here), `wall_ms` the Unix time."""
@@ -49,7 +49,7 @@ class Call:
     principal: str = ANONYMOUS
     address: str = ""
     by_token: bool = False
-    static: Mapping[str, str] = field(default_factory=dict)
+    static: Mapping[str, str] = msgspec.field(default_factory=dict)
     token_hmac: Callable[[str], bytes] | None = None
 
     async def answer(self, request: ControllerRequest, expected: type[Answer]) -> Answer | ApiError:

@@ -6,8 +6,9 @@ A broker forwards them; what is not in this table is not forwarded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from metaquorum.runtime.kafka.forwarded import access, cluster, configs, partitions, tokens, topics
 from metaquorum.runtime.kafka.forwarded.call import Call
@@ -17,8 +18,7 @@ DEFAULT_TIMEOUT_MS = 30_000
 """For requests that bring none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarded:
+class Forwarded(msgspec.Struct, frozen=True):
     """One API. `handle` makes the answer to a request's body. `strict_from`: the version from which on it is
     refused over the quota of changes, which its clients understand then (KIP-599)."""
 

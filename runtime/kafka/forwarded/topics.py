@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as core

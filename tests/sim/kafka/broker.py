@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.coordinators import Coordinators
 from metaquorum.broker.coordinator.kinds import coordinator_kinds

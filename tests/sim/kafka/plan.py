@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig
@@ -152,7 +154,7 @@ def draw_kafka_load(seed: int) -> KafkaLoad:
 def draw_kafka_profile(seed: int, load: KafkaLoad) -> FaultProfile:
     """Long enough for transactions to time out and for sessions to end, on a network that mostly delivers."""
     drawn = draw_data_profile(seed, load.data)
-    return replace(
+    return structs.replace(
         drawn,
         safety_ms=11_000,
         broker_stop_rate=load.data.broker_stop_rate,

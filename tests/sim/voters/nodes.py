@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.metadata.first_checkpoint import first_checkpoint
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint

@@ -6,7 +6,9 @@ Drawn from the seed alone, one swarm profile a seed: whole kinds of changes and 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from tests.sim.profile import FaultProfile, draw_profile
 

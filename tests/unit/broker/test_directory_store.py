@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import struct
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.group import Phase

@@ -3,10 +3,10 @@ leads, so that followers have lower and higher ids."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.config import ReplicaConfig
 from metaquorum.broker.replica.partition.isr import IsrState

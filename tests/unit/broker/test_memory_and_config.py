@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.replica.requests.tail import BATCH_MAX_BYTES, Tail

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.config import OBSERVER_REPLICA, BrokerConfig
 from metaquorum.broker.events import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.events import PublishImage, SendToController, ShutdownRequested, Stop
 from metaquorum.broker.replica.config import ReplicaConfig

@@ -3,9 +3,8 @@ gives."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from metaquorum.broker.replica.partition.values import Changes, Reader, ReadPlan
@@ -15,7 +14,7 @@ from tests.unit.broker.manager_world import A, Cluster, Host, answer_to, found
 from tests.unit.broker.replica_world import CONFIG, KEY, KnownBrokers, Replica, batch, info
 
 RACKS = {1: "a", 2: "b", 3: "b"}
-AWARE = dataclasses.replace(CONFIG, replica_selector_is_rack_aware=True)
+AWARE = structs.replace(CONFIG, replica_selector_is_rack_aware=True)
 
 
 def read(replica: Replica, offset: int, rack: str | None, *, epoch: int = -1) -> FetchedPartition | ReadPlan:

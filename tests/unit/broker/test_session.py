@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import LifecycleEffect, LifecycleResponse, SendToController, StateChanged, Stop

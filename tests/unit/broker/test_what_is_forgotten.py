@@ -5,9 +5,7 @@ And what a message leaves out means nothing.
 
 from __future__ import annotations
 
-import dataclasses
 import random
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -192,12 +190,8 @@ def numbers_of(module: object) -> dict[str, dict[str, int]]:
     for name, value in vars(module).items():
         if getattr(value, "__module__", "") != module.__name__:  # type: ignore[attr-defined]
             continue
-        fields: Any = ()
-        if dataclasses.is_dataclass(value):
-            fields = dataclasses.fields(value)
-        elif isinstance(value, type) and issubclass(value, msgspec.Struct):
-            fields = msgspec.structs.fields(value)
-        for each in fields:
+        is_struct = isinstance(value, type) and issubclass(value, msgspec.Struct)
+        for each in msgspec.structs.fields(value) if is_struct else ():
             if type(each.default) in (int, bool):
                 numbers.setdefault(name, {})[each.name] = each.default
     return numbers
@@ -208,7 +202,9 @@ def test_what_is_left_out_of_a_message_or_a_configuration() -> None:
     assert numbers_of(disk_work) == DISK_WORK
     assert numbers_of(found) == {"FoundDirectory": {"total_bytes": -1, "usable_bytes": -1}}
     known = {
-        each.name: each.default for each in dataclasses.fields(ReplicaConfig) if isinstance(each.default, int)
+        each.name: each.default
+        for each in msgspec.structs.fields(ReplicaConfig)
+        if isinstance(each.default, int)
     }
     assert known == CONFIG, "a new setting: say its default here"
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, pairwise
+
+from msgspec.structs import replace
 
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.cli.text.nodes import brokers_by_state, metrics
 from metaquorum.metadata.requests.controller_status import BrokerControlState

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.cli.text.brokers import broker_json, broker_row
 from metaquorum.cli.text.brokers import describe_text as broker_text

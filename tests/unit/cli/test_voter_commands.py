@@ -7,11 +7,11 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from metaquorum.cli.main import main
 from metaquorum.cli.voters import perform

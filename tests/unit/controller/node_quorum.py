@@ -11,6 +11,8 @@ from collections import deque
 from dataclasses import replace
 from random import Random
 
+from msgspec import structs
+
 from metaquorum.controller.active.outcome import Batch
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import (
@@ -195,11 +197,13 @@ class Machine:
                 q.respond(self, effect.key, effect.response)
             case raft.RespondWithRecords():
                 records = self.read(effect.read_from, effect.read_to, effect.max_bytes)
-                q.respond(self, effect.key, replace(effect.response, records=records))
+                q.respond(self, effect.key, structs.replace(effect.response, records=records))
             case raft.RespondWithSnapshotChunk():
                 data = repr(effect.snapshot).encode()
                 chunk = data[effect.position :]
-                q.respond(self, effect.key, replace(effect.response, size_bytes=len(data), data=chunk))
+                q.respond(
+                    self, effect.key, structs.replace(effect.response, size_bytes=len(data), data=chunk)
+                )
             case raft.WriteSnapshotChunk():
                 pass
             case raft.FinishSnapshot(snapshot=position):

@@ -4,13 +4,13 @@ reassignments go on, the last block of producer ids, and a check of the node tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace as Fake
 from typing import Any
 from unittest import mock
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.controller.answers import describe_quorum, not_controller, transfer_target
 from metaquorum.controller.brokers.brokers import decide_registration

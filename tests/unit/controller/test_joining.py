@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.controller.voters.joining import Joiner, how_to_join, may_join, observes
 from metaquorum.metadata.records.control import KRaftVersionFeature, Voter, VoterEndpoint

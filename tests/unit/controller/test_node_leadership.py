@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import Answer, LogRead, RequestArrived

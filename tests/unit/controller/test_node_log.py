@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from metaquorum.controller.config import VOTER_REPLICA, ControllerConfig
 from metaquorum.controller.events import ReadLog, SnapshotLoaded, SnapshotRejected, TrimLog, WriteSnapshot
@@ -32,7 +33,7 @@ def quorum_of(following: MetadataReplicaConfig = VOTER_REPLICA, **changes: objec
 
 
 def following(**changes: int) -> MetadataReplicaConfig:
-    return replace(VOTER_REPLICA, **changes)
+    return structs.replace(VOTER_REPLICA, **changes)
 
 
 def snapshots_of(machine: Machine) -> list[WriteSnapshot[MetadataImage]]:

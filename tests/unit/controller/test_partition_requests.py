@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.controller.partitions import elections
 from metaquorum.controller.partitions.alter_partition import decide_alter_partition

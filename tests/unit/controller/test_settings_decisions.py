@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from metaquorum.controller.brokers.registrations import controller_record, own_registration
 from metaquorum.controller.config import ControllerConfig
@@ -701,18 +702,18 @@ def test_a_tokens_life() -> None:
     later = decide(image, renew, wall_ms=NOW + 10)
     assert later.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 15)
     assert later.records[0].expiration_timestamp == NOW + 15
-    longest = decide(image, replace(renew, period_ms=None), wall_ms=NOW + 86_000_000)
+    longest = decide(image, structs.replace(renew, period_ms=None), wall_ms=NOW + 86_000_000)
     assert longest.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 172_400_000)
     expire = ExpireTokenRequest(requester="User:alice", hmac=response.hmac)
     assert decide(image, expire).records == (RemoveDelegationTokenRecord(token_id=response.token_id),)
-    soon = decide(image, replace(expire, period_ms=9))
+    soon = decide(image, structs.replace(expire, period_ms=9))
     assert soon.response == TokenExpiryResponse(expiration_timestamp_ms=NOW + 9)
     assert expired_tokens(image, NOW + 86_400_000, 10) == ()
     assert expired_tokens(image, NOW + 86_400_001, 10) == decide(image, expire).records
     assert expired_tokens(image, NOW + 86_400_001, 0) == ()
     for request, at, code in (
-        (replace(renew, hmac=b"x"), NOW, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
-        (replace(renew, requester="User:eve"), NOW, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+        (structs.replace(renew, hmac=b"x"), NOW, ErrorCode.DELEGATION_TOKEN_NOT_FOUND),
+        (structs.replace(renew, requester="User:eve"), NOW, ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
         (renew, NOW + 86_400_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ):
         refused = decide(image, request, wall_ms=at)
@@ -724,7 +725,7 @@ def test_tokens_need_a_secret_a_level_and_users() -> None:
     without = decide(image_of(), create, config=ControllerConfig(cluster_id="c", node_id=1))
     assert without.response.code is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert decide(image_of(level=13), create).response.code is ErrorCode.UNSUPPORTED_VERSION
-    group = decide(image_of(), replace(create, renewers=("Group:g",)))
+    group = decide(image_of(), structs.replace(create, renewers=("Group:g",)))
     assert group.response.code is ErrorCode.INVALID_PRINCIPAL_TYPE
     assert "s3cret" not in repr(CONFIG)
 
@@ -740,7 +741,7 @@ def test_producer_ids_come_in_blocks_that_never_overlap() -> None:
         assert record == ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=first_ids[-1] + 1000)
         image = image_of(BROKER, record)
     assert first_ids == [0, 1000, 2000]
-    stale = decide(image, replace(request, broker_epoch=6))
+    stale = decide(image, structs.replace(request, broker_epoch=6))
     assert isinstance(stale.response, ApiError) and stale.response.code is ErrorCode.STALE_BROKER_EPOCH
     last = image_of(BROKER, ProducerIdsRecord(broker_id=4, broker_epoch=7, next_producer_id=2**63 - 1000))
     assert decide(last, request).response.code is ErrorCode.UNKNOWN_SERVER_ERROR

@@ -31,7 +31,7 @@ from metaquorum.controller.settings.tokens import TokenSecret
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.log import ReadBatch
-from metaquorum.metadata.replay import ReplayState, replay
+from metaquorum.metadata.replay import Replays, ReplayState, replay
 from metaquorum.metadata.requests.common import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -101,7 +101,8 @@ class GoldenNode:
             num_partitions=1,
             default_replication_factor=3,
         )
-        replica: Any = SimpleNamespace(state=ReplayState(image), applied_offset=image.provenance.offset)
+        at = image.provenance.offset
+        replica: Any = SimpleNamespace(state=ReplayState(image), applied_offset=at, replays=Replays())
         self._ledger = Ledger(replica)
         sessions = Sessions(9000, 30_000)
         for broker_id in image.brokers:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
 from metaquorum.metadata.image import MetadataImage

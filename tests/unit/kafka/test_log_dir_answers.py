@@ -3,13 +3,13 @@ replicas, which answer the recorded requests as Kafka 3.7 did."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.replica.events import DataRequestArrived
 from metaquorum.broker.server.kafka.log_dirs import LogDirHandlers

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.auto_topics import AutoTopics
 from metaquorum.broker.server.kafka.cluster import Viewpoint

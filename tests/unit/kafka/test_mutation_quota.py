@@ -5,10 +5,10 @@ What is refused is in tests/scripts/controller/mutations.txt.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.controller.events import Mutator
 from metaquorum.controller.partitions import mutations as module

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import quota_of, sorted_entity
@@ -199,7 +200,9 @@ async def test_the_time_of_what_is_awaited_is_its_own_steps() -> None:
 
 async def test_a_client_that_must_wait_is_not_read() -> None:
     server = Server()
-    server.config = replace(server.config, quotas=quotas_of(request_percent(1e-9), count=2, window_ms=150))
+    server.config = dataclasses.replace(
+        server.config, quotas=quotas_of(request_percent(1e-9), count=2, window_ms=150)
+    )
     async with serving(server) as server, calling(server) as caller:
         begun = asyncio.get_running_loop().time()
         for number in range(3):
@@ -227,7 +230,9 @@ async def test_an_answer_that_is_made_later_needs_no_task_and_its_making_is_coun
 
     monkeypatch.setattr(Server, "find_coordinator", later)
     server = Server()
-    server.config = replace(server.config, quotas=quotas_of(request_percent(50.0), count=2, window_ms=150))
+    server.config = dataclasses.replace(
+        server.config, quotas=quotas_of(request_percent(50.0), count=2, window_ms=150)
+    )
     async with serving(server) as server, calling(server) as caller:
         await until(lambda: server.open)
         tasks = asyncio.all_tasks()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import Acl, MetadataImage, ShardedMap

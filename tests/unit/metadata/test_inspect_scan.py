@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metaquorum.metadata.delta import diff
 from metaquorum.metadata.image import ImageBuilder, MetadataImage

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.nodes.lost import Holding, find_losses, holding, known_committed

@@ -7,10 +7,10 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.image import Acl, ImageBuilder, MetadataImage

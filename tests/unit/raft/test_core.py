@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore

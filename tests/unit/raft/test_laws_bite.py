@@ -6,9 +6,9 @@ Also what a follower and a log view do at their edges: answers to something else
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.raft.config import RecoveredLog
 from metaquorum.raft.core import RaftCore

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.raft.core import RaftCore
 from metaquorum.raft.messages import RaftError

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.runtime.config.closed import check_closed
 from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
 import types
@@ -102,9 +101,8 @@ def values(hint: Any, fields: Mapping[str, FieldRule | str] | None = None) -> st
 def built(cls: Any, fields: Mapping[str, FieldRule | str]) -> st.SearchStrategy[Any]:
     """Instances of a class. An error has a text, and NONE has none."""
     hints = typing.get_type_hints(cls)
-    known: Any = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else msgspec.structs.fields(cls)
     parts: dict[str, st.SearchStrategy[Any]] = {}
-    for each in known:
+    for each in msgspec.structs.fields(cls):
         rule = fields.get(each.name, "")
         rule = FieldRule() if isinstance(rule, str) else rule
         if rule.local:
@@ -232,18 +230,15 @@ def test_malformed_messages_are_refused_in_one_line(
     assert "\n" not in caught.value.message
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Renamed:
+class Renamed(msgspec.Struct, frozen=True, kw_only=True):
     session: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WithoutPresence:
+class WithoutPresence(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WithoutDefault:
+class WithoutDefault(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
 
 

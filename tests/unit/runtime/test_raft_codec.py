@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 
 import pytest
+from msgspec import structs
 
 from metaquorum.proto import raft_pb2 as pb
 from metaquorum.raft.messages import (
@@ -33,7 +33,7 @@ def filled(kind: type, *, absent: bool) -> typing.Any:
     that may be None is."""
     hints = typing.get_type_hints(kind)
     values: dict[str, object] = {}
-    for number, one in enumerate(dataclasses.fields(kind), start=3):
+    for number, one in enumerate(structs.fields(kind), start=3):
         options = typing.get_args(hints[one.name])
         if absent and type(None) in options:
             values[one.name] = None
@@ -81,7 +81,7 @@ def test_responses_keep_every_field(kind: type, absent: bool) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, raft_codec.LARGE_BYTES - 1, raft_codec.LARGE_BYTES, 300_000])
 def test_bytes_of_a_response_are_those_of_its_envelope(size: int) -> None:
-    response = dataclasses.replace(filled(FetchResponse, absent=False), records=bytes([7]) * size)
+    response = structs.replace(filled(FetchResponse, absent=False), records=bytes([7]) * size)
     envelope = pb.RaftEnvelope.FromString(raft_codec.encode_response(1 << 40, response))
     assert envelope.correlation_id == 1 << 40
     assert raft_codec.decode_response(envelope) == response
@@ -112,15 +112,15 @@ def test_what_is_no_request_is_refused(envelope: pb.RaftEnvelope) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in REQUESTS if any(one.name == "voter_directory_id" for one in dataclasses.fields(kind))],
+    [kind for kind in REQUESTS if any(one.name == "voter_directory_id" for one in structs.fields(kind))],
     ids=lambda kind: kind.__name__,
 )
 def test_the_voter_that_is_asked_may_have_no_known_directory(kind: type) -> None:
     """`id@host:port` in controller.quorum.voters pins none."""
-    message = dataclasses.replace(filled(kind, absent=False), voter_directory_id=b"")
+    message = structs.replace(filled(kind, absent=False), voter_directory_id=b"")
     envelope = pb.RaftEnvelope.FromString(raft_codec.encode(7, message).SerializeToString())
     assert raft_codec.decode_request(envelope) == message
-    short = dataclasses.replace(message, voter_directory_id=b"short")
+    short = structs.replace(message, voter_directory_id=b"short")
     with pytest.raises(raft_codec.EnvelopeError, match="16 bytes"):
         raft_codec.decode_request(pb.RaftEnvelope.FromString(raft_codec.encode(7, short).SerializeToString()))
 

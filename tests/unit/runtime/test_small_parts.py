@@ -135,7 +135,9 @@ async def test_requests_wait_for_their_own_answers() -> None:
 
 def test_requests_have_kafkas_names() -> None:
     assert request_name(DescribeQuorumRequest()) == "DescribeQuorum"
-    register = object.__new__(RegisterBrokerRequest)
+    register = RegisterBrokerRequest(
+        broker_id=1, cluster_id="c", incarnation_id=b"", endpoints=(), features=(), rack=None, directories=()
+    )
     assert request_name(register) == "BrokerRegistration"
 
 

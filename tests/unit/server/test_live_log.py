@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.metadata.inspect.log.log import open_log
 from metaquorum.metadata.inspect.walk.states import state_at

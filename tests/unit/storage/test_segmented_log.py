@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import encode_batch, iter_batches, parse_header
 from metaquorum.storage.batches.parsed import Batches

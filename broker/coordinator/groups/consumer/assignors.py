@@ -7,14 +7,14 @@ of a subscribed topic goes to exactly one member.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 Parts = Mapping[bytes, frozenset[int]]
 """Partitions by topic id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
     """`topics`: ids of the topics that exist. `has`: what the last assignment gave it."""
 
     member_id: str

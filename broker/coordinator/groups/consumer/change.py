@@ -6,7 +6,7 @@ itself changes when the log has them.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS, Parts, Subscriber
 from metaquorum.broker.coordinator.groups.consumer.group import (

@@ -7,7 +7,8 @@ The coordinator assigns, and no member leads. A member joins again for each step
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.change import GroupChange, topics_of

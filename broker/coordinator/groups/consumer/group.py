@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import Parts
 from metaquorum.broker.coordinator.groups.group import CONSUMER, Phase, Protocols
@@ -50,16 +53,14 @@ class MemberState(IntEnum):
     UNRELEASED = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicMember:
+class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
     """What a member of the classic protocol brings that others do not."""
 
     session_timeout_ms: int
     protocols: Protocols
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMember:
+class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     """`assigned`: what it may consume, `revoking`: what it must stop to. `previous_epoch`: that of the answer
     before, which it may not have got. `classic` None: it speaks the new protocol."""
 
@@ -75,8 +76,8 @@ class ConsumerMember:
     epoch: int = 0
     previous_epoch: int = -1
     state: MemberState = MemberState.STABLE
-    assigned: Parts = field(default_factory=dict)
-    revoking: Parts = field(default_factory=dict)
+    assigned: Parts = msgspec.field(default_factory=dict)
+    revoking: Parts = msgspec.field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

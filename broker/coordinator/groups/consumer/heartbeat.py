@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS

@@ -6,7 +6,7 @@ epoch as soon as it has nothing left to give up. So no partition ever has two ow
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import Parts
 from metaquorum.broker.coordinator.groups.consumer.group import (

@@ -8,9 +8,9 @@ looked at with the rights of then.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.access.steps import AccessAsked, AccessStep
@@ -21,8 +21,7 @@ from metaquorum.runtime.kafka.services import Client, Handler, Later, Offered
 from metaquorum.wire.codec import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rights:
+class Rights(msgspec.Struct, frozen=True, kw_only=True):
     """Who decides: `authorizer` None lets everyone do everything. `image` is asked for at each request."""
 
     authorizer: Authorizer | None

@@ -6,11 +6,11 @@ request. How a refused item looks follows from the schemas of request and respon
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
@@ -34,8 +34,7 @@ _ZERO = bytes(16)
 _GROUP_CONFIGS = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessAsked:
+class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is being checked: who asks what, and the image that answers."""
 
     api: str
@@ -48,7 +47,7 @@ class AccessAsked:
 
     def by(self, image: MetadataImage) -> AccessAsked:
         """The same, asked by another image."""
-        return self if image is self.image else dataclasses.replace(self, image=image)
+        return self if image is self.image else replace(self, image=image)
 
     @property
     def caller(self) -> Caller:
@@ -79,8 +78,7 @@ def _first(item: Any, names: Iterable[str]) -> Any:
 ITEM, CONFIGURED = "item", "configured resource"
 
 
-@dataclass(frozen=True, slots=True)
-class RightNeeded:
+class RightNeeded(msgspec.Struct, frozen=True):
     """One question. `source`: what names the resource: ITEM, or a field of the request; a field that is null
     asks nothing. CONFIGURED: the resource is the one that an item configures. `other` is enough as well."""
 
@@ -118,8 +116,7 @@ class RightNeeded:
         return self.resource, item if isinstance(item, str) else item.group_id
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """What a step leaves of a request: the body that goes on, or the answer without asking further; `note` is
     what the step needs at the answer."""
 

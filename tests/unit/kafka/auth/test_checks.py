@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.access.docs import checks_table
 from metaquorum.broker.server.kafka.access.guard import Rights, guarded
@@ -29,7 +30,7 @@ OWN = [("CreateDelegationToken", version) for version in range(3)]
 """Versions in which a token is always the client's own."""
 CODES = {29, 30, 31, 53, 65}
 NOBODY = Client(listener="KAFKA", address="10.0.0.1", principal="User:nobody")
-ROOT = replace(NOBODY, principal="User:root")
+ROOT = structs.replace(NOBODY, principal="User:root")
 HIDDEN = "hidden"
 
 
@@ -266,7 +267,7 @@ def test_metadata_hides_and_refuses() -> None:
     assert [(each.name, each.error_code) for each in answer.topics] == [("other", 29)]
     # What does not exist yet is created for whom may.
     created = run(
-        "Metadata", 9, MetadataRequest(topics=asked[1:]), replace(rights, creates_topics=True), only
+        "Metadata", 9, MetadataRequest(topics=asked[1:]), structs.replace(rights, creates_topics=True), only
     )
     assert created[0].topics[0].error_code == 29
 

@@ -23,6 +23,8 @@ from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
+from metaquorum.runtime.kafka.tls_door import TlsDoor
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
 from metaquorum.runtime.tls.material import TlsMaterial
 
 CLOSE_GRACE_S = 0.1
@@ -47,7 +49,8 @@ class KafkaListeners:
         token_key = cast("str | None", config.values["delegation.token.secret.key"]) or None
         self._logins = LoginRules(dict(config.access), token_key)
         self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Server | TlsDoor] = []
+        self._refused = RefusedCallers()
         self._connections: set[ClientConnection] = set()
 
     def __len__(self) -> int:
@@ -83,15 +86,16 @@ class KafkaListeners:
                 self._connections.add,
                 self._connections.discard,
             )
-            timeout_s = self._config.number("connection.authentication.timeout.ms") / 1000
-            server = await loop.create_server(
-                make,
-                sock=bound,
-                ssl=context,
-                backlog=number("socket.listen.backlog.size"),
-                ssl_handshake_timeout=None if context is None else timeout_s,
+            backlog = number("socket.listen.backlog.size")
+            if context is None:
+                self._servers.append(await loop.create_server(make, sock=bound, backlog=backlog))
+                continue
+            timeout_s = number("connection.authentication.timeout.ms") / 1000
+            door = TlsDoor(
+                bound, context, make, listener=listener.name, timeout_s=timeout_s, refused=self._refused
             )
-            self._servers.append(server)
+            door.open(backlog)
+            self._servers.append(door)
 
     def _connection_config(
         self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas

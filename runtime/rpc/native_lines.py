@@ -16,6 +16,7 @@ import sys
 import threading
 
 from metaquorum.runtime.rpc.refused_callers import RefusedCallers
+from metaquorum.runtime.tls.problems import handshake_problem
 
 _log = logging.getLogger(__name__)
 
@@ -38,19 +39,7 @@ def handshake_text(error: str) -> str | None:
     found = _SSL_ERROR.search(error)
     if found is None:
         return None
-    reason, detail = found[1], found[2]
-    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "it sent no certificate, but ssl.client.auth requires one"
-    if reason == "CERTIFICATE_VERIFY_FAILED":
-        return f"its certificate is not accepted: {detail}"
-    if "ALERT" in reason:
-        return f"it does not accept our certificate ({reason.split('ALERT_')[-1].replace('_', ' ').lower()})"
-    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "UNEXPECTED_MESSAGE"):
-        return "it does not speak TLS"
-    if reason == "BAD_PACKET_LENGTH":
-        # An alert that comes in the clear where the next part of the handshake was to come.
-        return "it aborted the handshake: it may not accept our certificate"
-    return reason.replace("_", " ").lower()
+    return handshake_problem(found[1], found[2])
 
 
 class NativeLines:

@@ -1,0 +1,166 @@
+"""Clients at a listener with TLS: who gets in, and the one line about who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from metaquorum.runtime.kafka.tls_door import TlsDoor
+from metaquorum.runtime.rpc.refused_callers import RefusedCallers
+from metaquorum.runtime.tls.problems import ABORTED, handshake_problem
+from tests.unit.server.test_servers import certificate_files
+
+WAIT_S = 10.0
+
+
+@pytest.fixture(scope="module", name="folder")
+def fixture_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("door")
+    authority = certificate_files(folder, "authority", None)
+    other = certificate_files(folder, "other", None)
+    for name in ("node", "client"):
+        certificate_files(folder, name, authority)
+    certificate_files(folder, "expired", authority, days_left=-1)
+    certificate_files(folder, "stranger", other)
+    return folder
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+@contextlib.asynccontextmanager
+async def door(folder: Path, *, asks: bool = False, timeout_s: float = WAIT_S) -> AsyncIterator[int]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.crt"))
+    context.load_cert_chain(folder / "node.pem")
+    context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        made = TlsDoor(bound, context, Echo, listener="IN", timeout_s=timeout_s, refused=RefusedCallers())
+        made.open(50)
+        try:
+            yield bound.getsockname()[1]
+        finally:
+            made.close()
+            await asyncio.sleep(0)
+
+
+def trusting(folder: Path, authority: str = "authority", own: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(folder / f"{authority}.crt"))
+    if own is not None:
+        context.load_cert_chain(folder / f"{own}.pem")
+    return context
+
+
+async def echoed(port: int, context: ssl.SSLContext) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(b"hello")
+        return await asyncio.wait_for(reader.read(5), WAIT_S)
+    finally:
+        writer.close()
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
+    """What is logged about clients that were refused, with the peer."""
+    queue: asyncio.Queue[str] = asyncio.Queue()
+
+    def tell(self: RefusedCallers, peer: str, text: str) -> None:
+        queue.put_nowait(text.replace("{peer}", peer))
+
+    monkeypatch.setattr(RefusedCallers, "tell", tell)
+    return queue
+
+
+async def test_a_client_gets_in_while_others_are_in_the_middle(
+    folder: Path, told: asyncio.Queue[str]
+) -> None:
+    async with door(folder) as port:
+        _, slow = await asyncio.open_connection("127.0.0.1", port)
+        slow.write(b"\x16\x03\x01")
+        assert await echoed(port, trusting(folder)) == b"hello"
+        assert told.empty()
+        slow.close()
+        assert await echoed(port, trusting(folder)) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("authority", "own", "problem"),
+    [
+        ("authority", None, "it sent no certificate, but ssl.client.auth requires one"),
+        ("authority", "stranger", "its certificate is not accepted: unable to get local issuer certificate"),
+        ("authority", "expired", "its certificate is not accepted: certificate has expired"),
+        ("other", "client", ABORTED),
+    ],
+)
+async def test_certificates(
+    folder: Path, authority: str, own: str | None, problem: str, told: asyncio.Queue[str]
+) -> None:
+    async with door(folder, asks=True) as port:
+        with contextlib.suppress(OSError):
+            assert await echoed(port, trusting(folder, authority, own)) == b""
+        line = await asyncio.wait_for(told.get(), WAIT_S)
+        assert line.startswith("TLS handshake with 127.0.0.1:")
+        assert line.endswith(f" at listener IN failed: {problem}")
+        assert await echoed(port, trusting(folder, own="client")) == b"hello"
+
+
+async def test_who_speaks_no_tls(folder: Path, told: asyncio.Queue[str]) -> None:
+    async with door(folder) as port:
+        for text in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10\0\x12\0\x03\0\0\0\x01\0\x01x"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(text)
+            await asyncio.wait_for(reader.read(), WAIT_S)
+            writer.close()
+            line = await asyncio.wait_for(told.get(), WAIT_S)
+            assert line.endswith(" at listener IN failed: it does not speak TLS")
+
+
+async def test_half_a_handshake_ends(folder: Path, told: asyncio.Queue[str]) -> None:
+    async with door(folder, timeout_s=0.2) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01")
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        writer.close()
+        line = await asyncio.wait_for(told.get(), WAIT_S)
+        assert line.endswith(" at listener IN failed: it did not end within 0.2 s")
+
+
+async def test_who_leaves_in_the_middle_is_told_of_and_who_says_nothing_is_not(
+    folder: Path, told: asyncio.Queue[str]
+) -> None:
+    async with door(folder) as port:
+        for text in (b"", b"\x16\x03\x01"):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(text)
+            writer.close()
+            await writer.wait_closed()
+        assert (await asyncio.wait_for(told.get(), WAIT_S)).endswith(f" failed: {ABORTED}")
+        assert await echoed(port, trusting(folder)) == b"hello"
+    assert told.empty()
+
+
+def test_an_alert_says_what_the_client_did_not_accept() -> None:
+    said = handshake_problem("TLSV1_ALERT_UNKNOWN_CA")
+    assert said == "it does not accept our certificate (unknown ca)"
+
+
+async def test_a_door_that_closes_ends_handshakes(folder: Path) -> None:
+    async with door(folder) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"\x16\x03\x01")
+        assert await echoed(port, trusting(folder)) == b"hello"
+    assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    writer.close()

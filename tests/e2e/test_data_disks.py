@@ -143,6 +143,7 @@ def test_replicas_move_under_load_and_through_kill_9(cluster: Cluster) -> None:
     calls = DataCalls(cluster)
     cluster.start()
     cluster.create_topic("orders", partitions=1, replicas=3)
+    run(cluster, "configs", "alter", "topic", "orders", "--set", "file.delete.delay.ms=1000")
     wait_isr(cluster, calls, {0, 1, 2})
     traffic = Traffic(cluster, "orders").start()
     moved = calls.leader("orders")

@@ -17,6 +17,7 @@ from metaquorum.broker.replica.disk_work import (
     ChangeLogSettings,
     LogAppended,
     LogCut,
+    LogSettings,
     ReplicaLog,
     ReplicaLogTrimmed,
 )
@@ -170,6 +171,11 @@ class Partition(AnsweringReplica):
         if self._leading is not None:
             self._leading.settings = settings
             self._leading.advance(now_ms=now_ms)
+
+    def was_found(self) -> None:
+        """Its log was opened before the image was known, with Kafka's defaults; it gets its settings."""
+        if self.settings.log != LogSettings():
+            self._change_log_settings()
 
     def _change_log_settings(self) -> None:
         self._out.append(

@@ -201,6 +201,8 @@ class Placement:
                 brokers=self._brokers,
                 out=self._out,
             )
+            if copy.was_found:
+                partition.was_found()
         known = self.running.get(copy.key)
         self.running[copy.key] = partition
         if info.leader == self._me:

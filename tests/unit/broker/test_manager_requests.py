@@ -648,3 +648,21 @@ def test_s4_15_s4_16_after_a_restart_it_leads_or_follows_what_the_log_says() -> 
     assert roles == {leads: ReplicaRole.LEADER, follows: ReplicaRole.FOLLOWER}
     status = host.manager.status()
     assert (status.replicas, status.leaders, status.followers) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("source", ["nothing", "the broker's file", "all brokers", "the topic"])
+def test_a_log_that_a_start_finds_gets_the_settings_of_its_topic(source: str) -> None:
+    """Its directory was opened before the image was known: with Kafka's defaults."""
+    cluster = Cluster()
+    key = cluster.topic("x", place=A)
+    if source == "all brokers":
+        cluster.configure(ConfigResource(BROKER_RESOURCE, ""), "log.segment.bytes", "700")
+    elif source == "the topic":
+        cluster.configure(ConfigResource(TOPIC_RESOURCE, "x"), "segment.bytes", "700")
+    config = {"topic_defaults": {"log.segment.bytes": "700"}} if source == "the broker's file" else {}
+    host = Host(cluster, found(A, [("x", 0)]), found(B), **config)
+    told = of_kind(host.publish(), ChangeLogSettings)
+    expected = [] if source == "nothing" else [(A, key, 1, 700)]
+    assert [
+        (each.directory_id, each.key, each.incarnation, each.settings.segment_bytes) for each in told
+    ] == expected

@@ -7,6 +7,7 @@ to itself; here it is one line with the peer, as that of gRPC's listeners.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -94,7 +95,7 @@ class TlsDoor:
             raise
 
     async def _says_something(self, client: socket.socket) -> bool:
-        """Whether bytes come, and not the end. Raises OSError, TimeoutError."""
+        """Whether bytes come, and not the end or a reset. Raises TimeoutError."""
         readable = asyncio.Event()
         self._loop.add_reader(client, readable.set)
         try:
@@ -102,7 +103,9 @@ class TlsDoor:
                 await readable.wait()
         finally:
             self._loop.remove_reader(client)
-        return client.recv(1, socket.MSG_PEEK) != b""
+        with contextlib.suppress(OSError):
+            return client.recv(1, socket.MSG_PEEK) != b""
+        return False
 
     def _tell(self, peer: str, problem: str) -> None:
         where = f"TLS handshake with {{peer}} at listener {self._listener}"

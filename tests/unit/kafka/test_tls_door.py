@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -142,6 +143,10 @@ async def test_who_leaves_in_the_middle_is_told_of_and_who_says_nothing_is_not(
     folder: Path, told: asyncio.Queue[str]
 ) -> None:
     async with door(folder) as port:
+        with socket.socket() as resets:
+            resets.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            resets.connect(("127.0.0.1", port))
+            await asyncio.sleep(0.05)  # it is let in, and waited for
         for text in (b"", b"\x16\x03\x01"):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(text)

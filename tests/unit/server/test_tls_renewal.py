@@ -80,7 +80,9 @@ async def is_refused(site: Site, tls: TlsMaterial) -> None:
         await kafka_shows(site.kafka_port, tls)
 
 
-async def test_nodes_take_up_new_certificates_without_a_restart(tmp_path: Path, folder: Path) -> None:
+async def test_nodes_take_up_new_certificates_without_a_restart(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     site = new_site(tmp_path)
     old, new = client(folder, "old"), client(folder, "new")
     controller, broker = site.controller_file(keys(folder)), site.broker_file(keys(folder))
@@ -89,6 +91,14 @@ async def test_nodes_take_up_new_certificates_without_a_restart(tmp_path: Path, 
             await health_is(site.broker_port, SERVING, old)
             assert await kafka_shows(site.kafka_port, old) == "CN=old-authority"
             await is_refused(site, new)
+            reader, writer = await asyncio.open_connection("127.0.0.1", site.kafka_port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            await reader.read()
+            writer.close()
+            told = "at listener PLAINTEXT failed: it does not speak TLS"
+            async with asyncio.timeout(10):
+                while not any(line.endswith(told) for line in caplog.messages):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             put(folder, "trusted.crt", "new-authority.crt")
             put(folder, "node.pem", "new-node.pem")
             for port in (site.controller_port, site.broker_port):

@@ -1,4 +1,4 @@
-"""Requests that are none, and callers that may not: refused in one line at both ends, whatever the service.
+"""Refuses malformed requests and callers without rights, for every service, with one line at both ends.
 
 Owns only that. gRPC itself would answer with a Python error and leave a traceback in the log. Who may call is
 decided elsewhere.

@@ -79,7 +79,10 @@ def test_the_way_leads_to_the_marks_and_the_rest_is_asked() -> None:
     assert found.asked == ("rule.py",), "values, helpers and what happened beside one run are left out"
 
 
-def test_a_step_is_told_by_its_docstring_and_what_is_called() -> None:
-    told = line(3, Step("storage/types.py", ("LogPosition.key", "f.<locals>.run", "g.<locals>.<lambda>")))
+def test_a_file_is_described_where_it_first_appears() -> None:
+    step = Step("storage/types.py", ("LogPosition.key", "LogPosition.__lt__", "f.<locals>.run", "<lambda>"))
+    known: set[str] = set()
+    told = line(3, step, known)
     assert told.startswith("| 3 | `storage/types.py` | Value types that name places in a log")
     assert told.endswith("| `LogPosition.key`, `run` |")
+    assert line(4, step, known) == "| 4 | `storage/types.py` | | `LogPosition.key`, `run` |"

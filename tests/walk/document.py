@@ -16,12 +16,13 @@ SHOWN = 2
 INTRODUCTION = """\
 # Walkthrough: the files that a request passes
 
-`make walk` prints these lists, and `make walk OPTIONS=--document` writes this page: a controller and brokers run in
-one process, with real gRPC and real files, and a recorder notes every call from one file to another.
+`make walk` prints these lists, and `make walk OPTIONS=--document` writes this page: a controller and brokers
+run in one process, with real gRPC and real files, and a recorder notes every call from one file to another.
 
-Each table leads from the entry point to the answer. Its files are the callers of the main steps, such as the decision,
-the write to the file, the sync and the commit, in order; a file is described where it first appears. `make walk` also
-lists the files that these ask, for example for deadlines and invariants, but not values and helpers.
+Each table leads from the entry point to the answer. Its files are the callers of the main steps, such as the
+decision, the write to the file, the sync and the commit, in order; a file is described where it first
+appears. `make walk` also lists the files that these ask, for example for deadlines and invariants, but not
+values and helpers.
 """
 
 

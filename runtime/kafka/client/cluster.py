@@ -162,7 +162,7 @@ class KafkaClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.timeout_ms / 1000
         backoff = Backoff(RETRY, self._rng)
-        problem = "no request was sent"
+        problem = ""
         refused: Any = None
         while (left_s := deadline - loop.time()) > 0:
             # A node that is silent leaves time for another one.
@@ -182,13 +182,15 @@ class KafkaClient:
             except (TlsFailed, LoginRefused) as error:
                 raise ClientError(f"{_text(address)}: {error}") from error
             except (ConnectionFailed, TimeoutError) as error:
-                problem, refused = f"{_text(address)}: {str(error) or 'no answer'}", None
+                # The deadline cuts the last attempt short: its silence says less than what was met before.
+                if not (problem and isinstance(error, TimeoutError) and attempt_s == left_s):
+                    problem, refused = f"{_text(address)}: {str(error) or 'no answer'}", None
                 self._forget(address)
             wait_s = backoff.failed(0) / 1000
             await asyncio.sleep(max(0.0, min(wait_s, deadline - loop.time())))
         if refused is not None:
             return refused
-        raise ClientError(self._nobody(problem))
+        raise ClientError(self._nobody(problem or "no request was sent"))
 
     def _nobody(self, problem: str) -> str:
         addresses = ", ".join(map(_text, self._bootstrap))

@@ -11,6 +11,7 @@ import pytest
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.kafka.client.cluster import Coordinator, KafkaClient, common_refusal
+from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.wire.messages import (
     DeleteTopicsResponse,
     FindCoordinatorResponse,
@@ -143,6 +144,25 @@ async def test_a_refusal_that_lasts_is_the_answer_in_the_end() -> None:
             answer = await client.ask(UNREGISTER)
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert len(node.asked) > 1
+
+
+async def test_an_attempt_that_the_deadline_cuts_short_does_not_hide_what_was_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[float] = []
+
+    async def connection(_: KafkaClient, address: object, timeout_s: float) -> None:
+        attempts.append(timeout_s)
+        if len(attempts) == 1:
+            await asyncio.sleep(0.06)
+            raise ConnectionFailed("it closed the connection")
+        await asyncio.sleep(timeout_s)
+        raise TimeoutError
+
+    monkeypatch.setattr(KafkaClient, "_connection", connection)
+    async with KafkaClient("127.0.0.1:1", timeout_ms=100) as client:
+        with pytest.raises(ClientError, match="it closed the connection"):
+            await client.ask(UNREGISTER)
 
 
 async def test_nobody_there_is_one_line_in_time() -> None:

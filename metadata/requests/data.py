@@ -39,8 +39,6 @@ NEWEST_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
 
-NO_PRODUCER_ID = -1
-
 
 class ProducePartition(Struct, frozen=True, kw_only=True):
     """`records`: one whole record batch (magic 2), as the producer made it; its base offset and leader epoch
@@ -248,11 +246,8 @@ class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """InitProducerId (key 22) without transactions. `producer_id` -1: a new one; else the next epoch of it
-    (KIP-360)."""
-
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = -1
+    """InitProducerId (key 22) without transactions: a new producer id, whatever the producer had before (it
+    raises its epoch by itself, KIP-360)."""
 
 
 class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -38,7 +38,6 @@ from metaquorum.metadata.image import (
     METADATA_VERSION,
     TOPIC_RESOURCE,
     ConfigResource,
-    ProducerIds,
 )
 from metaquorum.metadata.requests.data import (
     DescribeLogDirsRequest,
@@ -212,9 +211,6 @@ class ReplicasPlayer(Player):
     def do_level(self, level: str) -> None:
         self.cluster._builder.set_feature(METADATA_VERSION, int(level))
 
-    def do_producers(self, given_below: str) -> None:
-        self.cluster._builder.producer_ids = ProducerIds(next_producer_id=int(given_below))
-
     def do_configure(self, kind: str, name: str, setting: str, value: str) -> None:
         """configure topic x retention.ms 5; configure broker 1 ... (`-`: of all); `-` as value: remove it."""
         resource = ConfigResource(
@@ -356,9 +352,8 @@ class ReplicasPlayer(Player):
         )
         self.take(self.host.ask(request, name))
 
-    def do_init(self, name: str, producer: str = "-1", epoch: str = "-1") -> None:
-        request = InitProducerIdRequest(producer_id=int(producer), producer_epoch=int(epoch))
-        self.take(self.host.ask(request, name))
+    def do_init(self, name: str) -> None:
+        self.take(self.host.ask(InitProducerIdRequest(), name))
 
     def do_describe(self, name: str, *topics: str) -> None:
         wanted = tuple(topic_id(each) for each in topics) or None

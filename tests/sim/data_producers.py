@@ -159,32 +159,23 @@ class Lane:
         self.waiting = deque(fresh)
         self._next_sequence = 0
 
-    def _ask_for_id(self, of: tuple[int, int] | None = None) -> None:
+    def _ask_for_id(self) -> None:
         if self._asking_id:
             return
         self._asking_id = True
-        request = (
-            InitProducerIdRequest()
-            if of is None
-            else InitProducerIdRequest(producer_id=of[0], producer_epoch=of[1])
-        )
 
         def answered(response: Any) -> None:
             self._asking_id = False
             if not isinstance(response, InitProducerIdResponse):
                 self._back_off(keep=True)
                 return
-            given = (response.producer_id, response.producer_epoch)
-            if of is None or given[0] != of[0]:
-                if given[0] in self._cluster.producer_ids:
-                    raise SafetyError(f"producer id {given[0]} was given out twice")
-                self._cluster.producer_ids.add(given[0])
-            elif given[1] != of[1] + 1:
-                raise SafetyError(f"producer {of} got the epoch {given[1]}")
-            self._producer = given
+            if response.producer_id in self._cluster.producer_ids:
+                raise SafetyError(f"producer id {response.producer_id} was given out twice")
+            self._cluster.producer_ids.add(response.producer_id)
+            self._producer = (response.producer_id, response.producer_epoch)
             self.pump()
 
-        self._cluster.ask(self.name, self._cluster.some_broker(), request, 1_000, answered)
+        self._cluster.ask(self.name, self._cluster.some_broker(), InitProducerIdRequest(), 1_000, answered)
 
     def _back_off(self, *, keep: bool = False) -> None:
         if not keep:
@@ -277,8 +268,8 @@ class Lane:
         self._next_sequence = 0
         for batch in self.waiting:
             batch.sequence, batch.renumbered = -1, batch.tries > 0
-        self._producer, self._proven = None, False
-        self._ask_for_id(producer)
+        self._producer, self._proven = (producer[0], producer[1] + 1), False
+        self._back_off(keep=True)
 
 
 def lanes_of(load: DataLoad, cluster: Cluster) -> list[Lane]:

@@ -12,13 +12,11 @@ from metaquorum.broker.replica.controller_requests.calls import ControllerCall
 from metaquorum.broker.replica.deadlines import Deadlines, earliest
 from metaquorum.broker.replica.events import DataEffect, DataRespond
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.requests.data import InitProducerIdRequest, InitProducerIdResponse
+from metaquorum.metadata.requests.data import InitProducerIdResponse
 from metaquorum.metadata.requests.settings import AllocateProducerIdsResponse
 from metaquorum.raft.outbox import Outbox
 
 WAITING_MAX = 10_000
-EPOCH_MAX = 32_766
-"""The last epoch that is given: after it comes a new id (KIP-360)."""
 
 
 class ProducerIdBlocks:
@@ -36,22 +34,8 @@ class ProducerIdBlocks:
         self._serial = 0
         self._deadlines: Deadlines[int] = Deadlines()
 
-    def ask(
-        self, key: object, request: InitProducerIdRequest, *, given_below: int, now_ms: int
-    ) -> ApiError | InitProducerIdResponse | None:
-        """The answer, or None: it comes with the next block. `given_below`: all ids that were ever given, as
-        far as the metadata log says."""
-        if request.producer_id >= 0:
-            if request.producer_epoch < 0 or request.producer_id >= given_below:
-                text = (
-                    f"producer id {request.producer_id} with epoch {request.producer_epoch} was never "
-                    "allocated: request a new one (producer id -1)"
-                )
-                return ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, text)
-            if request.producer_epoch < EPOCH_MAX:
-                return InitProducerIdResponse(
-                    producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-                )
+    def ask(self, key: object, now_ms: int) -> ApiError | InitProducerIdResponse | None:
+        """The answer, or None: it comes with the next block."""
         if self._next < self._end:
             return self._take()
         if len(self.keys) >= WAITING_MAX:

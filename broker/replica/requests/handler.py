@@ -106,7 +106,7 @@ class RequestHandler:
             case DeleteRecordsRequest():
                 self._deletes.handle(key, request, now_ms=now_ms)
             case InitProducerIdRequest():
-                self._init_producer_id(key, request, now_ms)
+                self._init_producer_id(key, now_ms)
             case MarkLogDirOfflineRequest():
                 self._mark_offline(key, request)
             case AlterReplicaLogDirsRequest():
@@ -196,10 +196,8 @@ class RequestHandler:
         text = f"broker {self._broker_id} is fenced: use another broker, or try again later"
         return ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
 
-    def _init_producer_id(self, key: object, request: InitProducerIdRequest, now_ms: int) -> None:
-        image = self._placement.image
-        below = max(0, -1 if image is None else image.producer_ids.next_producer_id)
-        answer = self._producer_ids.ask(key, request, given_below=below, now_ms=now_ms)
+    def _init_producer_id(self, key: object, now_ms: int) -> None:
+        answer = self._producer_ids.ask(key, now_ms)
         if answer is not None:
             self._answer(key, answer)
 

@@ -605,12 +605,6 @@ def test_nobody_waits_for_a_producer_id_for_ever() -> None:
     assert answer_to(host.tick(3_000)).code is ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_an_id_that_was_never_given_gets_no_epoch() -> None:
-    _, host = leading("x")
-    refused = answer_to(host.ask(InitProducerIdRequest(producer_id=7, producer_epoch=0)))
-    assert refused.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
-
 # ---- upkeep --------------------------------------------------------------------------------------
 
 

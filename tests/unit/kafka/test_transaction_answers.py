@@ -85,10 +85,18 @@ async def ask(api: str, version: int, body: Any, coordinators: Coordinators, ids
 
 
 async def test_producer_ids_without_a_transaction_need_no_coordinator() -> None:
+    """Kafka gives a new id to each producer without transactions, whatever id and epoch it names."""
     body = InitProducerIdRequest(transactional_id=None)
     given = core.InitProducerIdResponse(producer_id=5, producer_epoch=1)
-    response = await ask("init_producer_id", 4, body, Coordinators(), given)
-    assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 5, 1)
+    for named in ((-1, -1), (0, 0), (4, 9), (10**12, 0)):
+        body = InitProducerIdRequest(transactional_id=None, producer_id=named[0], producer_epoch=named[1])
+        response = await ask("init_producer_id", 4, body, Coordinators(), given)
+        assert (response.error_code, response.producer_id, response.producer_epoch) == (0, 5, 1)
+    for name in (None, "t"):
+        for half in ((-1, 0), (0, -1)):
+            body = InitProducerIdRequest(transactional_id=name, producer_id=half[0], producer_epoch=half[1])
+            assert (await ask("init_producer_id", 4, body, Coordinators())).error_code == 42
+    body = InitProducerIdRequest(transactional_id=None)
     refused = ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "no ids yet")
     assert (await ask("init_producer_id", 0, body, Coordinators(), refused)).error_code == 14
     empty = InitProducerIdRequest(transactional_id="")

@@ -144,8 +144,8 @@ async def test_sequences_and_producer_epochs(tmp_path: Path) -> None:
             wrong = batch([b"x"], producer_id=7, producer_epoch=epoch, base_sequence=sequence)
             refusal(await calls.produce(TOPIC, wrong), code, text)
             assert at.stored() == before
-        never_given = await calls.init_producer_id(10**12, 0)
-        refusal(never_given, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        for half in ((7, -1), (-1, 0)):
+            refusal(await calls.init_producer_id(*half), ErrorCode.INVALID_REQUEST)
         refusal(await calls.produce(TOPIC, batch([b"x"]), acks=2), ErrorCode.INVALID_REQUIRED_ACKS, "2")
         assert at.stored() == before
 

@@ -72,10 +72,10 @@ class TransactionHandlers:
 
     async def init_producer_id(self, request: Request, client: Client) -> InitProducerIdResponse:
         body: InitProducerIdRequest = request.body
-        if body.transactional_id is None:
-            found = await self._fresh_id(body.producer_id, body.producer_epoch)
-        elif not body.transactional_id:
-            found = ErrorCode.INVALID_REQUEST
+        if body.transactional_id == "" or (body.producer_id == -1) != (body.producer_epoch == -1):
+            found: InitializedProducer | ErrorCode = ErrorCode.INVALID_REQUEST
+        elif body.transactional_id is None:
+            found = await self._fresh_id()
         else:
             found = await self._init(body, request, client)
         if isinstance(found, ErrorCode):
@@ -100,15 +100,13 @@ class TransactionHandlers:
             if not isinstance(answer, NeedsProducerId):
                 found: InitializedProducer | ErrorCode = answer
                 return found
-            allocated = await self._fresh_id(-1, -1)
+            allocated = await self._fresh_id()
             if isinstance(allocated, ErrorCode):
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients ask again
             fresh = allocated.producer_id
 
-    async def _fresh_id(self, producer_id: int, epoch: int) -> InitializedProducer | ErrorCode:
-        answer: Any = await self._requests.begin(
-            core.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
-        )
+    async def _fresh_id(self) -> InitializedProducer | ErrorCode:
+        answer: Any = await self._requests.begin(core.InitProducerIdRequest())
         if isinstance(answer, ApiError):
             return answer.code
         return InitializedProducer(answer.producer_id, answer.producer_epoch)

@@ -147,6 +147,8 @@ class SegmentedLog(OpenLog):
 
     def prepare_sync(self) -> SyncTicket:
         """What is to be made durable now: everything up to the present end offset."""
+        if not self._segments:  # a reset failed; elsewhere `run` says what is wrong
+            self._check_usable()
         due = self._unpointed_bytes >= self.config.recovery_point_interval_bytes
         point = self._point_at_end() if due else None
         if due:

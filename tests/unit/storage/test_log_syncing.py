@@ -232,6 +232,8 @@ def test_a_log_that_a_disk_failed_in_the_middle_of_a_change_takes_nothing_more(m
             log.truncate_to(log.end_offset)
         with pytest.raises(LogFailedError):
             append(log, epoch=9)
+        with pytest.raises(LogFailedError):
+            log.sync()
         log.close()
         again = opened(disk.kill())
         assert again.end_offset in {"cut": (1, 2, 4, 5), "reset": (5, 100)}.get(move, (5, 6))

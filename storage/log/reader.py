@@ -260,8 +260,9 @@ class LogReader:
         if len(buf) < HEADER_BYTES:
             return buf
         length = int.from_bytes(buf[8:12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
-        if buf[16] != MAGIC or not HEADER_BYTES <= length <= min(left, MAX_READABLE_BATCH_BYTES):
+        if buf[16] != MAGIC or not HEADER_BYTES <= length <= MAX_READABLE_BATCH_BYTES:
             return buf
+        length = min(length, left)  # of a torn one: what the file has, not the window
         return buf[:length] if length <= len(buf) else file.read_at(self._position, length)
 
     def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:

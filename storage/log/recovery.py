@@ -160,7 +160,7 @@ def scan_file(
             position += walk.end
             window = WINDOW_BYTES
             continue
-        needed = _needed_bytes(buf, size - position)
+        needed = _needed_bytes(buf, size - position)  # cut off by the window, or by the end of the file
         if needed is None or needed <= len(buf):
             return RecoveryScan(position, next_offset, epoch, walk.problem)
         window = needed
@@ -168,12 +168,12 @@ def scan_file(
 
 
 def _needed_bytes(buf: bytes, left: int) -> int | None:
-    """Bytes of the batch that `buf` begins with, when the file has them all and the length is believable."""
+    """Bytes of the batch that `buf` begins with, as far as the file has them; None: no length to believe."""
     try:
         size = parse_header(buf).size_bytes
     except BatchError:
         return None
-    return size if HEADER_BYTES <= size <= min(left, MAX_READABLE_BATCH_BYTES) else None
+    return min(size, left) if HEADER_BYTES <= size <= MAX_READABLE_BATCH_BYTES else None
 
 
 def find_valid_batch(file: DiskFile, position: int, min_offset: int) -> tuple[int, BatchHeader] | None:

@@ -22,6 +22,7 @@ from metaquorum.storage.errors import (
 )
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
+from metaquorum.storage.log.reader import LogReader
 from metaquorum.storage.log.recovery import FILE_NAME as POINT_FILE
 from metaquorum.storage.log.recovery import RecoveryPoint, load_recovery_point
 from metaquorum.storage.log.segment import parse_segment_name, segment_name
@@ -395,6 +396,21 @@ def test_a_torn_tail_is_cut_with_a_warning(what: str, tail: bytes) -> None:
     log.append(Batches.parse(batch(8)))
     log.close()
     assert bench.open().end_offset == 9 and len(bench.warnings) == 1
+
+
+def test_a_torn_batch_above_a_window_is_told_by_the_files_bytes() -> None:
+    bench = unpointed()
+    torn = batch(8, size=3 << 20)[: (2 << 20) + 7]
+    path, size = bench.path(0), bench.disk.file_size(bench.path(0))
+    bench.disk.open_append(path).append(torn)
+    reader = LogReader(bench.disk, DIRECTORY)
+    assert len(list(reader.batches())) == 8
+    problem = f"bytes, found {len(torn)}"
+    tail = reader.tail_problem()
+    assert tail is not None and tail.position == size and tail.reason.endswith(problem)
+    bench.open()
+    assert len(bench.warnings) == 1 and bench.warnings[0].endswith(problem)
+    assert bench.disk.file_size(path) == size
 
 
 @pytest.mark.parametrize("field_position", [0, 7, 8, 11, 12, 15, 16, 17, 20, 21, 26, 60, 70])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ImageBuilder, MetadataImage
-from metaquorum.metadata.image.chunk import IntArray
+from metaquorum.metadata.image.chunk import N_ISR, IntArray
 from metaquorum.metadata.image.types import NO_LEADER, ConfigResource, PartitionInfo
 from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import (
@@ -202,12 +202,20 @@ def _wanted(setting: str | None) -> int:
     return int(setting) if setting is not None and setting.isdigit() else 1
 
 
+def _is_short(setting: str | None, info: PartitionInfo) -> bool:
+    """Under min ISR: by this value of the setting, 1 without one, and at most the number of replicas."""
+    return len(info.isr) < _min_isr(setting, info)
+
+
 def under_min_isr(image: MetadataImage) -> list[str]:
     """Paths of an image's partitions under min ISR. Costs time in proportion to the topics with the setting,
     and to all partitions if the brokers' default is above 1."""
     default = (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {}).get(MIN_INSYNC_REPLICAS)
-    settings: dict[str, str | None] = {}
-    if default is not None and default != "1":
+    settings: dict[str, str | None]
+    if _wanted(default) == 1:  # short are only those without any ISR
+        ids = {topic_id for topic_id, _ in image.topics.keys_at(image.topics.columns.rows_where(N_ISR, 0))}
+        settings = {image.topics.by_id[topic_id].info.name: default for topic_id in ids}
+    else:
         settings = {topic.name: default for topic in image.topics.all()}
     for resource, entries in image.configs.items_sorted():
         if resource.resource_type == TOPIC_RESOURCE and MIN_INSYNC_REPLICAS in entries:
@@ -216,17 +224,17 @@ def under_min_isr(image: MetadataImage) -> list[str]:
     for name, setting in sorted(settings.items()):
         topic = image.topics.topic_named(name)
         partitions = [] if topic is None else image.topics.partitions_of(topic.topic_id)
-        found += [f"topic/{name}/{at.index}" for at in partitions if len(at.isr) < _min_isr(setting, at)]
+        found += [f"topic/{name}/{at.index}" for at in partitions if _is_short(setting, at)]
     return found
 
 
 def is_under_min_isr(image: MetadataImage, key: PartitionKey) -> bool:
-    """Whether one partition of an image is under min ISR."""
+    """Whether `under_min_isr` has one partition of an image."""
     info, topic = image.topics.partition(*key), image.topics.topic(key[0])
     if info is None or topic is None:
         return False
     for resource in (ConfigResource(TOPIC_RESOURCE, topic.name), ConfigResource(BROKER_RESOURCE, "")):
         setting = (image.configs.get(resource) or {}).get(MIN_INSYNC_REPLICAS)
         if setting is not None:
-            return len(info.isr) < _min_isr(setting, info)
-    return False
+            return _is_short(setting, info)
+    return _is_short(None, info)

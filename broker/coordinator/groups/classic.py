@@ -74,3 +74,19 @@ class ClassicRequests:
             return error
         self._rebalances.leave(work, group, member_id)
         return ErrorCode.NONE
+
+
+def member_of(ask: Ask) -> GroupMember:
+    """The member that a JoinGroup describes. Version 0 has no time to join: the session's stands for it."""
+    body: JoinGroupRequest = ask.body
+    rebalance_ms = body.rebalance_timeout_ms
+    return GroupMember(
+        member_id=body.member_id,
+        instance_id=body.group_instance_id,
+        client_id=ask.request.client_id,
+        client_host=ask.request.client_host,
+        rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        session_timeout_ms=body.session_timeout_ms,
+        protocols=tuple((each.name, each.metadata) for each in body.protocols),
+        join_key=ask.key,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from metaquorum.broker.coordinator.groups.classic import ClassicRequests
+from metaquorum.broker.coordinator.groups.classic import ClassicRequests, member_of
 from metaquorum.broker.coordinator.groups.commits import Commits
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.classic import ClassicMembers
@@ -25,7 +25,7 @@ from metaquorum.broker.coordinator.groups.consumer.heartbeat import (
     too_many_groups,
 )
 from metaquorum.broker.coordinator.groups.consumer.migration import upgrade_records
-from metaquorum.broker.coordinator.groups.group import Group, GroupMember, Phase
+from metaquorum.broker.coordinator.groups.group import Group, Phase
 from metaquorum.broker.coordinator.groups.offsets import OffsetTable
 from metaquorum.broker.coordinator.groups.rebalance import Rebalances, Timer
 from metaquorum.broker.coordinator.groups.records import group_of, group_tombstone, offset_tombstone
@@ -38,8 +38,8 @@ from metaquorum.broker.coordinator.groups.requests import (
     ListGroups,
 )
 from metaquorum.broker.coordinator.groups.work import Work
-from metaquorum.broker.coordinator.shard import coordinator_error
-from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now
+from metaquorum.broker.coordinator.shard import RETRY_MS, coordinator_error
+from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
@@ -237,7 +237,7 @@ class GroupState:
             return
         consumers = self.consumers.groups.get(body.group_id)
         if consumers is not None and consumers.members:
-            self._mixed.join(work, ask, _member_of(ask))
+            self._mixed.join(work, ask, member_of(ask))
             return
         group = self.groups.get(body.group_id)
         if group is None and body.member_id:
@@ -249,7 +249,7 @@ class GroupState:
         if consumers is not None:
             work.records += group_tombstones(body.group_id)
         group = self._group_or_new(body.group_id) if group is None else group
-        self._classic.join(work, ask, group, _member_of(ask))
+        self._classic.join(work, ask, group, member_of(ask))
 
     def _sync(self, work: Work, ask: Ask) -> None:
         body: SyncGroupRequest = ask.body
@@ -321,8 +321,8 @@ class GroupState:
         return self._timers.next_ms()
 
     def tick(self, now: Now) -> Decision:
-        work = Work(now)
-        for timer in self._timers.take_due(now.ms, DUE_MAX):
+        work, due = Work(now), self._timers.take_due(now.ms, DUE_MAX)
+        for timer in due:
             name, group_id, member_id = timer
             group = self.groups.get(group_id)
             if timer == _CLEANING:
@@ -343,7 +343,19 @@ class GroupState:
                 self._rebalances.pending_is_due(work, group, member_id)
             else:
                 self._rebalances.session_is_due(work, group, member_id)
+        if work.records:
+            replies = work.replies
+            work.if_refused(lambda again, error: self._due_again(again, error, due, replies))
         return work.decision()
+
+    def _due_again(self, work: Work, error: ErrorCode, due: list[Timer], replies: tuple[Reply, ...]) -> None:
+        """The log refused what was due: what only records would have changed is due once more."""
+        for timer in due:
+            if timer[0] in CONSUMER_TIMERS or timer in (_CLEANING, _DELETED_TOPICS):
+                self._timers.arm(timer, work.now.ms + RETRY_MS)
+        text = "the group coordinator could not store this: try again"
+        for reply in replies:
+            work.reply(reply.key, ApiError(coordinator_error(error), text))
 
     def _clean(self, work: Work) -> None:
         """Offsets that expired, and groups without members that have none any more."""
@@ -371,23 +383,8 @@ class GroupState:
             for at in self.offsets.of(group_id):
                 if at[0] in self._deleted_topics:
                     work.store(offset_tombstone(group_id, at))
-        self._deleted_topics.clear()
-
-
-def _member_of(ask: Ask) -> GroupMember:
-    """The member that a JoinGroup describes. Version 0 has no time to join: the session's stands for it."""
-    body: JoinGroupRequest = ask.body
-    rebalance_ms = body.rebalance_timeout_ms
-    return GroupMember(
-        member_id=body.member_id,
-        instance_id=body.group_instance_id,
-        client_id=ask.request.client_id,
-        client_host=ask.request.client_host,
-        rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
-        session_timeout_ms=body.session_timeout_ms,
-        protocols=tuple((each.name, each.metadata) for each in body.protocols),
-        join_key=ask.key,
-    )
+        names, self._deleted_topics = self._deleted_topics, set()
+        work.if_refused(lambda again, error: self._deleted_topics.update(names))
 
 
 def _is_asked(group: Group, asked: ListGroups) -> bool:

@@ -23,6 +23,10 @@ class Work:
         self._refused: list[Callable[[Work, ErrorCode], None]] = []
         self.origin = BatchOrigin()
 
+    @property
+    def replies(self) -> tuple[Reply, ...]:
+        return tuple(self._replies)
+
     def reply(self, key: object | None, body: Any) -> None:
         """Answers a caller; None: there is none."""
         if key is not None:

@@ -91,15 +91,15 @@ class Groups:
         self._take(self.state.decide(Ask(self.next_key, request), self.now), refuse)
         return self.next_key
 
-    def wait(self, ms: int) -> None:
-        """Time passes, and everything that is due happens in its order."""
+    def wait(self, ms: int, *, refuse: ErrorCode | None = None) -> None:
+        """Time passes, and everything that is due happens in its order. `refuse`: as in `ask`."""
         end = self.now_ms + ms
         while True:
             due_ms = self.state.next_deadline_ms()
             if due_ms is None or due_ms > end:
                 break
             self.now_ms = max(self.now_ms, due_ms)
-            self._take(self.state.tick(self.now))
+            self._take(self.state.tick(self.now), refuse)
         self.now_ms = end
 
     def publish(self, image: MetadataImage, previous: MetadataImage) -> None:

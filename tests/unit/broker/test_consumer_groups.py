@@ -8,6 +8,7 @@ import pytest
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeConsumerGroup, ListGroups
+from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -119,6 +120,15 @@ def test_who_gives_nothing_up_in_time_and_who_is_silent_is_thrown_out() -> None:
     groups.wait(1_000)
     assert groups.state.consumers.groups[G].members == {}
     assert groups.again().state.consumers.groups[G].members == {}
+
+
+def test_who_was_silent_is_thrown_out_later_where_the_log_refuses_it_at_first() -> None:
+    groups = new_groups()
+    beat(groups, "a")
+    groups.wait(1_000 + RETRY_MS - 1, refuse=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert list(groups.state.consumers.groups[G].members) == ["a"]
+    groups.wait(1)
+    assert groups.state.consumers.groups[G].members == {}
 
 
 def test_a_static_member_comes_back_under_another_id_to_what_it_had() -> None:

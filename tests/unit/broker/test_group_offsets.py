@@ -6,6 +6,7 @@ import pytest
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.requests import FetchOffsets
+from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.broker.coordinator.state import BatchOrigin
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import ImageBuilder, MetadataImage
@@ -116,6 +117,22 @@ def test_offsets_of_topics_that_nobody_consumes_are_deleted() -> None:
     ]
     assert (groups.committed("t"), groups.committed("old")) == (5, -1)
     assert groups.again().committed("old") == -1
+
+
+def test_offsets_of_a_deleted_topic_go_also_where_the_log_refuses_that_at_first() -> None:
+    groups = Groups()
+    groups.commit(5, topic="t")
+    groups.commit(5, topic="gone")
+    before = ImageBuilder(MetadataImage())
+    before.topics.add_topic(b"g" * 16, "gone")
+    joined = groups.join(protocols=(("range", subscription("t")),))
+    groups.wait(99)
+    groups.state.image_moved(MetadataImage(), before.freeze(), groups.now)
+    groups.wait(1, refuse=ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert (groups.committed("gone"), groups.answers[joined].error_code) == (5, 0)
+    groups.wait(RETRY_MS)
+    assert (groups.committed("gone"), groups.committed("t")) == (-1, 5)
+    assert groups.again().committed("gone") == -1
 
 
 def test_a_group_that_does_not_say_what_it_consumes_keeps_its_offsets() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 from tests.bench.figures import Figure, Neighbours, machine
+from tests.closed_pipe import end
 
 BENCHES = (
     "commit",
@@ -122,4 +123,4 @@ def tail(where: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -81,4 +81,6 @@ def _alone(root: Path, file: str, key: str, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from tests.closed_pipe import end
+
+    end(main)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.closed_pipe import end
 from tests.planted.bug import Bug
 from tests.planted.bugs import BUGS
 from tests.planted.document import DOCUMENT, render
@@ -88,4 +89,4 @@ def _print(name: str, result: Result) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.closed_pipe import end
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.kafka.plan import KAFKA_FROM
@@ -86,4 +87,4 @@ def _report(seed: int, error: Exception) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

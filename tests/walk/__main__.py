@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 
+from tests.closed_pipe import end
 from tests.walk.document import DOCUMENT, REPOSITORY, render
 from tests.walk.ways import walk
 
@@ -30,4 +30,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

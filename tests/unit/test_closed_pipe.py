@@ -1,0 +1,46 @@
+"""The repository's own tools end quietly where the reader of their output went away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.closed_pipe import EXIT_PIPE
+
+
+def ended(program: str) -> tuple[int, str]:
+    """Exit code and standard error of a program with nobody behind its standard output."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("text", ["print('a line')", "print('a line', flush=True)", "print('x' * 100_000)"])
+def test_nobody_reads(text: str) -> None:
+    program = f"from tests.closed_pipe import end\ndef main():\n    {text}\n    return 0\nend(main)"
+    assert ended(program) == (EXIT_PIPE, "")
+
+
+def test_another_broken_pipe_is_not_hidden() -> None:
+    program = (
+        "from tests.closed_pipe import end\ndef main():\n    raise BrokenPipeError('a socket')\nend(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    code, told = done.returncode, done.stderr
+    assert code == 1 and "BrokenPipeError: a socket" in told
+
+
+def test_a_tool_ends_by_it() -> None:
+    code, told = ended(
+        "import runpy, sys; sys.argv[1:] = ['--list']; runpy.run_module('tests.planted', run_name='__main__')"
+    )
+    assert (code, told) == (EXIT_PIPE, "")

@@ -15,9 +15,6 @@ import msgspec
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 
-SLICE_MIN = 1_000
-"""A batch with fewer partitions is no part of a split fence: controllers split at 5,000 (ours) or 10,000."""
-
 LIKE_A_SPLIT_FENCE = ("unexplained", "replica-lagged", "lagged-or-stopping", "stopping-or-fenced")
 """Rules of what a split fence looks like before its own record comes."""
 

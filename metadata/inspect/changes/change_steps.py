@@ -17,6 +17,9 @@ PartitionKey = tuple[bytes, int]
 Place = tuple[int, int]
 """(offset, Unix ms)."""
 
+SLICE_MIN = 1_000
+"""A batch with fewer partitions is no part of a split fence: controllers split at 5,000 (ours) or 10,000."""
+
 NOOP_LEVEL = 5
 """metadata.version 3.3-IV1: from here on an idle leader writes NoOpRecords (KIP-835)."""
 
@@ -91,7 +94,7 @@ class BrokerStep(msgspec.Struct, frozen=True, kw_only=True):
 class BrokerStory:
     """Offsets and times (Unix ms) of what the log last said about a broker; None where it said nothing.
     `alive`: of a record that its registration or heartbeat brought about; `moved_off`: of a leadership that
-    was taken from it while nothing said why."""
+    was taken from it in a batch of SLICE_MIN partitions while nothing said why."""
 
     registered: Place | None = None
     unfenced: Place | None = None

@@ -21,6 +21,7 @@ from metaquorum.metadata.image.types import (
 )
 from metaquorum.metadata.inspect.changes.change_steps import (
     NOOP_LEVEL,
+    SLICE_MIN,
     BatchChanges,
     BrokerStep,
     BrokerStory,
@@ -178,9 +179,6 @@ class ChangeFeed:
         if taken is None:
             return self._halved(stretch, wanted)
         self._names.clear()
-        for leader, place in taken.moves():
-            if self._is_active(leader):
-                self.stories.setdefault(leader, BrokerStory()).moved_off = place
         return list(taken.changes(self._engine.builder, wanted))
 
     def _halved(self, stretch: Stretch, wanted: Wanted) -> list[BatchChanges]:
@@ -361,7 +359,10 @@ class ChangeFeed:
         return known is not None and not known.fenced and not known.in_controlled_shutdown
 
     def _note_moves(self, found: BatchChanges) -> None:
-        """Remembers from which active brokers a leadership was taken: so a split fence begins."""
+        """Remembers from which active brokers a leadership was taken, in a batch that is large enough: so a
+        split fence begins."""
+        if len(found.partitions) < SLICE_MIN:
+            return
         for step in found.partitions:
             before, after = step.before, step.after
             if before is None or after is None or before.leader == after.leader:

@@ -15,9 +15,8 @@ from metaquorum.metadata.columnar.apply_changes import Versions, store, versions
 from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.columnar.singles import read_run
 from metaquorum.metadata.image import ImageBuilder
-from metaquorum.metadata.image.chunk import LEADER, IntArray
-from metaquorum.metadata.image.types import NO_LEADER
-from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, PartitionStep, Place
+from metaquorum.metadata.image.chunk import IntArray
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, PartitionStep
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.records.codec import decode
 from metaquorum.storage.log.runs import BatchRun
@@ -38,16 +37,6 @@ class Taken(NamedTuple):
     frames: Frames
     versions: Versions
     before: IntArray
-
-    def moves(self) -> Iterator[tuple[int, Place]]:
-        """Who lost a leadership and is not in the ISR any more, or has no successor: with the last such
-        place."""
-        versions, after = self.versions, self.versions.after
-        was, isr = self.before[LEADER], after[versions.chunk(after).isr_start :]
-        moved = (was != after[LEADER]) & ((after[LEADER] == NO_LEADER) | ~(isr == was).any(axis=0))
-        for leader in np.unique(was[moved]).tolist():
-            last = int(versions.records[moved & (was == leader)].max())
-            yield leader, (self.run.base_offset + last, int(self.run.timestamps_ms()[last]))
 
     def changes(self, builder: ImageBuilder, wanted: Wanted) -> Iterator[BatchChanges]:
         """What each of the wanted changes did, in log order."""

@@ -13,7 +13,8 @@ from functools import partial
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.causes.causes import Cause, Scene, partition_causes, was_unclean
-from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN, HeldEvents
+from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
+from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer

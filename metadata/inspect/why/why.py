@@ -18,7 +18,7 @@ from metaquorum.metadata.inspect.causes.causes import (
     partition_causes,
     record_causes,
 )
-from metaquorum.metadata.inspect.causes.split_fences import SLICE_MIN
+from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
 from metaquorum.metadata.inspect.entities.suggest import suggestion

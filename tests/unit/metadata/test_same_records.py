@@ -12,6 +12,7 @@ import pytest
 
 from metaquorum.metadata.inspect.causes.cause_types import Cause
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
+from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import UNCLEAN_ELECTION
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.timeline.event import TimelineEvent
@@ -59,6 +60,16 @@ def dirs(number: int, *left: bytes) -> r.BrokerRegistrationChangeRecord:
 UNFENCE = r.BrokerRegistrationChangeRecord(1, 1, fenced=UNFENCED)
 START: list[object] = [broker(1, 1), broker(2, 2), r.TopicRecord("t", ID), partition()]
 UNCLEAN = r.ConfigRecord(2, "t", UNCLEAN_ELECTION, "true")
+MANY: list[object] = [
+    r.TopicRecord("many", OTHER),
+    *(
+        r.PartitionRecord(index, OTHER, (1, 2), (1, 2), leader=1, leader_epoch=0, partition_epoch=0)
+        for index in range(SLICE_MIN)
+    ),
+]
+MANY_MOVED: list[object] = [
+    r.PartitionChangeRecord(index, OTHER, isr=(2,), leader=2) for index in range(SLICE_MIN)
+]
 MOVING = change(replicas=(1, 2, 3), adding_replicas=(3,), removing_replicas=(2,))
 
 
@@ -89,7 +100,12 @@ SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
     ("it led a partition without another replica", "broker/1",
      [(MINUTE, [change(leader=-1), fence(1)])], "session-expired", []),
     ("the fence was split, the last batch has the record alone", "broker/1",
-     [(MINUTE, [change(isr=(2,), leader=2)]), (MINUTE + 400, [fence(1)])], "session-expired", []),
+     [(SECOND, MANY), (MINUTE, MANY_MOVED), (MINUTE + 400, [fence(1)])], "session-expired", []),
+    ("a leadership left it, as to its preferred replica, and it stopped in order", "broker/1",
+     [(SECOND, [change(isr=(2,), leader=2)]), (SECOND + 400, [fence(1)])], "stopped-idle", []),
+    ("a leadership left it, and no heartbeat came in time | it stopped in order", "broker/1",
+     [(MINUTE, [change(isr=(2,), leader=2)]), (MINUTE + 400, [fence(1)])],
+     "stopped-or-silent", ["the log cannot tell"]),
     ("the shutdown ended", "broker/1",
      [(MINUTE, [shutdown(1), change(isr=(2,), leader=2)]), (MINUTE + 300, [fence(1)])],
      "shutdown-finished", ["ended"]),

@@ -154,4 +154,4 @@ def alter(
     changes = [ConfigChange(resource=_resource(kind, name), ops=ops) for name in names]
     with options.open() as cluster:
         results = cluster.call(lambda client: alter_configs(client, changes, validate_only=validate_only))
-    return report(results, "can be changed" if validate_only else "changed", as_json)
+    return report(results, "can be applied" if validate_only else "applied", as_json)

@@ -83,8 +83,13 @@ def _update(
     ]
     with options.open() as cluster:
         results = cluster.call(lambda client: update_features(client, updates, validate_only=validate_only))
-    done = "can be changed" if validate_only else "changed"
-    return report(results, done, as_json)
+    done = "can be finalized" if validate_only else "finalized"
+    titles = {each.name: _title(each.name, each.level) for each in updates}
+    return report(results, lambda one: f"{done} at {titles.get(one.subject, '?')}", as_json)
+
+
+def _title(name: str, level: int) -> str:
+    return metadata_version_name(level) if name == METADATA_VERSION else str(level)
 
 
 def _level(name: str, text: str) -> int:

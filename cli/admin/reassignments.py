@@ -56,7 +56,8 @@ def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bo
             )
     size = plan_size(current, planned)
     done = "would be reassigned" if dry_run else "is being reassigned"
-    return _report(results, done, size, as_json)
+    same = {name for name, held in planned.items() if current.get(name) == held}
+    return _report(results, done, size, as_json, same)
 
 
 @click.command()
@@ -282,8 +283,14 @@ def _row(one: OngoingReassignment) -> tuple[object, ...]:
     return f"{one.topic}-{one.partition}", *[",".join(map(str, each)) or "-" for each in lists]
 
 
-def _report(results: tuple[ReassignmentResult, ...], done: str, size: PlanSize | None, as_json: bool) -> int:
-    """One line a partition; refused ones on standard error."""
+def _report(
+    results: tuple[ReassignmentResult, ...],
+    done: str,
+    size: PlanSize | None,
+    as_json: bool,
+    same: Collection[tuple[str, int]] = (),
+) -> int:
+    """One line per partition; refused ones on standard error. `same`: those whose replicas stay."""
     refused = [one for one in results if one.error is not ErrorCode.NONE]
     if as_json:
         answer: dict[str, Any] = {
@@ -304,7 +311,7 @@ def _report(results: tuple[ReassignmentResult, ...], done: str, size: PlanSize |
     for one in results:
         name = f"{one.topic}-{one.partition}"
         if one.error is ErrorCode.NONE:
-            click.echo(f"{name} {done}")
+            click.echo(f"{name} {'stays as it is' if (one.topic, one.partition) in same else done}")
         else:
             click.echo(f"metaquorum: {name}: {one.error.name}: {one.message or 'refused'}", err=True)
     if not results:

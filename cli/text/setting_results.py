@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
@@ -12,14 +12,18 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.settings import SettingResult
 
 
-def report(results: Sequence[SettingResult], done: str, as_json: bool) -> int:
-    """Returns the exit code: failed when anything was refused."""
+def report(
+    results: Sequence[SettingResult], done: str | Callable[[SettingResult], str], as_json: bool
+) -> int:
+    """Returns the exit code: failed when anything was refused. `done`: what holds now; whether it held before
+    is not known."""
     for result in results:
         if as_json:
             subject = {"subject": result.subject, "error": result.error.name, "message": result.message}
             echo_json({**subject, "note": result.note})
         elif result.error is ErrorCode.NONE:
-            click.echo(f"{result.subject}: {done}")
+            text = done if isinstance(done, str) else done(result)
+            click.echo(f"{result.subject}: {text}")
             remark(result.subject, result.note)
         else:
             refuse(result.subject, result.error, result.message)

@@ -182,7 +182,7 @@ def add(
     ]
     with options.open() as cluster:
         results = cluster.call(lambda client: create_acls(client, wanted))
-    return report(results, "added", as_json)
+    return report(results, "in force", as_json)
 
 
 @acls.command("list")

@@ -77,7 +77,7 @@ def alter(
     change = QuotaChange(entity=entity, ops=tuple(ops))
     with options.open() as cluster:
         result = cluster.call(lambda client: alter_quotas(client, change, validate_only=validate_only))
-    return report([result], "can be changed" if validate_only else "changed", as_json)
+    return report([result], "can be applied" if validate_only else "applied", as_json)
 
 
 def _value(key: str, text: str) -> float:

@@ -54,7 +54,7 @@ def test_configs(node: str) -> None:
         ("retention.ms", "DYNAMIC_TOPIC_CONFIG"),
     ]
     changed = run(node, "configs", "alter", "topic", "ver2", "--set", "retention.ms=5")
-    assert changed == "topic ver2: changed\n"
+    assert changed == "topic ver2: applied\n"
 
 
 def test_access(node: str) -> None:
@@ -70,7 +70,7 @@ def test_access(node: str) -> None:
         "permissionType": "DENY",
     } in entries
     on_topic = ("--resource-type", "topic", "--resource-name", "x")
-    assert run(node, "acls", "add", "User:x", *on_topic) == "User:x: added\n"
+    assert run(node, "acls", "add", "User:x", *on_topic) == "User:x: in force\n"
     credentials = "SCRAM-SHA-256=iterations=4096"
     assert run(node, "users", "scram", "list").splitlines() == [
         f"SCRAM credential configs for user-principal 'alice' are {credentials}, "
@@ -85,7 +85,7 @@ def test_access(node: str) -> None:
         {"entity": {"ip": "127.0.0.9"}, "quotas": {"connection_creation_rate": 50.0}},
     ]
     changed = run(node, "quotas", "alter", "--user", "x", "--set", "producer_byte_rate=1")
-    assert changed == "user x: changed\n"
+    assert changed == "user x: applied\n"
 
 
 def test_partitions(node: str) -> None:
@@ -100,8 +100,8 @@ def test_features(node: str) -> None:
         "Feature: metadata.version\tSupportedMinVersion: 3.0-IV1\tSupportedMaxVersion: 3.7-IV4\t"
         "FinalizedVersionLevel: 3.7-IV4\tEpoch: 2428\n"
     )
-    changed = run(node, "features", "upgrade", "metadata.version=19")
-    assert changed == "metadata.version: changed\n"
+    at_that_level = run(node, "features", "upgrade", "metadata.version=19")
+    assert at_that_level == "metadata.version: finalized at 3.7-IV4\n"
 
 
 def test_the_quorum_and_the_brokers(node: str) -> None:

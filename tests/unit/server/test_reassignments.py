@@ -79,6 +79,10 @@ async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
         path.write_text(text)
         foreseen, _ = run("reassign", "--plan", str(path), "--dry-run")
         assert foreseen.startswith("t-0 would be reassigned\nt-1 would be reassigned\n2 partitions change")
+        half = {("t", 0): (101, 2), ("t", 1): (2, 3)}
+        path.write_text(json.dumps(plan_json(half)))
+        foreseen, _ = run("reassign", "--plan", str(path), "--dry-run")
+        assert foreseen.startswith("t-0 stays as it is\nt-1 would be reassigned\n1 partitions change")
         bad = {("t", 0): (3, 9), ("t", 1): (3, 3), ("t", 5): (3,), ("u", 0): (3,)}
         path.write_text(json.dumps(plan_json(bad)))
         refused = json.loads(run("reassign", "--plan", str(path), "--dry-run", "--json", expect=1)[0])

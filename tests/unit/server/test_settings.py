@@ -252,7 +252,7 @@ async def test_configs_and_features_on_the_command_line(site: Site) -> None:
     changed = await run(site, "configs", "alter", "topic", "orders", *ops)
     note = "this is stored but has no effect yet"
     source = "synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=4}"
-    assert changed.stdout == "topic orders: changed\n"
+    assert changed.stdout == "topic orders: applied\n"
     assert changed.stderr == f"metaquorum: topic orders: note: flush.ms=4: {note}\n"
     text = (await run(site, "configs", "describe", "topic", "orders")).stdout.splitlines()
     assert text == [

@@ -25,8 +25,10 @@ from metaquorum.metadata.inspect.log.points import Point
 from metaquorum.metadata.inspect.nodes.lost import Holding, LostCommitted, find_losses, holding
 from metaquorum.metadata.inspect.nodes.voter_sets import VoterSets
 from metaquorum.metadata.inspect.walk.states import OnProblem, state_at
+from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
 from metaquorum.metadata.records.control import Voter
+from metaquorum.metadata.text.cause_text import asked_text
 from metaquorum.metadata.text.dump import payload_json
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError, StorageError
@@ -302,6 +304,10 @@ def _record_difference(one: DecodedRecord, two: DecodedRecord) -> str:
         for name in dict.fromkeys((*mine, *theirs))
         if mine.get(name) != theirs.get(name)
     ]
+    causes = [cause_in(each.record) for each in (one, two)]
+    if causes[0] != causes[1]:
+        who = ["none" if cause is None else asked_text(cause) for cause in causes]
+        fields.append(f"cause {who[0]} and {who[1]}")
     if one.version != two.version:
         fields.append(f"version {one.version} and {two.version}")
     if one.timestamp_ms != two.timestamp_ms:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from posixpath import normpath
 
 import click
 import msgspec
 from msgspec.structs import replace
 
+from metaquorum.cli.admin.plan_file import PLAN_FILE, read_places
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, json_option
@@ -60,21 +62,40 @@ class Moving(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.topic}-{self.partition}"
 
 
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Replicas of one topic that are to be in one directory of their broker."""
+
+    broker_id: int
+    path: str
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class _Prepared(msgspec.Struct, kw_only=True):
+    """A job that was checked: the directory, and how far its replicas are."""
+
+    job: Job
+    target: Directory
+    moving: list[Moving]
+
+
 @click.command()
 @cluster_options
-@click.argument("topic")
-@click.argument(
-    "partitions", metavar="PARTITION...", nargs=-1, required=True, type=click.IntRange(0, 2**31 - 1)
-)
+@click.argument("topic", required=False)
+@click.argument("partitions", metavar="[PARTITION...]", nargs=-1, type=click.IntRange(0, 2**31 - 1))
 @click.option(
     "--broker",
     "broker_id",
     metavar="ID",
     type=click.IntRange(min=0),
-    required=True,
     help="Broker that holds the replicas.",
 )
-@click.option("--to", "path", metavar="DIR", required=True, help="The broker's log directory to move to.")
+@click.option("--to", "path", metavar="DIR", help="The broker's log directory to move to.")
+@click.option(
+    "--plan",
+    type=PLAN_FILE,
+    help="Instead of all these: JSON of Kafka's reassignment tool, with log_dirs for the replicas.",
+)
 @click.option(
     "--wait",
     "wait_s",
@@ -86,10 +107,11 @@ class Moving(msgspec.Struct, frozen=True, kw_only=True):
 @json_option
 def move(
     options: ClusterOptions,
-    topic: str,
+    topic: str | None,
     partitions: tuple[int, ...],
-    broker_id: int,
-    path: str,
+    broker_id: int | None,
+    path: str | None,
+    plan: Path | None,
     wait_s: float | None,
     dry_run: bool,
     as_json: bool,
@@ -99,24 +121,66 @@ def move(
     A copy follows each replica and takes its place when it has caught up. Naming the directory where a
     replica is cancels its move. Exit code 1 if a replica was refused, or has not arrived within --wait.
     """
-    wanted = tuple(dict.fromkeys(partitions))
+    jobs = _jobs(topic, partitions, broker_id, path, plan)
     with options.open() as cluster:
-        refuse_unless_live([broker_id], cluster.call(KafkaClient.brokers))
-        answer = _described(cluster, broker_id, topic, wanted)
-        if answer.problem:
-            raise Failure(f"broker {broker_id} did not answer: {answer.problem}")
-        target = _target(answer, path)
-        moving = [_planned(answer, topic, each, target.log_dir) for each in wanted]
+        refuse_unless_live([each.broker_id for each in jobs], cluster.call(KafkaClient.brokers))
+        prepared = [_prepared(cluster, each) for each in jobs]
         if not dry_run:
-            moving = _ask(cluster, broker_id, target.log_dir, moving)
+            for each in prepared:
+                each.moving = _ask(cluster, each.job.broker_id, each.target.log_dir, each.moving)
             if wait_s is not None:
-                moving = _watch(cluster, broker_id, target.log_dir, moving, wait_s, quiet=as_json)
+                _watch_all(cluster, prepared, wait_s, quiet=as_json)
+    answers = [_as_json(each.job.broker_id, each.target.log_dir, each.moving) for each in prepared]
     if as_json:
-        echo_json(_as_json(broker_id, target.log_dir, moving))
+        echo_json(answers if plan is not None else answers[0])
     else:
-        _show(broker_id, target, moving)
-    late = wait_s is not None and any(each.state is State.MOVING for each in moving)
-    return EXIT_FAILED if late or any(each.state not in _GOOD for each in moving) else 0
+        for each in prepared:
+            _show(each.job.broker_id, each.target, each.moving)
+    states = {one.state for each in prepared for one in each.moving}
+    late = wait_s is not None and State.MOVING in states
+    return EXIT_FAILED if late or not states <= _GOOD else 0
+
+
+def _jobs(
+    topic: str | None,
+    partitions: tuple[int, ...],
+    broker_id: int | None,
+    path: str | None,
+    plan: Path | None,
+) -> list[Job]:
+    """What is to move where. Raises UsageError and Failure."""
+    if plan is None:
+        if topic is None or not partitions or broker_id is None or path is None:
+            raise click.UsageError("give TOPIC, PARTITION, --broker and --to; or --plan")
+        indexes = tuple(dict.fromkeys(partitions))
+        return [Job(broker_id=broker_id, path=path, topic=topic, partitions=indexes)]
+    if not (topic is None and broker_id is None and path is None):
+        raise click.UsageError("--plan says all of it: leave out TOPIC, PARTITION, --broker and --to")
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for one in read_places(plan):
+        found.setdefault((one.broker_id, normpath(one.path), one.topic), []).append(one.partition)
+    return [
+        Job(broker_id=broker, path=directory, topic=name, partitions=tuple(indexes))
+        for (broker, directory, name), indexes in found.items()
+    ]
+
+
+def _prepared(cluster: OpenCluster, job: Job) -> _Prepared:
+    """Nothing is asked of any broker before all of it can be. Raises Failure."""
+    answer = _described(cluster, job.broker_id, job.topic, job.partitions)
+    if answer.problem:
+        raise Failure(f"broker {job.broker_id} did not answer: {answer.problem}")
+    target = _target(answer, job.path)
+    moving = [_planned(answer, job.topic, each, target.log_dir) for each in job.partitions]
+    return _Prepared(job=job, target=target, moving=moving)
+
+
+def _watch_all(cluster: OpenCluster, prepared: Sequence[_Prepared], wait_s: float, *, quiet: bool) -> None:
+    """One job after the other: they move at the same time."""
+    until_s = time.monotonic() + wait_s
+    for each in prepared:
+        broker_id, target = each.job.broker_id, each.target.log_dir
+        each.moving = _watch(cluster, broker_id, target, each.moving, until_s, quiet=quiet)
 
 
 def refuse_unless_live(broker_ids: Iterable[int], live: Iterable[int]) -> None:
@@ -187,10 +251,9 @@ def _ask(cluster: OpenCluster, broker_id: int, target: str, moving: Sequence[Mov
 
 
 def _watch(
-    cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], wait_s: float, *, quiet: bool
+    cluster: OpenCluster, broker_id: int, target: str, moving: list[Moving], until_s: float, *, quiet: bool
 ) -> list[Moving]:
     """Until none moves any more, or the time is over. A broker that restarts meanwhile goes on with it."""
-    until_s = time.monotonic() + wait_s
     said_s = time.monotonic()
     while True:
         under_way = tuple([each.partition for each in moving if each.state is State.MOVING])

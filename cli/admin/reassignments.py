@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from metaquorum.cli.admin.plan_file import PLAN_FILE, plan_json, read_plan
 from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED, Failure
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options
@@ -27,8 +28,6 @@ from metaquorum.runtime.kafka.admin.moving import alter_reassignments, list_move
 from metaquorum.runtime.kafka.admin.topics import look_up_topics
 
 COLUMNS = ("PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
-PLAN_VERSION = 1
-PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
@@ -43,7 +42,7 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @json_option
 def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
     """Move replicas as a plan says. Replaces ongoing reassignments of the same partitions."""
-    planned = read_plan(path.read_text(encoding="utf-8"), str(path))
+    planned = read_plan(path)
     wanted = [WantedReplicas(topic=name, partition=at, replicas=held) for (name, at), held in planned.items()]
     with options.open() as cluster:
         current = _current(cluster, sorted({name for name, _ in planned}))
@@ -184,61 +183,6 @@ def _problem(
         text = f"the replication factor would change from {len(held)} to {len(target)}"
         return ErrorCode.INVALID_REPLICATION_FACTOR, text
     return ErrorCode.NONE, None
-
-
-def plan_json(planned: Assignment) -> dict[str, Any]:
-    """A plan in Kafka's format."""
-    return {
-        "version": PLAN_VERSION,
-        "partitions": [
-            {"topic": topic, "partition": at, "replicas": list(held)}
-            for (topic, at), held in sorted(planned.items())
-        ],
-    }
-
-
-def read_plan(text: str, where: str) -> Assignment:
-    """The plan in a file of Kafka's format; directories of replicas must be "any". Raises Failure."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        text = f"{where} is not JSON ({error}): write a plan as `metaquorum partitions plan` does"
-        raise Failure(text) from None
-    if not isinstance(found, dict) or found.get("version") != PLAN_VERSION:
-        raise Failure(f'{where} is not a plan: it must be an object with "version": {PLAN_VERSION}')
-    partitions = found.get("partitions")
-    if not isinstance(partitions, list) or not partitions:
-        raise Failure(f'{where} names no partitions: give a list of them as "partitions"')
-    planned: Assignment = {}
-    for number, entry in enumerate(partitions):
-        name, replicas = _entry(entry, f"{where}, partition entry {number}")
-        if name in planned:
-            raise Failure(f"{where} names partition {name[0]}-{name[1]} twice: name it once")
-        planned[name] = replicas
-    return planned
-
-
-def _entry(entry: Any, where: str) -> tuple[tuple[str, int], tuple[int, ...]]:
-    problem = f'{where}: write {{"topic": "name", "partition": 0, "replicas": [1, 2]}}'
-    if not isinstance(entry, dict):
-        raise Failure(problem)
-    topic, at, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
-    if (
-        not isinstance(topic, str)
-        or not isinstance(at, int)
-        or not _is_index(at)
-        or not isinstance(replicas, list)
-    ):
-        raise Failure(problem)
-    if not all(map(_is_index, replicas)):
-        raise Failure(problem)
-    if any(one != "any" for one in entry.get("log_dirs", [])):
-        raise Failure(f'{where}: log_dirs can only be "any"; to choose one: metaquorum log-dirs move')
-    return (topic, at), tuple(replicas)
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31
 
 
 def _named(text: str) -> tuple[str, int]:

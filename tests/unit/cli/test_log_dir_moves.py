@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -216,6 +217,55 @@ def test_what_cannot_be_is_said_in_one_line(
 ) -> None:
     ended = move(broker, *words, to=to)
     assert (ended.exit_code, ended.stderr, ended.stdout) == (1, f"metaquorum: {text}\n", "")
+    assert broker.wanted == []
+
+
+def by_plan(broker: Broker, path: Path, *entries: dict[str, object], more: tuple[str, ...] = ()) -> Result:
+    path.write_text(json.dumps({"version": 1, "partitions": list(entries)}))
+    server = f"127.0.0.1:{broker.peers[1].port}"
+    return CliRunner().invoke(main, ["log-dirs", "move", "-b", server, "--plan", str(path), *more])
+
+
+def entry(index: int, *log_dirs: str) -> dict[str, object]:
+    return {"topic": "t", "partition": index, "replicas": [1, 0], "log_dirs": list(log_dirs)}
+
+
+def test_a_plan_of_kafkas_tool_says_what_moves_where(broker: Broker, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    broker.replicas[1] = Replica(B)
+    ended = by_plan(broker, path, entry(0, "any", "/d/b/"), entry(1, "any", A), more=("--dry-run",))
+    assert ended.stdout.startswith("t-0 would move from /d/a to /d/b (300 bytes")
+    assert "t-1 would move from /d/b to /d/a (300 bytes" in ended.stdout and broker.wanted == []
+
+    def passes(count: int) -> None:
+        if len(broker.wanted) == 2:
+            broker.replicas = {0: Replica(B), 1: Replica(A)}
+
+    broker.passes = passes
+    words = ("--wait", "90", "--json")
+    ended = by_plan(broker, path, entry(0, "any", "/d/b/"), entry(1, "any", A), more=words)
+    told = [
+        (each["to"], one["partition"], one["state"])
+        for each in json.loads(ended.stdout)
+        for one in each["replicas"]
+    ]
+    assert (ended.exit_code, told) == (0, [(B, 0, "moved"), (A, 1, "moved")])
+    assert broker.wanted == [(B, (0,)), (A, (1,))]
+
+
+def test_of_a_plan_that_cannot_be_nothing_moves(broker: Broker, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ended = by_plan(broker, path, entry(0, "any", B), entry(1, "any", "/d/c"))
+    text = "metaquorum: broker 0 has no log directory /d/c; it has: /d/a, /d/b\n"
+    assert (ended.exit_code, ended.stderr) == (1, text)
+    ended = by_plan(broker, path, entry(0, "any", "any"))
+    assert ended.exit_code == 1 and "names no log directory" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    for words in (("t", "0"), ("--to", B), ("--broker", "0")):
+        ended = by_plan(broker, path, entry(0, "any", B), more=words)
+        assert ended.exit_code == 2 and "--plan says all of it" in ended.stderr
+    ended = CliRunner().invoke(main, ["log-dirs", "move", "-b", "127.0.0.1:1", "t"])
+    assert ended.exit_code == 2 and "or --plan" in ended.stderr
     assert broker.wanted == []
 
 

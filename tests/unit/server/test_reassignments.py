@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from metaquorum.cli.admin.reassignments import plan_json
+from metaquorum.cli.admin.plan_file import plan_json
 from metaquorum.cli.main import main
 from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, NewTopic, RegisterBrokerRequest
@@ -119,6 +119,9 @@ async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
         await asyncio.to_thread(commands)
 
 
+ENTRY = '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": %s}]}'
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -133,6 +136,10 @@ async def test_the_commands(site: Site, tmp_path: Path, monkeypatch: pytest.Monk
             '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
             "entry 0: write",
         ),
+        (ENTRY % "5", "entry 0: log_dirs has to be a list"),
+        (ENTRY % '["any"]', "entry 0: log_dirs has to be a list"),
+        (ENTRY % '["any", "disk"]', "'disk' in log_dirs is neither an absolute path nor"),
+        (ENTRY % '["any", "/disk"]', "metaquorum log-dirs move --plan"),
     ],
 )
 def test_a_plan_that_is_none_says_what_to_write(tmp_path: Path, text: str, says: str) -> None:

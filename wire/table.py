@@ -9,7 +9,8 @@ field in the order of the wire, the fields of a structure indented below it:
 `?` is nullable, from version SINCE if that is not the field's first. VERSIONS is `A+` or `A-B`, and may be
 left out where it is the parent's. TYPE is one of Kafka's, or the name of a structure; a structure without
 fields of its own is the one of that name above it in the same message. Tags from 10000 on are
-fields of ours, which other programs pass over.
+fields of ours. Kafka's brokers pass over them in a request. An answer has them only where the request has one
+that asks for them: some clients do not pass over tagged fields.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class DataCalls:
 
     def directories(self, node: Node) -> dict[Path, Directory]:
         """The node's log directories as it describes them."""
-        request = DescribeLogDirsRequest(topics=None)
+        request = DescribeLogDirsRequest(topics=None, include_details=True)
         answer: DescribeLogDirsResponse = self.call(node, lambda calls: calls.ask(request))
         assert not answer.error_code, answer
         return {Path(each.log_dir): each for each in answer.results}

@@ -116,6 +116,7 @@ request
   Topics []DescribableLogDirTopic?
     Topic string
     Partitions []int32
+  IncludeDetails bool 2+ tag 10000 ignorable
 response
   ThrottleTimeMs int32
   ErrorCode int16 3+ ignorable

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.metadata.errors import ApiError
 from metaquorum.metadata.image import MetadataImage
@@ -77,29 +79,38 @@ class LogDirHandlers:
         answer: Any = await self._requests.begin(core.DescribeLogDirsRequest(topic_ids=topic_ids))
         if isinstance(answer, ApiError):
             return DescribeLogDirsResponse(error_code=answer.code)
-        return DescribeLogDirsResponse(results=tuple(_directory(each, wanted) for each in answer.directories))
+        return DescribeLogDirsResponse(
+            results=tuple(_directory(each, wanted, body.include_details) for each in answer.directories)
+        )
 
 
 def _directory(
-    directory: core.LogDirDescription, wanted: set[core.PartitionKey] | None
+    directory: core.LogDirDescription, wanted: set[core.PartitionKey] | None, details: bool
 ) -> DescribeLogDirsResponse.DescribeLogDirsResult:
     replicas = [each for each in directory.replicas if wanted is None or each.key in wanted]
-    topics = tuple(_topic(name, found) for name, found in groupby(replicas, key=lambda each: each.topic))
-    return DescribeLogDirsResponse.DescribeLogDirsResult(
+    topics = tuple(
+        _topic(name, found, details) for name, found in groupby(replicas, key=lambda each: each.topic)
+    )
+    plain = DescribeLogDirsResponse.DescribeLogDirsResult(
         error_code=directory.error,
-        error_message=directory.message,
         log_dir=directory.path,
-        directory_id=directory.directory_id or bytes(16),
-        # As in Kafka: what cannot be read is not described. What should be there has a field of ours.
+        # As in Kafka: what cannot be read is not described.
         topics=() if directory.error else topics,
-        offline_topics=topics if directory.error else (),
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
+    )
+    if not details:
+        return plain
+    return msgspec.structs.replace(
+        plain,
+        error_message=directory.message,
+        directory_id=directory.directory_id or bytes(16),
+        offline_topics=topics if directory.error else (),
     )
 
 
 def _topic(
-    name: str, replicas: Iterable[core.ReplicaDescription]
+    name: str, replicas: Iterable[core.ReplicaDescription], details: bool
 ) -> DescribeLogDirsResponse.DescribeLogDirsTopic:
     return DescribeLogDirsResponse.DescribeLogDirsTopic(
         name=name,
@@ -109,9 +120,9 @@ def _topic(
                 partition_size=each.size_bytes,
                 offset_lag=each.lag,
                 is_future_key=each.future,
-                start_offset=each.start_offset,
-                high_watermark=each.high_watermark,
-                end_offset=each.end_offset,
+                start_offset=each.start_offset if details else -1,
+                high_watermark=each.high_watermark if details else -1,
+                end_offset=each.end_offset if details else -1,
             )
             for each in replicas
         ),

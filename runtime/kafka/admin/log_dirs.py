@@ -38,7 +38,7 @@ async def describe_log_dirs(
     if partitions is not None:
         Topic = DescribeLogDirsRequest.DescribableLogDirTopic
         topics = tuple(Topic(topic=name, partitions=indexes) for name, indexes in partitions.items())
-    request = DescribeLogDirsRequest(topics=topics)
+    request = DescribeLogDirsRequest(topics=topics, include_details=True)
 
     async def ask(broker_id: int) -> BrokerDirectories:
         try:

@@ -123,8 +123,9 @@ async def test_what_is_refused_as_a_whole_is_refused_for_each() -> None:
     assert codes(body) == {("t", 0): 8, ("t", 1): 8}
 
 
-@pytest.mark.parametrize("version", [0, 4])
-async def test_a_copy_is_described_as_one(version: int) -> None:
+@pytest.mark.parametrize(("version", "details"), [(0, False), (4, False), (4, True)])
+async def test_a_copy_is_described_as_one(version: int, details: bool) -> None:
+    """Fields of ours are for who asks for them: not every client passes over tagged fields right."""
     replica = core.ReplicaDescription(
         key=(ORDERS, 0),
         topic="orders",
@@ -145,7 +146,7 @@ async def test_a_copy_is_described_as_one(version: int) -> None:
         replicas=(replica, replace(replica, key=(ORDERS, 1), future=False)),
     )
     Topic = DescribeLogDirsRequest.DescribableLogDirTopic
-    asked = DescribeLogDirsRequest(topics=(Topic(topic="orders", partitions=(0,)),))
+    asked = DescribeLogDirsRequest(topics=(Topic(topic="orders", partitions=(0,)),), include_details=details)
     body = await answer(Core(core.DescribeLogDirsResponse(directories=(place,))), version, asked)
     ((topic,),) = [each.topics for each in body.results]
     ((index, size, lag, future),) = [
@@ -153,6 +154,10 @@ async def test_a_copy_is_described_as_one(version: int) -> None:
         for each in topic.partitions
     ]
     assert (topic.name, index, size, lag, future) == ("orders", 0, 70, 3, True)
+    (result,) = body.results
+    part = topic.partitions[0]
+    ours = (result.directory_id, part.start_offset, part.end_offset)
+    assert ours == ((b"b" * 16, 1, 5) if details else (bytes(16), -1, -1))
 
 
 def recorded_world() -> MovingWorld:

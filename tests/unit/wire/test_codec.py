@@ -22,6 +22,7 @@ from metaquorum.wire.messages import (
 )
 from metaquorum.wire.schema import StructSchema
 from metaquorum.wire.stubs import stub_text
+from metaquorum.wire.table import read_messages
 
 HEADER = codec.RequestHeader(api_key=1, version=13, correlation_id=9, client_id="me")
 
@@ -174,3 +175,17 @@ def test_there_is_no_message_of_another_name() -> None:
         _ = all_messages.FetchRecord  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="no attribute 'LeaderAndIsrRequest'"):
         _ = all_messages.LeaderAndIsrRequest  # type: ignore[attr-defined]
+
+
+def _own_tags(schema: StructSchema) -> set[int]:
+    found = {field.tag for field in schema.fields if field.tag is not None and field.tag >= 10_000}
+    inner = (_own_tags(field.struct) for field in schema.fields if field.struct is not None)
+    return found.union(*inner)
+
+
+def test_fields_of_ours_are_only_in_answers_whose_request_can_ask_for_them() -> None:
+    """A client that does not pass over tagged fields must not meet them unasked."""
+    asked = {key for key, api in APIS.items() if _own_tags(read_messages(api)[0])}
+    answered = {key for key, api in APIS.items() if _own_tags(read_messages(api)[1])}
+    assert answered <= asked
+    assert answered

@@ -8,7 +8,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import common as core
 from metaquorum.metadata.requests.settings import FeatureUpdate, LevelChange, SettingResult, SettingsResponse
 from metaquorum.metadata.requests.settings import UpdateFeaturesRequest as Update
-from metaquorum.runtime.kafka.forwarded.call import METADATA_TOPIC, Call, Parts
+from metaquorum.runtime.kafka.forwarded.call import METADATA_TOPIC, ZERO_ID, Call, Parts
 from metaquorum.wire.messages import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -55,7 +55,8 @@ def _partition(
         return tuple(
             DescribeQuorumResponse.ReplicaState(
                 replica_id=each.node_id,
-                replica_directory_id=each.directory_id,
+                # Encoders refuse what a version lacks.
+                replica_directory_id=each.directory_id if call.version >= 2 else ZERO_ID,
                 log_end_offset=each.log_end_offset,
                 last_fetch_timestamp=_time(each, each.last_fetch_ms, quorum.leader_id, call),
                 last_caught_up_timestamp=_time(each, each.last_caught_up_ms, quorum.leader_id, call),

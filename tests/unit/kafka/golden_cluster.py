@@ -185,7 +185,7 @@ class GoldenNode:
         def status(node_id: int) -> ReplicaStatus:
             return ReplicaStatus(
                 node_id=node_id,
-                directory_id=bytes(16),
+                directory_id=node_id.to_bytes(16),
                 log_end_offset=1,
                 lag=0,
                 last_fetch_ms=1,

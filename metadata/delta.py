@@ -37,9 +37,6 @@ class KeyChanges(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         return not (self.added or self.removed or self.changed)
 
-    def __len__(self) -> int:
-        return len(self.added) + len(self.removed) + len(self.changed)
-
 
 class MetadataDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The difference from `old` to `new`. A topic that was deleted and created again under its name

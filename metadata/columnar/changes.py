@@ -142,15 +142,15 @@ def _tagged(value: bytes, at: int) -> tuple[str, tuple[Any, int] | None, list[in
     structure = [at, at + 1]
     if size & 0x80 or after > len(value):
         return None
-    count = value[body] - 1
+    count = value[body] - 1  # the size, of one byte, bounds it
     match tag:
-        case 0 if 0 < count < 0x7F and size == 1 + 4 * count:
+        case 0 if count > 0 and size == 1 + 4 * count:
             return "isr", (np.dtype((">i4", (count,))), body + 1), [*structure, body], after
         case 1 if size == 4:
             return "leader", (np.dtype(">i4"), body), structure, after
         case 5 if size == 1:
             return "recovery", (np.dtype("i1"), body), structure, after
-        case 8 if value[2] >= 1 and 0 < count < 0x7F and size == 1 + 16 * count:
+        case 8 if value[2] >= 1 and count > 0 and size == 1 + 16 * count:
             return "directories", (np.dtype((np.uint64, (count, 2))), body + 1), [*structure, body], after
         case _:
             return None

@@ -76,7 +76,8 @@ def framed_value(place: int, value: bytes) -> bytes:
 def _groups(rows: PartitionRowsToWrite, version: int) -> list[tuple[Places, bytes, int]]:
     """Rows that have one record length and layout: (rows, record template, where the value starts)."""
     n_replicas, n_isr = rows.block[N_REPLICAS].astype(np.int64), rows.block[N_ISR].astype(np.int64)
-    widths = 1 + (rows.places >= 1 << 6) + (rows.places >= 1 << 13) + (rows.places >= 1 << 20)
+    # Bytes of a place as a varint; no batch has so many partitions that one takes four.
+    widths = 1 + (rows.places >= 1 << 6) + (rows.places >= 1 << 13)
     shapes = (widths << 16) | (n_replicas << 8) | n_isr
     groups = []
     for shape in np.unique(shapes).tolist():

@@ -71,14 +71,14 @@ def varint_widths(octets: Bytes, at: Places) -> Places:
 
 
 def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
-    """The zigzag lengths at `at`; a negative one comes out wrong, which the caller's sums notice."""
+    """The zigzag lengths at `at`; with a negative one the caller's sums do not work out."""
     raw: Any = (octets[at] & 0x7F).astype(np.int64)
     widest = int(widths.max(initial=1))
     if widest > 1:
         raw |= np.where(widths > 1, (octets[at + 1] & 0x7F).astype(np.int64) << 7, 0)
     if widest > 2:
         raw |= np.where(widths > 2, (octets[at + 2] & 0x7F).astype(np.int64) << 14, 0)
-    result: Places = raw >> 1
+    result: Places = (raw >> 1) ^ -(raw & 1)
     return result
 
 

@@ -48,9 +48,6 @@ class PartitionChanges(msgspec.Struct, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         return not (self.added or self.removed or self.changed)
 
-    def __len__(self) -> int:
-        return len(self.added) + len(self.removed) + len(self.changed)
-
 
 def partition_changes(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
     """What became of every partition between `old` and `new`.

@@ -24,11 +24,12 @@ def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[
     return found
 
 
-def caches_of(files: frozenset[str]) -> list[Any]:
-    """All functions of the files that remember their results: what the sound code made must not stay."""
+def caches_of(package: str) -> list[Any]:
+    """All functions of the package that remember their results: what the sound code made must not stay, also
+    where another layer remembers it (the codecs that the generator made)."""
     found = []
     for at in gc.get_objects():
-        if type(at) is _Cached and at.__wrapped__.__code__.co_filename in files:
+        if type(at) is _Cached and at.__wrapped__.__module__.startswith(package):
             found.append(at)
     return found
 

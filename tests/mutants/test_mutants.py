@@ -40,11 +40,16 @@ def loop(n):
 
 def unseen():
     return 1
+
+def table_of(count):
+    return [0] * count
+
+TABLE = table_of(LIMIT)
 '''
 
 TESTS = """
 import pytest
-from pure.code import Box, clipped, loop
+from pure.code import TABLE, Box, clipped, loop, table_of
 
 def test_fits():
     assert Box().fits(1) and not Box().fits(2)
@@ -57,6 +62,10 @@ def test_clipped():
 
 def test_loop():
     assert loop(3) == 0
+
+def test_tables():
+    assert table_of(2)
+    assert TABLE == [0, 0, 0]
 """
 
 PROGRAM = """
@@ -161,6 +170,7 @@ def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> Non
     assert verdicts["-", "LIMIT = 4"] == "KILLED"  # code that runs at import, in a process of its own
     assert verdicts["-", "def fits(self, count, *, strict=True):"] == "KILLED"
     assert verdicts["Box.fits", "inner = lambda: count < self.size or not strict"] == "KILLED"
+    assert verdicts["table_of", "return [0] // count"] == "KILLED"  # by what it made at import
     assert (tmp_path / "pure/code.py").read_text() == PURE
 
 

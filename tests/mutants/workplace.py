@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -25,7 +26,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from tests.mutants.exchange import caches_of, exchange, functions_by_name
-from tests.mutants.marking import MarkingFinder
+from tests.mutants.marking import PREFIX, MarkingFinder
 from tests.mutants.sites import Mutant, Source
 
 PATIENCE = 20
@@ -130,7 +131,7 @@ class Workplace(Examples):
                 self.tests[item.nodeid] = Known(item, self.sound.seconds[item.nodeid])
         root = self.finder._root
         paths = frozenset(str(root / file) for file in self.finder._files)
-        self._living, self._caches = functions_by_name(paths), caches_of(paths)
+        self._living, self._caches = functions_by_name(paths), caches_of(PREFIX)
         self.say(
             f"{len(self.tests)} tests pass on the sound code, known in {time.monotonic() - started:.0f} s"
         )
@@ -171,13 +172,26 @@ class Workplace(Examples):
             known = self.tests[name]
             return known.seconds / (1 + 4 * killers[name] + known.kills**0.5), name
 
-        chosen, spent = [], 0.0
-        for name in sorted(names & self.tests.keys(), key=rank):
+        return self._within_budget(sorted(names & self.tests.keys(), key=rank))
+
+    def _within_budget(self, names: Sequence[str]) -> list[str]:
+        chosen: list[str] = []
+        spent = 0.0
+        for name in names:
             spent += self.tests[name].seconds
             if chosen and spent > self.budget_s:
                 break
             chosen.append(name)
         return chosen
+
+    def _tests_for_import(self, names: Sequence[str]) -> list[str]:
+        """Tests for a mistake whose statement ran at import, too: what it made may be used by any test. Those
+        that run the statement first, then the quickest of each file in turn."""
+        by_file: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(self.tests, key=lambda name: (self.tests[name].seconds, name)):
+            by_file[name.partition("::")[0]].append(name)
+        turns = [name for turn in zip_longest(*by_file.values()) for name in turn if name is not None]
+        return self._within_budget(list(dict.fromkeys([*names[:20], *turns])))
 
     def _tests_that_use(self, mutant: Mutant) -> set[str]:
         """Tests that run a function which names what the mutant's statement binds, or a method of it."""
@@ -254,6 +268,9 @@ class Workplace(Examples):
             for cache in self._caches:
                 cache.cache_clear()
             result = self._run_until_one_fails(names, out)
+            if result == _SURVIVED and (mutant.file, mutant.statement) in self.sound.at_import:
+                # What it had made at import, such as a codec, was still there.
+                _alone(self, mutant, self._tests_for_import(names))
         except BaseException:
             result = _KILLED
         finally:

@@ -13,6 +13,7 @@ from metaquorum import raft
 from metaquorum.raft.errors import RaftUsageError
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.files.known_committed import load_known
 from metaquorum.storage.log.log import LogConfig
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faults import PowerLossError
@@ -227,6 +228,13 @@ def test_nothing_acknowledged_is_lost(seed: int, voters: int) -> None:
     heal(cluster)
     while cluster.reads == 0:
         cluster.step(faults=False)
+    for node_id, node in cluster.nodes.items():
+        node.store.close(clean=False)  # a kill: the leader's notes may not lag behind what its clients heard
+        known = load_known(cluster.disks[node_id], f"{DIRECTORY}/__cluster_metadata-0")
+        assert known.position == node.core.state.log.noted
+        assert known.position.offset > 0
+        assert bool(known.acknowledged) == bool(node.core.state.acknowledged)
+    assert any(node.core.state.acknowledged for node in cluster.nodes.values())
 
 
 def test_power_may_fail_at_any_operation_of_a_disk() -> None:

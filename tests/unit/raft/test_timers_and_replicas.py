@@ -35,7 +35,7 @@ def fetch_of(node_id: int, offset: int, epoch: int = 1, **fields: Any) -> FetchR
     usual: dict[str, Any] = {
         "cluster_id": CLUSTER_ID,
         "replica_id": node_id,
-        "replica_directory_id": directory(max(0, node_id)),
+        "replica_directory_id": directory(max(0, node_id) % 256),
         "epoch": epoch,
         "fetch_offset": offset,
         "last_fetched_epoch": 1 if offset else 0,
@@ -66,14 +66,17 @@ def test_a_fetch_that_does_not_wait_is_answered_at_once(wait_ms: int, at_once: b
         assert len(answers(core.tick(world.now + wait_ms), 500)) == 1
 
 
-def test_a_tool_that_reads_is_answered_and_not_remembered() -> None:
+@pytest.mark.parametrize("node_id", [-(2**31), -2, -1, 0, 4, 2**31 - 1])
+def test_a_tool_that_reads_is_answered_and_not_remembered(node_id: int) -> None:
+    """It has no node id; every node has one from 0 on."""
     world, core = leading()
     before = core.describe(world.now)
-    effects = core.on_request(world.now, 500, fetch_of(-1, 0))
+    effects = core.on_request(world.now, 500, fetch_of(node_id, 0, replica_directory_id=directory(9)))
     (one,) = answers(effects, 500)
     assert isinstance(one, RespondWithRecords)
     assert (one.read_from, one.read_to) == (0, core.high_watermark)
-    assert core.describe(world.now) == before
+    added = [at.node_id for at in core.describe(world.now) if at not in before]
+    assert added == ([node_id] if node_id >= 0 else [])
 
 
 def test_replicas_are_told_apart_by_their_directories_and_listed_by_id() -> None:
@@ -121,6 +124,19 @@ def test_silent_observers_are_forgotten_after_their_session() -> None:
         core.state.role.view.next_prune_ms = now_ms
         core.tick(now_ms)
         assert {node_id for node_id, _ in observers} == left, now_ms
+
+
+def test_the_session_of_the_first_observer_begins_when_it_comes() -> None:
+    core = make(voters=1, config=RaftConfig(observer_session_ms=1000))
+    core.start(0)
+    core.on_log_synced(0, core.log_end_offset)
+    core.tick(10)
+    for begun in (5_000, 90_000):  # the second one comes when the first one is forgotten
+        core.on_request(begun, 1, fetch_of(9, 1, cluster_id="c"))
+        assert core.next_deadline_ms() == begun + 1000
+        core.tick(begun + 1000)
+        core.tick(begun + 2000)
+        assert len(core.describe(begun + 2000)) == 1
 
 
 def test_a_leader_of_itself_is_no_replica_of_itself() -> None:

@@ -180,6 +180,22 @@ def test_a_snapshot_is_received_in_chunks_and_counts_only_when_it_is_finished(tm
     store.close()
 
 
+def test_a_snapshot_that_was_thrown_away_is_received_from_its_start(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    position = LogPosition(2, 40)
+    store.execute(WriteSnapshotChunk(snapshot=position, position=0, data=b"damaged"))
+    store.drop_snapshot()
+    with pytest.raises(FileMissingError):
+        store.partial_snapshot(position, 7)
+    with pytest.raises(FileMissingError):
+        store.finish_snapshot(position)
+    store.execute(WriteSnapshotChunk(snapshot=position, position=0, data=b"whole"))
+    assert Path(store.partial_snapshot(position, 5)).read_bytes() == b"whole"
+    store.finish_snapshot(position)
+    assert store.snapshots() == [position]
+    store.close()
+
+
 def request(position: LogPosition, start: int, max_bytes: int) -> RespondWithSnapshotChunk:
     return RespondWithSnapshotChunk(
         key=1,

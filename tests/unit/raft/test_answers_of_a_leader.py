@@ -1,0 +1,154 @@
+"""Every answer of a leader says who leads, in which epoch, where it is and how far its log goes; what a good
+answer proves, whatever it is an answer to; what a leader writes down of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metaquorum.raft.config import RecoveredLog
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import NoteCommitted, Respond, RespondWithRecords
+from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotRequest, RaftError
+from metaquorum.raft.state.roles import Follower, Leader
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import World, directory
+from tests.unit.raft.test_core import batch, make
+from tests.unit.raft.test_following import answer, batches, chunk, redirected, sent
+from tests.unit.raft.test_timers_and_replicas import answers, fetch_of, leading
+
+OBSERVER = 9
+
+
+def asked(core: RaftCore, request: FetchRequest) -> FetchResponse:
+    (found,) = answers(core.on_request(7, 500, request), 500)
+    assert isinstance(found, Respond | RespondWithRecords)
+    assert isinstance(found.response, FetchResponse)
+    return found.response
+
+
+def trimmed_leader() -> RaftCore:
+    """Node 1 leads epoch 1; its log begins at 3, and a snapshot ends at 4."""
+    world, core = leading()
+    for at in range(1, 6):
+        core.append(world.now, Batches.sealed(batch(at, 1)))
+    core.on_log_synced(world.now, 6)
+    for node_id in (2, 3):
+        core.on_request(world.now, node_id, fetch_of(node_id, 6))
+    core.on_snapshot_written(world.now, LogPosition(1, 4))
+    core.on_log_trimmed(world.now, 3)
+    return core
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "records": {"fetch_offset": 4, "last_fetched_epoch": 1},
+    "nothing new": {"fetch_offset": 6, "last_fetched_epoch": 1, "high_watermark": 6},
+    "diverges": {"fetch_offset": 9, "last_fetched_epoch": 1},
+    "snapshot": {"fetch_offset": 1, "last_fetched_epoch": 1},
+}
+
+
+@pytest.mark.parametrize("replica", [2, OBSERVER, -1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_without_error_says_everything_of_its_leader(kind: str, replica: int) -> None:
+    core = trimmed_leader()
+    core.request_read(7, 1)
+    assert isinstance(core.state.role, Leader)
+    fields = {"fetch_offset": 0, **KINDS[kind]}
+    offset = fields.pop("fetch_offset")
+    if replica == 2:  # a voter that would have forgotten what it acknowledged is refused
+        core.state.acknowledged.clear()
+        core.state.role.view.voters[2].furthest_offset = 0
+    found = asked(core, fetch_of(replica, offset, **fields))
+    assert (found.error, found.epoch, found.leader_id) == (RaftError.NONE, 1, 1)
+    assert (found.high_watermark, found.log_start_offset) == (6, 3)
+    assert found.read_round == core.state.role.view.reads.round > 0
+    assert found.leader_endpoints == core.state.leader_endpoints_for(replica)
+    assert bool(found.leader_endpoints) == (replica != 2)  # a voter is configured with them
+    assert (found.diverging is not None) == (kind == "diverges")
+    assert (found.snapshot is not None) == (kind == "snapshot")
+
+
+@pytest.mark.parametrize("replica", [2, OBSERVER, -1])
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cluster_id": "another"}, RaftError.INCONSISTENT_CLUSTER_ID),
+        ({"epoch": 0}, RaftError.FENCED_LEADER_EPOCH),
+        ({"epoch": 2}, RaftError.UNKNOWN_LEADER_EPOCH),
+        ({"fetch_offset": -1}, RaftError.INVALID_REQUEST),
+    ],
+)
+def test_a_refusal_says_who_leads(replica: int, fields: dict[str, Any], error: RaftError) -> None:
+    core = trimmed_leader()
+    more = dict(fields)
+    found = asked(core, fetch_of(replica, more.pop("fetch_offset", 4), **more))
+    assert (found.error, found.epoch, found.leader_id) == (error, 1, 1)
+    assert found.leader_endpoints == core.state.leader_endpoints_for(replica)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_what_a_new_cluster_was_formatted_with_is_no_snapshot_to_fetch(epoch: int) -> None:
+    """Its file ends at offset 0: it is here, and each replica has its own."""
+    bootstrap = LogPosition(epoch, 0)
+    core = make(voters=1, recovered=RecoveredLog(snapshots=(bootstrap,)))
+    core.start(0)
+    core.on_log_synced(0, core.log_end_offset)
+    request = FetchSnapshotRequest(
+        cluster_id="c",
+        replica_id=OBSERVER,
+        replica_directory_id=directory(OBSERVER),
+        epoch=core.epoch,
+        snapshot=bootstrap,
+        position=0,
+        max_bytes=100,
+    )
+    (refused,) = answers(core.on_request(1, 500, request), 500)
+    assert refused.response.error is RaftError.SNAPSHOT_NOT_FOUND
+
+
+@pytest.mark.parametrize("kind", ["chunk", "fetch"])
+def test_a_good_answer_ends_a_series_of_failures(kind: str) -> None:
+    """One quick failure is no proof of a dead leader, and neither is one before and one after an answer."""
+    core, request = redirected()
+    now = 2
+    core.on_request_failed(now, 2, request.correlation_id, "connection reset")
+    assert isinstance(core.state.role, Follower)
+    core.state.role.snapshot = core.state.role.snapshot if kind == "chunk" else None
+    now += 1000
+    core.state.role.deadline_ms = 10**9
+    request = sent(core.tick(now))
+    assert core.state.role.failures == 1
+    good: Any = chunk(0, b"abcd") if kind == "chunk" else answer(records=batches(1, 1, 4))
+    found = core.on_response(now, 2, request.correlation_id, good)
+    again = sent([*found, *core.on_log_synced(now, core.log_end_offset), *core.tick(now + 500)])
+    core.on_request_failed(now + 501, 2, again.correlation_id, "connection reset")
+    assert isinstance(core.state.role, Follower)
+    assert (core.state.role.failures, core.state.role.suspect) == (1, False)
+
+
+def notes(effects: list[Any]) -> list[NoteCommitted]:
+    return [one for one in effects if isinstance(one, NoteCommitted)]
+
+
+def test_a_leader_writes_down_what_the_others_have_acknowledged() -> None:
+    """In its durable notes, and never more than is committed."""
+    world: World
+    world, core = leading()
+    for at in range(1, 4):
+        core.append(world.now, Batches.sealed(batch(at, 1)))
+    effects = core.on_log_synced(world.now, 4)
+    effects += core.on_request(world.now, 500, fetch_of(2, 4))
+    effects += core.on_request(world.now, 501, fetch_of(3, 2))
+    core.state.note_times.next_durable_ms = world.now + 1
+    effects += core.tick(world.now + 1)
+    assert isinstance(core.state.role, Leader)  # who resigns remembers it, too
+    durable = [one for one in notes(effects) if one.durably]
+    assert durable
+    assert [(one.directory_id, one.offset, one.epoch) for one in durable[-1].acknowledged] == [
+        (directory(2), 4, 1),
+        (directory(3), 2, 1),
+    ]
+    assert all(not one.acknowledged for one in notes(effects) if not one.durably)

@@ -6,6 +6,7 @@ Reads the partitions, but for the guards of verification, which are theirs.
 from __future__ import annotations
 
 from metaquorum.broker.replica.partition.partition import Partition
+from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.requests.lookup import Find
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -33,7 +34,7 @@ def begin_verification(find: Find, request: BeginVerification) -> VerificationBe
 
 
 def describe_producers(find: Find, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """The producers that the leaders on this broker know."""
+    """The producers that the replicas of this broker know, those of followers, too (KIP-664)."""
     return DescribeProducersResponse(results=tuple([_described(find, key) for key in request.partitions]))
 
 
@@ -41,8 +42,8 @@ def _described(find: Find, key: PartitionKey) -> DescribedProducers:
     found = find(key)
     if not isinstance(found, Partition):
         return DescribedProducers(key=key, error=found.error, message=found.message)
-    if not found.leads:
-        text = f"{found.topic}-{key[1]}: this broker does not lead the partition: ask its leader"
+    if found.role is ReplicaRole.IDLE:
+        text = f"{found.topic}-{key[1]}: this broker neither leads nor follows the partition: ask its leader"
         return DescribedProducers(key=key, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, message=text)
     producers = [
         ActiveProducer(

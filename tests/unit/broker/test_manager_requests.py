@@ -26,6 +26,7 @@ from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.data import (
+    DescribeProducersRequest,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -215,6 +216,19 @@ def test_a_partition_that_is_led_elsewhere_names_its_leader() -> None:
     assert (result.error, result.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
     second = answer_to(host.ask(produce((key_of("x")[0], 9)))).results[0]
     assert second.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_producers_are_described_by_followers_too() -> None:
+    """`kafka-transactions find-hanging --broker-id` asks a broker about each of its replicas."""
+    cluster, host = leading("x", replicas=(1, 2))
+    part = ProducePartition(key=key_of("x"), records=batch(b"v", producer=7, epoch=1, sequence=0))
+    host.ask(ProduceRequest(acks=1, timeout_ms=1_000, partitions=(part,)))
+    host.work()
+    cluster.change(key_of("x"), leader=2)
+    host.publish()
+    assert not host.manager.partitions[key_of("x")].leads
+    (result,) = answer_to(host.ask(DescribeProducersRequest(partitions=(key_of("x"),)))).results
+    assert [each.producer_id for each in result.producers] == [7]
 
 
 # ---- fenced --------------------------------------------------------------------------------------

@@ -353,7 +353,7 @@ RAFT_BUGS = (
         file="raft/state/known.py",
         old="if epoch not in (None, snapshot.epoch):",
         new="if False:",
-        caught_by=(SCRIPTS, COPIES),
+        caught_by=(SCRIPTS,),
     ),
     Bug(
         name="leader-silent-about-a-loss",

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from metaquorum.cli.client import CONTROLLERS_VARIABLE, ClientOptions, TlsOptions, reach_options
 from metaquorum.cli.errors import Failure, one_line
@@ -30,6 +31,7 @@ from metaquorum.cli.layout import DEFAULT_DIRECTORY, MANIFEST, open_layout
 from metaquorum.runtime.client.admin import ClientError
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
+from metaquorum.runtime.kafka.client.controllers import ControllersClient
 from metaquorum.runtime.kafka.client.security import ClientSecurity, load_client_security
 from metaquorum.wire.errors import EncodeError
 
@@ -44,6 +46,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     tls: TlsOptions
     command_config: Path | None = None
+    controllers: str | None = None
 
     @property
     def timeout_ms(self) -> int:
@@ -51,7 +54,15 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def open(self) -> OpenCluster:
         """A client, not connected yet. Raises Failure and ConfigError."""
-        return OpenCluster(self.servers(), timeout_ms=self.timeout_ms, security=self.security())
+        try:
+            return OpenCluster(self._client())
+        except ClientError as error:
+            raise Failure(one_line(error)) from error
+
+    def _client(self) -> KafkaClient:
+        if self.controllers is not None:
+            return ControllersClient(self.controllers, timeout_ms=self.timeout_ms, tls=self.tls.material())
+        return KafkaClient(self.servers(), timeout_ms=self.timeout_ms, security=self.security())
 
     def servers(self) -> str:
         """`bootstrap.servers`; without --bootstrap the local cluster's brokers. Raises Failure."""
@@ -138,14 +149,39 @@ def controllers_option(command: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
+def also_controllers(command: F) -> F:
+    """Adds --bootstrap-controllers to a command over brokers that controllers can answer as well (KIP-919).
+    Put it below `cluster_options`."""
+
+    @click.option(
+        "--bootstrap-controllers",
+        "--bootstrap-controller",
+        "controllers",
+        metavar="HOST:PORT,...",
+        help="Ask these controllers instead, which need no broker.",
+    )
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(
+        context: click.Context, /, *args: Any, options: ClusterOptions, controllers: str | None, **more: Any
+    ) -> Any:
+        if controllers is not None:
+            if context.get_parameter_source("bootstrap") is ParameterSource.COMMANDLINE:
+                raise click.UsageError("give either --bootstrap or --bootstrap-controllers")
+            if options.command_config is not None:
+                raise click.UsageError(
+                    "controllers take no --command-config: give --truststore and --keystore"
+                )
+        return command(*args, options=msgspec.structs.replace(options, controllers=controllers), **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
 class OpenCluster:
     """Blocking calls on one cluster. Use as a context manager."""
 
-    def __init__(self, servers: str, *, timeout_ms: int, security: ClientSecurity) -> None:
-        try:
-            self._client = KafkaClient(servers, timeout_ms=timeout_ms, security=security)
-        except ClientError as error:
-            raise Failure(one_line(error)) from error
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> OpenCluster:

@@ -29,7 +29,7 @@ class ForwardRequest(_message.Message):
     frame: _builtins.bytes
     """a request of Kafka's protocol with its header, without the length"""
     broker_id: _builtins.int
-    """the broker that the client asked"""
+    """the broker that the client asked; -1: the caller is the client"""
     principal: _builtins.str
     """the client as that broker knows it, such as User:alice"""
     client_address: _builtins.str

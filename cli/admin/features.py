@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, report
 from metaquorum.cli.text.settings import feature_line
@@ -20,6 +20,7 @@ def features() -> None:
 
 @features.command()
 @cluster_options
+@also_controllers
 @json_option
 def describe(options: ClusterOptions, as_json: bool) -> None:
     """Show each feature with its supported and finalized levels."""
@@ -48,6 +49,7 @@ def describe(options: ClusterOptions, as_json: bool) -> None:
 
 @features.command()
 @cluster_options
+@also_controllers
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
 @click.option("--validate-only", is_flag=True, help="Validate the request without applying it.")
 @json_option
@@ -58,6 +60,7 @@ def upgrade(options: ClusterOptions, levels: tuple[str, ...], validate_only: boo
 
 @features.command()
 @cluster_options
+@also_controllers
 @click.argument("levels", nargs=-1, required=True, metavar="FEATURE=LEVEL...")
 @click.option(
     "--unsafe",

@@ -107,7 +107,12 @@ def _entry(entry: Any, where: str) -> _Entry:
     if not isinstance(entry, dict):
         raise Failure(problem)
     topic, at, replicas = entry.get("topic"), entry.get("partition"), entry.get("replicas")
-    if not isinstance(topic, str) or not _is_index(at) or not isinstance(replicas, list):
+    if (
+        not isinstance(topic, str)
+        or not isinstance(at, int)
+        or not _is_index(at)
+        or not isinstance(replicas, list)
+    ):
         raise Failure(problem)
     if not all(map(_is_index, replicas)):
         raise Failure(problem)

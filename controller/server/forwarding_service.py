@@ -13,6 +13,7 @@ from typing import Any
 from metaquorum.controller.events import Mutator
 from metaquorum.controller.server.voter_changes import VoterChanges
 from metaquorum.controller.settings.tokens import TokenSecret
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
@@ -22,8 +23,9 @@ from metaquorum.metadata.requests.settings import UpdateFeaturesRequest
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingServicer
 from metaquorum.runtime.api.errors import Hints, error_to_pb
-from metaquorum.runtime.client.forwarding import NOT_LOOKED_AT
+from metaquorum.runtime.client.forwarding import NO_BROKER, NOT_LOOKED_AT
 from metaquorum.runtime.kafka.forwarded.call import Call
+from metaquorum.runtime.kafka.forwarded.direct import DIRECT_BY_KEY, NotTheLeader
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.runtime.requests import CALLER, WaitingRequests
 from metaquorum.wire import codec
@@ -67,18 +69,24 @@ class ForwardingService(ForwardingServicer):
         except DecodeError as error:
             return self._refused(ApiError(ErrorCode.INVALID_REQUEST, f"the frame cannot be read: {error}"))
         header = asked.header
-        api = FORWARDED_BY_KEY.get(header.api_key)
+        directly = request.broker_id == NO_BROKER
+        api = (DIRECT_BY_KEY if directly else FORWARDED_BY_KEY).get(header.api_key)
         if api is None or not api.min_version <= header.version <= api.max_version:
-            text = f"API {header.api_key} version {header.version} is not forwarded: use a newer controller"
+            way = "answered here" if directly else "forwarded"
+            text = f"API {header.api_key} version {header.version} is not {way}: use a newer controller"
             return self._refused(ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
+        principal, address = request.principal, request.client_address
+        if directly:  # who calls is the client itself
+            caller = CALLER.get() or BatchCause(principal=ANONYMOUS)
+            principal, address = caller.principal or ANONYMOUS, caller.address or ""
         call = Call(
             version=header.version,
-            ask=partial(self._ask, _mutator(header, request.principal, api.strict_from)),
+            ask=partial(self._ask, _mutator(header, principal, api.strict_from)),
             node_id=request.broker_id,
             wall_ms=time.time_ns() // 1_000_000,
             image=self._image(),
-            principal=request.principal,
-            address=request.client_address,
+            principal=principal,
+            address=address,
             by_token=request.by_token,
             static=self._static,
             token_hmac=self._token_hmac,
@@ -86,15 +94,15 @@ class ForwardingService(ForwardingServicer):
         CALLER.set(
             BatchCause(
                 request=APIS[header.api_key].name,
-                principal=request.principal,
+                principal=principal,
                 client_id=header.client_id,
-                address=request.client_address,
-                broker_id=request.broker_id,
+                address=address,
+                broker_id=None if directly else request.broker_id,
             )
         )
         try:
             body = await api.handle(asked.body, call)
-        except _NotLookedAt as refusal:
+        except (_NotLookedAt, NotTheLeader) as refusal:
             return self._refused(refusal.error)
         chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
         return pb.ForwardResponse(frame=b"".join(chunks), offset=self._image().provenance.offset)

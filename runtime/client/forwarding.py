@@ -12,6 +12,9 @@ from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.proto.forwarding_pb2_grpc import ForwardingStub
 from metaquorum.runtime.client.admin import AdminClient
 
+NO_BROKER = -1
+"""Instead of the broker that the client asked: the caller is the client."""
+
 NOT_LOOKED_AT = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED})
 """Refusals after which nothing was done: another controller is asked, or the same one again."""
 

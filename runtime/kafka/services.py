@@ -12,6 +12,8 @@ import msgspec
 
 from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.prepared import Prepared
@@ -66,6 +68,16 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
+def features_of(image: MetadataImage, kraft_version: int) -> Features:
+    """What ApiVersions says of features; kraft.version is in control records, not in the image."""
+    levels = {KRAFT_VERSION: kraft_version} if kraft_version else {}
+    return Features(
+        supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
+        finalized={**image.features.finalized, **levels},
+        epoch=image.provenance.offset,
+    )
+
+
 def _no_login(request: Request, client: Client) -> object:
     return outside_of_a_login(request)
 
@@ -110,24 +122,30 @@ class Services:
         body: ApiVersionsRequest = request.body
         if request.header.version >= 3 and not (body.client_software_name and body.client_software_version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        features = self._features()
-        # A range from 0 is left out below version 4: older clients cannot read it (KAFKA-17011).
-        supported = {
-            name: (low, high)
-            for name, (low, high) in sorted(features.supported.items())
-            if low > 0 or request.header.version >= 4
-        }
-        return ApiVersionsResponse(
-            api_keys=self._api_keys(),
-            supported_features=tuple(
-                ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-                for name, (low, high) in supported.items()
-            ),
-            finalized_features=tuple(
-                ApiVersionsResponse.FinalizedFeatureKey(
-                    name=name, min_version_level=level, max_version_level=level
-                )
-                for name, level in sorted(features.finalized.items())
-            ),
-            finalized_features_epoch=features.epoch,
-        )
+        return versions_answer(self._api_keys(), self._features(), request.header.version)
+
+
+def versions_answer(
+    api_keys: tuple[ApiVersionsResponse.ApiVersion, ...], features: Features, version: int
+) -> ApiVersionsResponse:
+    """What ApiVersions of this version answers."""
+    # A range from 0 is left out below version 4: older clients cannot read it (KAFKA-17011).
+    supported = {
+        name: (low, high)
+        for name, (low, high) in sorted(features.supported.items())
+        if low > 0 or version >= 4
+    }
+    return ApiVersionsResponse(
+        api_keys=api_keys,
+        supported_features=tuple(
+            ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in supported.items()
+        ),
+        finalized_features=tuple(
+            ApiVersionsResponse.FinalizedFeatureKey(
+                name=name, min_version_level=level, max_version_level=level
+            )
+            for name, level in sorted(features.finalized.items())
+        ),
+        finalized_features_epoch=features.epoch,
+    )

@@ -13,19 +13,18 @@ from metaquorum.broker.server.kafka.auto_topics import AutoTopics
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
 from metaquorum.broker.server.kafka.data import DataHandlers
-from metaquorum.broker.server.kafka.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_user_scram_credentials,
-)
 from metaquorum.broker.server.kafka.forwarding import Forwarder
 from metaquorum.broker.server.kafka.groups.offered import GroupServices
 from metaquorum.broker.server.kafka.loggers import LoggerChanges
 from metaquorum.broker.server.kafka.metadata_cache import MetadataCache
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
-from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.kafka.forwarded.describe import (
+    describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+)
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
 from metaquorum.wire.codec import Request
@@ -114,13 +113,3 @@ def offered_services(
     changes = LoggerChanges(settings.node_id, forwarder.handle)
     offered["IncrementalAlterConfigs"] = Offered(whole.min_version, whole.max_version, changes.handle)
     return Services(guarded(offered, rights), features, cluster.prepared)
-
-
-def features_of(image: MetadataImage, kraft_version: int) -> Features:
-    """What ApiVersions says of features; kraft.version is in control records, not in the image."""
-    levels = {KRAFT_VERSION: kraft_version} if kraft_version else {}
-    return Features(
-        supported={each.name: (each.min_level, each.max_level) for each in KNOWN_FEATURES},
-        finalized={**image.features.finalized, **levels},
-        epoch=image.provenance.offset,
-    )

@@ -17,7 +17,6 @@ from metaquorum.broker.server.kafka.log_ends import LogEndHandlers
 from metaquorum.broker.server.kafka.offered import (
     ClusterHandlers,
     SettingsHandlers,
-    features_of,
     offered_services,
 )
 from metaquorum.broker.server.kafka.transactions.offered import TransactionServices
@@ -26,7 +25,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.kafka.prepared import Prepared
-from metaquorum.runtime.kafka.services import Services
+from metaquorum.runtime.kafka.services import Services, features_of
 
 
 def broker_services(

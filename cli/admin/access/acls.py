@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import refuse, report
@@ -113,6 +113,7 @@ def acls() -> None:
 
 @acls.command()
 @cluster_options
+@also_controllers
 @click.argument("principals", nargs=-1, required=True, metavar="User:NAME...")
 @click.option(
     "--resource-type",
@@ -187,6 +188,7 @@ def add(
 
 @acls.command("list")
 @cluster_options
+@also_controllers
 @_filter_options
 @json_option
 def list_(options: ClusterOptions, as_json: bool, **words: str | None) -> None:
@@ -201,6 +203,7 @@ def list_(options: ClusterOptions, as_json: bool, **words: str | None) -> None:
 
 @acls.command()
 @cluster_options
+@also_controllers
 @_filter_options
 @click.option(
     "--all",

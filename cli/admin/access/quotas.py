@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, report
 from metaquorum.cli.text.settings import quota_line
@@ -53,6 +53,7 @@ def quotas() -> None:
 
 @quotas.command()
 @cluster_options
+@also_controllers
 @_entity_options
 @click.option("--set", "sets", multiple=True, metavar="KEY=NUMBER", help="Set a quota.")
 @click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Remove a quota.")
@@ -89,6 +90,7 @@ def _value(key: str, text: str) -> float:
 
 @quotas.command()
 @cluster_options
+@also_controllers
 @_entity_options
 @click.option("--any-user", is_flag=True, help="Every entity with a user.")
 @click.option("--any-client-id", is_flag=True, help="Every entity with a client-id.")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import report
 from metaquorum.cli.text.settings import user_line
@@ -35,6 +35,7 @@ def scram() -> None:
 
 @scram.command("set")
 @cluster_options
+@also_controllers
 @click.argument("user")
 @mechanism_option
 @click.option(
@@ -65,6 +66,7 @@ def set_(
 
 @scram.command()
 @cluster_options
+@also_controllers
 @click.argument("user")
 @mechanism_option
 @json_option
@@ -78,6 +80,7 @@ def delete(options: ClusterOptions, user: str, mechanism: str, as_json: bool) ->
 
 @scram.command("list")
 @cluster_options
+@also_controllers
 @click.argument("names", nargs=-1, metavar="[USER...]")
 @json_option
 def list_(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> None:

@@ -16,11 +16,6 @@ from typing import Any
 from metaquorum import open_log
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
-from metaquorum.broker.server.kafka.describe import (
-    describe_acls,
-    describe_client_quotas,
-    describe_user_scram_credentials,
-)
 from metaquorum.broker.server.kafka.topic_partitions import answer_describe_topic_partitions
 from metaquorum.controller.active.active import ActiveController
 from metaquorum.controller.brokers.sessions import Sessions
@@ -41,6 +36,11 @@ from metaquorum.metadata.requests.common import (
 )
 from metaquorum.metadata.settings.broker_keys import BROKER_KEYS, BROKER_SYNONYMS
 from metaquorum.runtime.kafka.forwarded.call import Call
+from metaquorum.runtime.kafka.forwarded.describe import (
+    describe_acls,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+)
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.wire import codec
 

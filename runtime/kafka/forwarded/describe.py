@@ -1,4 +1,4 @@
-"""What a broker tells of settings out of its image: entries, credentials and quotas, never a secret.
+"""What a node tells of settings out of its image: entries, credentials and quotas, never a secret.
 
 Pure: the image is an argument.
 """

@@ -1,0 +1,102 @@
+"""Administration of a controller that runs alone: what needs no broker is asked of it in Kafka's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner, Result
+
+from metaquorum.cli.main import main
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import metadata_version_name
+from metaquorum.runtime.kafka.client.controllers import ControllersClient
+from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, DescribeConfigsRequest
+from tests.unit.server.nodes import Site, free_port, new_site, running_controller
+from tests.unit.server.test_callers_in_the_log import causes
+
+
+@pytest_asyncio.fixture(name="site")
+async def fixture_site(tmp_path: Path) -> AsyncIterator[Site]:
+    found = new_site(tmp_path)
+    async with running_controller(found.controller_file()):
+        yield found
+
+
+async def run(site: Site, *arguments: str, typed: str | None = None, code: int = 0) -> Result:
+    """The first address is nobody's: the client looks on."""
+    servers = f"127.0.0.1:{free_port()},127.0.0.1:{site.controller_port}"
+    line = [*arguments, "--bootstrap-controllers", servers]
+    result = await asyncio.to_thread(CliRunner().invoke, main, line, input=typed)
+    assert result.exit_code == code, (arguments, result.output, result.stderr)
+    return result
+
+
+async def test_levels_entries_users_and_quotas_without_a_broker(site: Site) -> None:
+    (level,) = [
+        each
+        for each in json.loads((await run(site, "features", "describe", "--json")).stdout)
+        if each["name"] == "metadata.version"
+    ]
+    assert 0 < level["finalizedLevel"] <= level["maxLevel"] and level["offset"] > 0
+    changed = await run(site, "features", "upgrade", f"metadata.version={level['maxLevel']}")
+    assert changed.stdout == f"metadata.version: finalized at {metadata_version_name(level['maxLevel'])}\n"
+    refused = await run(site, "features", "upgrade", "metadata.version=7", code=1)
+    assert "INVALID_UPDATE_VERSION" in refused.stderr and refused.stderr.count("\n") == 1
+
+    on_topic = ("--resource-type", "topic", "--resource-name", "x")
+    await run(site, "acls", "add", "User:x", *on_topic)
+    (entry,) = json.loads((await run(site, "acls", "list", "--json")).stdout)
+    assert (entry["principal"], entry["resourceName"]) == ("User:x", "x")
+    assert "removed" in (await run(site, "acls", "remove", "--all")).stdout
+
+    words = ("scram", "set", "alice", "--password-stdin", "--iterations", "4096")
+    await run(site, "users", *words, typed="secret\n")
+    assert "alice" in (await run(site, "users", "scram", "list")).stdout
+    await run(site, "quotas", "alter", "--user", "alice", "--set", "producer_byte_rate=1")
+    (quota,) = json.loads((await run(site, "quotas", "describe", "--json")).stdout)
+    assert quota == {"entity": {"user": "alice"}, "quotas": {"producer_byte_rate": 1.0}}
+
+    asked = [cause for cause, _ in causes(site) if cause is not None and cause.request == "CreateAcls"]
+    assert [(each.principal, each.address, each.broker_id) for each in asked] == [
+        ("User:ANONYMOUS", "127.0.0.1", None)
+    ]
+
+
+async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(site: Site) -> None:
+    client = ControllersClient(f"127.0.0.1:{site.controller_port}", timeout_ms=60_000)
+    try:
+        own = await client.ask(DescribeClusterRequest(endpoint_type=2))
+        while not own.brokers:  # until it has registered
+            own = await client.ask(DescribeClusterRequest(endpoint_type=2))
+        assert (own.error_code, own.controller_id) == (0, 1)
+        assert [(each.broker_id, each.port) for each in own.brokers] == [(1, site.controller_port)]
+        theirs = await client.ask(DescribeClusterRequest(endpoint_type=1))
+        assert theirs.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE and not theirs.brokers
+        asked = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        offered = await client.ask(asked)
+        for api in ("DescribeConfigs", "CreateDelegationToken"):
+            assert await client.version(api) is None
+        assert len(offered.api_keys) > 15 and await client.version("UpdateFeatures") == 2
+        with pytest.raises(ApiError, match="does not offer DescribeConfigs"):
+            await client.ask(DescribeConfigsRequest())
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--bootstrap", "127.0.0.1:1"), "give either --bootstrap or --bootstrap-controllers"),
+        (("--command-config", "client.properties"), "controllers take no --command-config"),
+        (("--timeout", "0.2"), "answered within 200 ms"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(words: tuple[str, ...], says: str) -> None:
+    line = ["features", "describe", "--bootstrap-controller", f"127.0.0.1:{free_port()}", *words]
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code != 0 and says in result.stderr and result.stderr.count("\n") == 1, result.stderr

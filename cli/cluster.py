@@ -117,7 +117,7 @@ def cluster_options(command: F) -> F:
         **more: Any,
     ) -> Any:
         if command_config is not None and tls != TlsOptions():
-            raise click.UsageError("give the TLS files in --command-config alone, or without it")
+            raise click.UsageError("give the TLS files either in --command-config or as options")
         options = ClusterOptions(
             bootstrap=bootstrap, timeout_s=timeout_s, tls=tls, command_config=command_config
         )

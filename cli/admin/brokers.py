@@ -81,7 +81,7 @@ def _brokers(options: ClusterOptions, controllers: ClientOptions | None) -> Sequ
 def unregister(options: ClusterOptions, broker_id: int, force: bool, as_json: bool) -> None:
     """Unregister the broker BROKER_ID. Stop the broker first.
 
-    A broker that still serves is refused without --force: it would lose its leaderships and register again.
+    Without --force, a broker that still serves is refused: it would lose its leaderships and register again.
     Replicas stay assigned to the broker until they are moved; the command counts and names them first.
     """
     with options.open() as cluster:

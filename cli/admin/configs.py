@@ -37,7 +37,7 @@ def configs() -> None:
     """Describe and change configurations.
 
     TYPE is topic, broker, broker-logger or client-metrics. The broker name `default` means all brokers.
-    The name of loggers is the id of their broker; their levels (FATAL to TRACE) last until it ends.
+    For broker-logger, NAME is a broker id; levels (FATAL to TRACE) last until that broker stops.
     """
 
 

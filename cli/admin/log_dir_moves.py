@@ -118,8 +118,8 @@ def move(
 ) -> int:
     """Move replicas to another log directory of their broker.
 
-    A copy follows each replica and takes its place when it has caught up. Naming the directory where a
-    replica is cancels its move. Exit code 1 if a replica was refused, or has not arrived within --wait.
+    A copy follows each replica and takes its place when it has caught up. --to with a replica's present
+    directory cancels its move. Exit code 1 if a replica was refused, or has not arrived within --wait.
     """
     jobs = _jobs(topic, partitions, broker_id, path, plan)
     with options.open() as cluster:
@@ -155,7 +155,9 @@ def _jobs(
         indexes = tuple(dict.fromkeys(partitions))
         return [Job(broker_id=broker_id, path=path, topic=topic, partitions=indexes)]
     if not (topic is None and broker_id is None and path is None):
-        raise click.UsageError("--plan says all of it: leave out TOPIC, PARTITION, --broker and --to")
+        raise click.UsageError(
+            "--plan names replicas and directories: leave out TOPIC, PARTITION, --broker and --to"
+        )
     found: dict[tuple[int, str, str], list[int]] = {}
     for one in read_places(plan):
         found.setdefault((one.broker_id, normpath(one.path), one.topic), []).append(one.partition)
@@ -187,7 +189,7 @@ def refuse_unless_live(broker_ids: Iterable[int], live: Iterable[int]) -> None:
     """Raises Failure."""
     for broker_id in broker_ids:
         if broker_id not in live:
-            raise Failure(f"broker {broker_id} is not among the live ones; see: metaquorum brokers list")
+            raise Failure(f"broker {broker_id} is not live; see: metaquorum brokers list")
 
 
 def _target(answer: BrokerDirectories, path: str) -> Directory:

@@ -53,7 +53,7 @@ def elect(
     everywhere: bool,
     as_json: bool,
 ) -> int:
-    """Elect leaders. For the partitions of one topic, or for all that need it."""
+    """Elect leaders. Select the partitions of one topic, or all that need it."""
     if everywhere == (topic is not None):
         raise click.UsageError("give either --all, or --topic with or without --partition")
     if indexes and topic is None:

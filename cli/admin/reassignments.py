@@ -41,7 +41,7 @@ COLUMNS = ("PARTITION", "REPLICAS", "ADDING", "REMOVING", "ISR", "WAITING FOR")
 @click.option("--keep-factor", is_flag=True, help="Refuse moves that change a replication factor.")
 @json_option
 def reassign(options: ClusterOptions, path: Path, dry_run: bool, keep_factor: bool, as_json: bool) -> int:
-    """Move replicas as a plan says. Replaces ongoing reassignments of the same partitions."""
+    """Move replicas according to a plan. Replaces ongoing reassignments of the same partitions."""
     planned = read_plan(path)
     wanted = [WantedReplicas(topic=name, partition=at, replicas=held) for (name, at), held in planned.items()]
     with options.open() as cluster:
@@ -99,7 +99,7 @@ def reassignments(options: ClusterOptions, names: tuple[str, ...], cancel_all: b
     "--topic", "topics", metavar="NAME", multiple=True, help="Only partitions of this topic. Default: all."
 )
 def plan(options: ClusterOptions, broker_id: int | None, evenly: bool, topics: tuple[str, ...]) -> None:
-    """Print a plan for `partitions reassign`. Its size goes to standard error."""
+    """Print a plan for `partitions reassign`. Prints its size to standard error."""
     if evenly == (broker_id is not None):
         raise click.UsageError("give either --drain BROKER or --spread")
     with options.open() as cluster:

@@ -170,7 +170,7 @@ def list_(options: ClusterOptions, as_json: bool) -> None:
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @json_option
 def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Show the partitions of topics, by default of all. Leader, replicas, in-sync and offline replicas."""
+    """Show the partitions of topics, by default of all. With leader, replicas, ISR and offline replicas."""
     with options.open() as cluster:
         found = cluster.call(lambda client: describe_topics(client, names))
     if as_json:

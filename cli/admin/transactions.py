@@ -113,7 +113,7 @@ def list_(
 @click.argument("names", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
 @table_options
 def describe(options: ClusterOptions, names: tuple[str, ...], as_json: bool) -> int:
-    """Show transactions as their coordinators know them. Producer, state, start and partitions."""
+    """Show transactions as their coordinators know them. With producer, state, start and partitions."""
     with options.open() as cluster:
         looks = {
             name: cluster.call(lambda client, name=name: describe_transaction(client, name))  # type: ignore[misc]
@@ -202,7 +202,7 @@ def _producer_json(each: PartitionProducer) -> dict[str, Any]:
     default=_MAX_TIMEOUT_MIN,
     show_default=True,
     metavar="MINUTES",
-    help="The longest timeout of a transaction; only those are looked at that were silent for longer.",
+    help="Longest timeout of a transaction. Only transactions that were silent for longer can hang.",
 )
 @table_options
 def find_hanging_(
@@ -277,7 +277,7 @@ def abort(
     coordinator_epoch: int | None,
     as_json: bool,
 ) -> None:
-    """Abort a transaction that hangs in a partition. Not for one whose producer may continue: its other
+    """Abort a transaction that hangs in a partition. Do not abort one whose producer may continue: its other
     partitions would be committed."""
     numbers = (producer_id, producer_epoch, coordinator_epoch)
     if (start_offset is None) == (None in numbers) or (start_offset is not None and numbers != (None,) * 3):

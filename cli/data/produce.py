@@ -173,7 +173,8 @@ def produce(  # noqa: PLR0913
     progress: bool | None,
     as_json: bool,
 ) -> int:
-    """Write lines or generated messages to a topic. Lines are of standard input; --count generates.
+    """Write lines or generated messages to a topic. Lines come from standard input;
+    --count generates messages.
 
     With --acks all, messages are stored once and in order, even after retries. The summary counts
     acknowledged messages. Exit code 1 if any message was not acknowledged.
@@ -199,7 +200,9 @@ def produce(  # noqa: PLR0913
     producer = cluster.make(Producer, plan.settings)
     partitions = cluster.topic(producer, topic).partitions
     if partition is not None and partition not in partitions:
-        raise Failure(f"{topic} has {len(partitions)} partitions, from 0 on, and no partition {partition}")
+        raise Failure(
+            f"{topic} has {len(partitions)} partitions, numbered from 0, and no partition {partition}"
+        )
     problem = uvloop.run(_produce(producer, plan, account, shown))
     shown.clear()
     if problem is not None and not account.taken:
@@ -284,7 +287,7 @@ async def _put(
         except KafkaException as error:
             _poll(producer, account)
             why = account.fatal or text_of(error)
-            raise Failure(f"message {account.taken + 1} was not taken: {why}") from error
+            raise Failure(f"message {account.taken + 1} was refused: {why}") from error
         else:
             account.taken += 1
             return

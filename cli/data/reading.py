@@ -40,7 +40,7 @@ def read(cluster: KafkaCluster, plan: ConsumeOptions, account: ConsumeTotals, pr
         missing = [each for each in plan.partitions if each not in known]
         if missing:
             raise Failure(
-                f"{plan.topic} has {len(known)} partitions, from 0 on, and no partition {missing[0]}"
+                f"{plan.topic} has {len(known)} partitions, numbered from 0, and no partition {missing[0]}"
             )
         chosen = list(plan.partitions or known)
         if plan.until_end:

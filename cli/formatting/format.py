@@ -120,7 +120,7 @@ def _check(plan: FormatPlan) -> None:
     if not plan.directories:
         raise Failure("no directory to format; give --directory, or log.dirs in the configuration")
     if len({Path(one).absolute() for one in plan.directories}) != len(plan.directories):
-        raise Failure("a directory is named twice; name each one once")
+        raise Failure("a directory is listed twice; list each one once")
     try:
         if is_reserved_directory(uuid_from_text(plan.cluster_id)):
             raise ValueError(f"{plan.cluster_id} is a reserved id")

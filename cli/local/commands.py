@@ -46,7 +46,7 @@ def local() -> None:
     "--combined",
     metavar="N",
     type=click.IntRange(1, 9),
-    help="Number of nodes that are controller and broker at once, in place of all others.",
+    help="Number of nodes that are both controller and broker, instead of separate nodes.",
 )
 @click.option("--cluster-id", metavar="ID", help="Cluster id. A new cluster gets a random one by default.")
 @click.option("--free-ports", "any_port", is_flag=True, help="Use currently free ports for a new cluster.")
@@ -76,7 +76,9 @@ def up(
     """Start the cluster in --directory, creating it if there is none. With more --controllers than it has, it
     grows. Every controller becomes a voter."""
     if combined is not None and (controllers is not None or brokers is not None):
-        raise click.UsageError("--combined is all nodes there are: leave --controllers and --brokers out")
+        raise click.UsageError(
+            "--combined sets the number of all nodes: leave out --controllers and --brokers"
+        )
     with contextlib.closing(ForkServer()) as forks:  # it imports what nodes need while this command imports
         from metaquorum.cli.local.cluster import LocalCluster
         from metaquorum.cli.local.growth import add_missing_voters
@@ -219,7 +221,7 @@ def status(directory: Path, as_json: bool) -> int:
 @local.command()
 @DIRECTORY
 def down(directory: Path) -> int:
-    """Stop the cluster in order. Brokers (controlled shutdown), standby controllers, active controller."""
+    """Stop the cluster in order. Brokers stop first, then standby controllers, then the active controller."""
     from metaquorum.cli.local.cluster import LocalCluster
 
     layout = open_layout(directory)

@@ -125,7 +125,7 @@ def _dry(sources: list[ArchiveSource]) -> Packed:
 def _write(target: str, sources: list[ArchiveSource]) -> Packed:
     disk = PosixDisk()
     if not disk.is_directory(parent_of(target)):
-        raise Failure(f"{parent_of(target)} is not a directory; make it first")
+        raise Failure(f"{parent_of(target)} is not a directory; create it first")
     for path, who in leftovers(disk, target):
         if who.isdigit() and not _runs(int(who)):
             disk.remove(path)
@@ -171,7 +171,7 @@ def _extract(path: str, directory: str, as_json: bool) -> int:
     opened = LogArchive(disk.open_read(path))
     directory = os.path.abspath(directory)
     if not disk.is_directory(parent_of(directory)):
-        raise Failure(f"{parent_of(directory)} is not a directory; make it first")
+        raise Failure(f"{parent_of(directory)} is not a directory; create it first")
     with terminated_in_order():
         extract_archive(opened, disk, directory, str(os.getpid()))
     _show({"directory": directory}, opened.index, opened.stored_bytes, as_json)

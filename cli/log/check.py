@@ -165,7 +165,7 @@ def _divergence_lines(found: Divergence, *, is_lost: bool) -> Iterator[str]:
         low, high = sorted((found.epoch, found.other_epoch))
         yield (
             f"  epochs {found.epoch} and {found.other_epoch}: if epoch {high} was committed here, epoch {low}"
-            " was not; its node cuts it off when it joins again"
+            " was not; its node truncates it when it rejoins"
         )
         yield from (f"  with it goes {undone}" for undone in found.undone)
 

@@ -57,7 +57,7 @@ def log() -> None:
     """Read any KRaft metadata log: its records and its state.
 
     The log may be metaquorum's or Apache Kafka's, and its node may run. Only `repair`, `salvage` and
-    `archive` write, and only what is new.
+    `archive` write, and only new files.
     """
     # Records come and go by the thousand and make no cycles: the collector need not look at each batch.
     gc.set_threshold(50_000, 20, 50)
@@ -104,7 +104,7 @@ log.add_command(check)
 @click.option(
     "--topic",
     metavar="NAME",
-    help="Take segments as the log of this topic, however their directory is called.",
+    help="Read segments as the log of this topic, whatever their directory is called.",
 )
 @click.option("--causes", is_flag=True, help="Show with each record who or what caused its batch.")
 @click.option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C or --to-offset.")

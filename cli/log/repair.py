@@ -67,7 +67,7 @@ def repair(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Rewrite a log without a poison record or lost bytes. Or only up to an offset.
+    """Rewrite a log without a poison record or lost bytes. Can also cut it at an offset.
 
     PATH is a node's directory or the __cluster_metadata-0 in it, and stays unchanged. A NoOpRecord replaces
     each removed record, so every other record keeps its offset.

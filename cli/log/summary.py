@@ -62,7 +62,7 @@ SPAN = Checked("span", parse_span_ms)
 @click.command(cls=LiveCommand)
 @click.argument("paths", nargs=-1, required=True, type=PATH, metavar="PATH...")
 @click.option(
-    "--last", "last_ms", type=SPAN, metavar="12h", help="Only this long before the log's last record."
+    "--last", "last_ms", type=SPAN, metavar="12h", help="Only this much time before the log's last record."
 )
 @click.option("--from", "start", type=POINT, metavar="OFFSET|OFFSET+|TIME", help="Only from this place on.")
 @click.option(
@@ -231,7 +231,7 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
             yield click.style(line, bold=True)
         for row in sorted(section.rows[:few], key=lambda row: row.offset):
             yield _coloured(trimmed(_row_line(row, times), width), row.severity)
-    yield click.style("the log cannot tell:", bold=True)
+    yield click.style("the log does not show:", bold=True)
     for line in found.unsaid:
         yield trimmed(f"  {line}", width)
     worst = _worst_row(found.sections)
@@ -274,7 +274,7 @@ def _head(found: _Found, place: str) -> Iterator[str]:
     leader = found.summary.leader
     leads = f"{leader} leads, " if leader is not None else ""
     if not found.is_end_known:
-        yield f"at the end: {leads}what brokers and topics there were is not known"
+        yield f"at the end: {leads}brokers and topics are not known"
         return
     yield (
         f"at the end: {leads}{unfenced} of {count(len(image.brokers), 'broker')} unfenced,"

@@ -88,7 +88,7 @@ def state(
     as_json: bool,
     past_corruption: bool,
 ) -> int:
-    """Show the state that a log builds, or only ENTITY. Such as broker/3, topic/orders/7 or quorum.
+    """Show the state that a log builds, or only ENTITY. Examples: broker/3, topic/orders/7, quorum.
 
     The state is the nearest snapshot plus the records after it. A record batch is atomic: a place inside a
     batch is shown as of its start, and a line says so. Exit code 1: something is damaged. 3: some records

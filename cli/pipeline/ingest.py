@@ -78,7 +78,7 @@ def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | 
     """Update the tables in the directory --out from the logs under PATHS.
 
     A path is a segment, a log directory, a node's directory, or a directory above many of them. A later run
-    reads only what the logs have gained. The logs are never changed. Damage is listed in the table `damage`.
+    reads only new records. The logs are never changed. Damage is listed in the table `damage`.
     """
     progress = IngestProgress()
     try:

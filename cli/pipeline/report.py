@@ -23,7 +23,7 @@ from metaquorum.pipeline.report.page import page
 )
 def report(tables: str, out: Path, title: str) -> int:
     """Write an HTML report about TABLES, the directory that `pipeline ingest` wrote. The page needs no
-    network. Where --out is an earlier report, the new one begins with what changed since then."""
+    network. If --out is an earlier report, the new one begins with what changed since."""
     fleet = load_fleet(tables)
     try:
         previous = out.read_text(encoding="utf-8", errors="replace") if out.is_file() else None

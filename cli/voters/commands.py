@@ -42,7 +42,7 @@ node_id = click.argument("node_id", metavar="ID", type=click.IntRange(min=0))
 dry_run = click.option(
     "--dry-run",
     is_flag=True,
-    help="Show the steps, the majority that each needs, and who is alive. Change nothing.",
+    help="Show the steps, the majority that each needs, and the live voters. Change nothing.",
 )
 force = click.option(
     "--force", is_flag=True, help="Take steps that leave no live majority; nothing can be committed then."
@@ -60,7 +60,7 @@ endpoint = click.option(
     "--endpoint",
     metavar="HOST:PORT",
     callback=_address,
-    help="Where the new voter listens. Default: where it has registered.",
+    help="Address of the new voter. Default: the registered one.",
 )
 
 

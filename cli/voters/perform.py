@@ -197,7 +197,7 @@ class VoterChanger:
                 raise
 
     def _say_done(self, step: VoterStep) -> None:
-        done = "is a voter" if step.kind is StepKind.ADD else "is not a voter any more"
+        done = "is a voter" if step.kind is StepKind.ADD else "is no longer a voter"
         self._say(f"node {step.member} {done}")
 
     # ---- who comes
@@ -232,7 +232,7 @@ class VoterChanger:
         if not endpoints:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST,
-                f"node {member.node_id} has not registered where it listens as a controller: if it is one,"
+                f"node {member.node_id} has not registered a controller listener: if it is a controller,"
                 " give --endpoint HOST:PORT",
             )
         return AddRaftVoterRequest(

@@ -155,7 +155,7 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
     voter = _voter(quorum, node_id)
     comes = [one for one in quorum.observers if one.node_id == node_id and one.is_alive]
     if voter is not None and voter.is_alive and not comes:
-        text = f"{_named(voter)} is a voter that is alive, and no other directory of it observes"
+        text = f"{_named(voter)} is a live voter, and no other directory of it observes"
         return VoterPlan(nothing_to_do=text)
     if voter is None:
         if not any(one.node_id == node_id for one in quorum.observers):
@@ -163,7 +163,7 @@ def _plan_new_directory(quorum: DescribeQuorumResponse, node_id: int, wanted: Vo
         return _finished(quorum, wanted, _observer(quorum, node_id, wanted.directory_id))
     newcomer = _observer(quorum, node_id, wanted.directory_id)
     if voter.is_alive:
-        text = f"{_named(voter)} still runs, beside the directory that is to replace it: stop it first"
+        text = f"{_named(voter)} is still running beside the directory that replaces it: stop it first"
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
     return _finished(quorum, wanted, newcomer, remove_first=_member(voter))
 

@@ -84,7 +84,7 @@ def create(
 )
 @json_option
 def renew(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_json: bool) -> None:
-    """Extend the lifetime of a token. The maximum with which it was created is the limit."""
+    """Extend the lifetime of a token. It cannot exceed the maximum set when the token was created."""
     hmac = _hmac(hmac_text)
     with options.open() as cluster:
         expiry_ms = cluster.call(lambda client: renew_token(client, hmac, period_ms))

@@ -202,7 +202,7 @@ COMMANDS = (
     ShellCommand(
         name="until",
         usage="until EXPRESSION",
-        help="go on until a Python expression about the state is true: until leaderless() > 0",
+        help="continue until a Python expression about the state is true: until leaderless() > 0",
         handler=until,
         raw=True,
     ),

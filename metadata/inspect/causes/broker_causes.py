@@ -18,7 +18,7 @@ SESSION_TIMEOUT_MS = 9_000
 _SHORT = {
     "shutdown-finished": "end of its controlled shutdown",
     "stopped-idle": "it stopped in order",
-    "stopped-or-silent": "it stopped in order or no heartbeat came in time; the log cannot tell which",
+    "stopped-or-silent": "it stopped in order or no heartbeat came in time; the log does not show which",
 }
 """What a fence was, where that is said of something else."""
 
@@ -92,7 +92,7 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
     if not scene.feed.is_known:
         return Cause(
             rule="stopped-or-silent",
-            text=f"broker {broker} was fenced; its leaderships are unknown here, so the log cannot tell why",
+            text=f"broker {broker} was fenced; its leaderships are unknown here: the log does not show why",
             broker_id=broker,
             certain=False,
         )

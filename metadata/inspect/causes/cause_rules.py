@@ -19,10 +19,10 @@ RULES: dict[str, str] = {
     "replica-lagged": "a replica left the ISR while its broker was active and the leader stayed",
     "lagged-or-stopping": (
         "the same below metadata.version 3.3-IV3, which does not record controlled shutdowns: the log "
-        "cannot tell which"
+        "does not show which"
     ),
     "stopping-or-fenced": (
-        "an active broker lost the leadership below metadata.version 3.3-IV3: the log cannot tell "
+        "an active broker lost the leadership below metadata.version 3.3-IV3: the log does not show "
         "whether it was stopping or being fenced"
     ),
     "replica-caught-up": "a replica joined the ISR",
@@ -35,12 +35,12 @@ RULES: dict[str, str] = {
     ),
     "led-again": (
         "the partition had no leader, and the new leader's broker was active all the time: someone "
-        "requested an election, or a new controller held one; the log cannot tell which"
+        "requested an election, or a new controller held one; the log does not show which"
     ),
     "unclean-election": (
         "the new leader was neither in the ISR nor eligible: records may be lost. If a broker's state "
-        "changed in the same batch, the setting allowed it; otherwise the log cannot tell that from a "
-        "request"
+        "changed in the same batch, the setting allowed it; otherwise the log does not distinguish that "
+        "from a request"
     ),
     "recovery-finished": "the leader of an unclean election finished recovering the partition (KIP-704)",
     "preferred-election": (
@@ -73,7 +73,7 @@ RULES: dict[str, str] = {
         "after its last sign of life: an orderly stop"
     ),
     "stopped-or-silent": (
-        "the same, but later: an orderly stop, or no heartbeat in time; the log cannot tell which"
+        "the same, but later: an orderly stop, or no heartbeat in time; the log does not show which"
     ),
     "shutdown-finished": (
         "the broker was fenced in its controlled shutdown while it led nothing, less than the default "

@@ -1,4 +1,4 @@
-"""What a derived cause is, what its rule may look at, and how it is said that the log cannot tell.
+"""What a derived cause is, what its rule may look at, and how it is said that the log does not show it.
 
 Owns no rule. Knows steps and the feed.
 """
@@ -93,7 +93,9 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 def cannot_tell(*readings: tuple[str, str]) -> str:
     """The sentence for records that several histories leave: each reading with what would confirm it."""
-    return "the log cannot tell: " + ", or ".join(f"{what} (to confirm: {proof})" for what, proof in readings)
+    return "the log does not show which: " + ", or ".join(
+        f"{what} (to confirm: {proof})" for what, proof in readings
+    )
 
 
 def ids(listed: Iterable[int]) -> str:

@@ -32,7 +32,7 @@ def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
         cause = fence_cause(step, scene)
         text = f"broker {node} (was {was})"
         if not cause.certain:
-            text += "; it stopped in order or no heartbeat came; the log cannot tell which"
+            text += "; it stopped in order or no heartbeat came; the log does not show which"
         is_odd = cause.rule == "session-expired" or not (cause.certain or scene.feed.is_known)
         severity = "warning" if is_odd else "info"
         yield told("broker fenced", text, severity, cause.rule)

@@ -110,7 +110,7 @@ def test_a_cluster_of_combined_nodes(tmp_path: Path) -> None:
         (2, ["--brokers", "2"], "with 2 combined nodes"),
         (2, ["--controllers", "3"], "with 2 combined nodes"),
         (0, ["--combined", "1"], "without combined nodes"),
-        (0, ["--combined", "1", "--brokers", "1"], "leave --controllers and --brokers out"),
+        (0, ["--combined", "1", "--brokers", "1"], "leave out --controllers and --brokers"),
     ],
 )
 def test_a_cluster_keeps_its_kind(tmp_path: Path, combined: int, options: list[str], text: str) -> None:

@@ -184,7 +184,7 @@ def test_a_copy_that_is_on_its_way_is_no_replica_yet(nodes: list[Node]) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (("--broker", "7"), "broker 7 is not among the live ones; see: metaquorum brokers list"),
+        (("--broker", "7"), "broker 7 is not live; see: metaquorum brokers list"),
         (("--topic", "nope"), "topic nope does not exist; see: metaquorum topics list"),
     ],
 )

@@ -150,7 +150,7 @@ def test_several_nodes_are_summed_up_as_one(tmp_path: Path) -> None:
 
 def test_what_the_log_cannot_tell_is_said(tmp_path: Path) -> None:
     lines = run(made(tmp_path / "n", STORY[:9])).stdout.splitlines()
-    unsaid = lines[lines.index("the log cannot tell:") + 1 :]
+    unsaid = lines[lines.index("the log does not show:") + 1 :]
     assert "  whether there were times without a leader: idle controllers wrote nothing" in unsaid
     assert "  who asked for a change; heartbeats, lag, and what clients saw" in unsaid
 

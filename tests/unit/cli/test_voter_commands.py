@@ -170,7 +170,7 @@ def test_an_emptied_directory_is_replaced_old_first(leader: Leader) -> None:
     result = run("replace-voter", 3)
     assert leader.asked == ["validate 3", "remove 3", "add 3"]
     assert result.stdout.splitlines() == [
-        f"node 3 (directory {uuid_to_text(directory(3))}) is not a voter any more",
+        f"node 3 (directory {uuid_to_text(directory(3))}) is no longer a voter",
         f"node 3 (directory {uuid_to_text(directory(33))}) is a voter",
     ]
     again = run("replace-voter", 3)
@@ -334,7 +334,7 @@ BAD_INPUT: list[tuple[DescribeQuorumResponse, tuple[object, ...], str]] = [
     (
         _observers(replace(replica(4), endpoints=())),
         ("add-voter", 4),
-        "INVALID_REQUEST: node 4 has not registered where it listens as a controller",
+        "INVALID_REQUEST: node 4 has not registered a controller listener",
     ),
     (
         replace(_observers(replica(4)), kraft_version=0),

@@ -85,10 +85,10 @@ def causes(target: str, batches: list[Batch], level: list[object] = LEVEL) -> tu
 SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
     ("an idle broker stops in order | it falls silent", "broker/2",
      [(MINUTE, [change(isr=(1,)), fence(2)])],
-     "stopped-or-silent", ["the log cannot tell", "stopped in order", "no heartbeat came in time"]),
+     "stopped-or-silent", ["the log does not show", "stopped in order", "no heartbeat came in time"]),
     ("the same with nothing in any ISR", "broker/2",
      [(SECOND, [change(isr=(1,))]), (MINUTE, [fence(2)])],
-     "stopped-or-silent", ["the log cannot tell"]),
+     "stopped-or-silent", ["the log does not show"]),
     ("stopped right after it lived: no session ends so soon", "broker/2",
      [(8_999, [change(isr=(1,)), fence(2)])], "stopped-idle", ["stopped in order", "9 s"]),
     ("at 9 s the session may have ended", "broker/2",
@@ -105,7 +105,7 @@ SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
      [(SECOND, [change(isr=(2,), leader=2)]), (SECOND + 400, [fence(1)])], "stopped-idle", []),
     ("a leadership left it, and no heartbeat came in time | it stopped in order", "broker/1",
      [(MINUTE, [change(isr=(2,), leader=2)]), (MINUTE + 400, [fence(1)])],
-     "stopped-or-silent", ["the log cannot tell"]),
+     "stopped-or-silent", ["the log does not show"]),
     ("the shutdown ended", "broker/1",
      [(MINUTE, [shutdown(1), change(isr=(2,), leader=2)]), (MINUTE + 300, [fence(1)])],
      "shutdown-finished", ["ended"]),
@@ -139,11 +139,11 @@ SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
     ("the setting | somebody asked", "topic/t/0.leader",
      [(1, [UNCLEAN]), (2, [change(isr=(1,))]), (3, [fence(1), change(leader=-1)]),
       (MINUTE, [change(isr=(2,), leader=2, leader_recovery_state=1)])],
-     "unclean-election", ["the log cannot tell", "is true", "someone requested"]),
+     "unclean-election", ["the log does not show", "is true", "someone requested"]),
     ("somebody asked | the controllers' own configuration", "topic/t/0.leader",
      [(2, [change(isr=(1,))]), (3, [fence(1), change(leader=-1)]),
       (MINUTE, [change(isr=(2,), leader=2, leader_recovery_state=1)])],
-     "unclean-election", ["the log cannot tell", "own configuration", "someone requested"]),
+     "unclean-election", ["the log does not show", "own configuration", "someone requested"]),
     ("no leader: the default may be in the controllers' configuration", "topic/t/0.leader",
      [(2, [change(isr=(1,))]), (MINUTE, [change(leader=-1), fence(1)])],
      "no-eligible-leader", ["not set in the log", "unless"]),
@@ -152,7 +152,7 @@ SAME: list[tuple[str, str, list[Batch], str, list[str]]] = [
      "broker-returned", ["unfenced at 8"]),
     ("asked for | found by a new controller", "topic/t/0.leader",
      [(2, [change(isr=(1,), leader=-1)]), (MINUTE, [change(leader=1)])],
-     "led-again", ["the log cannot tell", "someone requested", "new controller"]),
+     "led-again", ["the log does not show", "someone requested", "new controller"]),
     ("balanced | asked for", "topic/t/0.leader",
      [(2, [change(leader=2)]), (MINUTE, [change(leader=1)])],
      "preferred-election", ["balanced", "someone requested"]),
@@ -184,7 +184,7 @@ def test_histories_that_leave_the_same_records(
     assert found is not None, causes(target, batches)
     for word in words:
         assert word in found.text
-    assert found.certain == ("the log cannot tell:" not in found.text)
+    assert found.certain == ("the log does not show which:" not in found.text)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_what_another_leader_of_the_quorum_means(
     granting = voters if voted else voters[1:]
     found = election_causes(control.LeaderChangeMessage(2, voters, granting), 7, 1, 5, silence_ms, level)
     assert [cause.rule for cause in found] == ["leader-elected", rule, "epochs-skipped"]
-    assert ("the log cannot tell" in found[1].text) == (rule == "leader-replaced") == (not found[1].certain)
+    assert ("the log does not show" in found[1].text) == (rule == "leader-replaced") == (not found[1].certain)
     assert "or its winner committed nothing" in found[2].text
 
 

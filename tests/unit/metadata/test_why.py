@@ -126,7 +126,7 @@ RECORDED = [
     ("broker/1.fenced", 898, True, 889, ["session-expired"], "no heartbeat in time; unfenced since 33"),
     ("broker/2.fenced", 1079, True, 1078, ["shutdown-finished"], "controlled shutdown of broker 2 ended"),
     ("broker/0.logDirs", 1320, ["YqFbFYVxZ4jFBH0AxAAHBA"], 1319, ["directory-failed"], "lost 1 of its 2"),
-    ("broker/3.fenced", 2318, True, 2317, ["stopped-or-silent"], "the log cannot tell: it stopped"),
+    ("broker/3.fenced", 2318, True, 2317, ["stopped-or-silent"], "the log does not show which: it stopped"),
     (
         "quorum.leader",
         2070,

@@ -173,8 +173,7 @@ def produce(  # noqa: PLR0913
     progress: bool | None,
     as_json: bool,
 ) -> int:
-    """Write lines or generated messages to a topic. Lines come from standard input;
-    --count generates messages.
+    """Write lines or generated messages to a topic. Lines come from standard input.
 
     With --acks all, messages are stored once and in order, even after retries. The summary counts
     acknowledged messages. Exit code 1 if any message was not acknowledged.

@@ -57,6 +57,8 @@ def partition(rng: random.Random, topic_id: bytes, index: int, level: int) -> Pa
     isr = tuple(rng.sample(replicas, rng.randint(1, len(replicas))))
     leader = rng.choice((*isr, isr[0], -1))
     odd = rng.randrange(12)
+    if odd == 5:  # no controller writes that, and a log may hold it
+        leader = next((broker for broker in range(BROKERS) if broker not in replicas), leader)
     adding = replicas[-1:] if odd == 0 and len(replicas) > 1 else ()
     removing = replicas[:1] if odd == 1 and len(replicas) > 1 else ()
     places = [

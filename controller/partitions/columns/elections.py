@@ -166,10 +166,9 @@ def _elect(
     for member in isr:
         in_sync |= (old.replicas == member) & (member != PADDING)
     candidates = in_sync & electorate.acceptable(old.replicas)
-    odd = (candidates & ~electorate.in_place(old.replicas, old.directories)).any(axis=0)
-    odd |= (old.replicas >= DENSE_IDS_MAX).any(axis=0)
+    elsewhere = candidates & ~electorate.in_place(old.replicas, old.directories)
+    odd: Flags = np.logical_or.reduce(elsewhere | (old.replicas >= DENSE_IDS_MAX), axis=0)
     present = old.replicas == old.leader
-    odd |= (old.leader != NO_LEADER) & ~present.any(axis=0)
     stays = (candidates & present).any(axis=0)
     if preferred:
         stays &= ~candidates[0]

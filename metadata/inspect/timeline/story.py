@@ -125,7 +125,7 @@ def events(
     seen = Seen() if seen is None else seen
     asked = start
     if start is not None:
-        start = seen.settled(log, start, first=True)
+        start = seen.settled(log, Point(offset=log.end_offset) if start.is_end else start, first=True)
     story = _Story(log, on_problem, seen.settled(log, end), seen)
     for event in story.run(start, gap_ms, shown):
         if start is None or not _is_before(event, start):
@@ -138,7 +138,7 @@ def events(
 def _is_before(event: TimelineEvent, start: Point) -> bool:
     if start.offset is not None:
         return event.offset < start.offset
-    return start.time_ms is not None and event.time_ms < start.time_ms
+    return event.time_ms < (start.time_ms or 0)
 
 
 def _snapshot_before(log: MetadataLog, start: Point) -> int | None:

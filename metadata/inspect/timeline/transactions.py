@@ -35,7 +35,7 @@ class HeldTransaction(Generic[E]):
     def __init__(self) -> None:
         self.begun: int | None = None
         """Where the transaction that is open began."""
-        self._name = ""
+        self._name: str  # of that one
         self._held: list[E] = []
         self._marks: list[tuple[int, bool | None]] = []
 

@@ -177,7 +177,8 @@ def _needed(
         return None  # one of them may be asked about from there on
     other: Bools = np.full(len(needed), concern.topics is None and concern.together)
     if concern.topics is not None:
-        other = _other_partitions(frames, {topic_id(name) for name in concern.topics} - {None})
+        ids = (topic_id(name) for name in concern.topics)
+        other = _other_partitions(frames, {one for one in ids if one is not None})
     if concern.together:
         other &= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
         other[changes.decode_changes(frames, np.flatnonzero(other))[1]] = False
@@ -193,7 +194,7 @@ def _needed(
     return needed
 
 
-def _other_partitions(frames: Frames, asked: set[bytes | None]) -> Bools:
+def _other_partitions(frames: Frames, asked: set[bytes]) -> Bools:
     """Records about partitions of topics other than those `asked` about; none from the future."""
     named: Bools = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST[0])
     named |= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
@@ -204,5 +205,5 @@ def _other_partitions(frames: Frames, asked: set[bytes | None]) -> Bools:
             starts = frames.starts[at] + FRAME_BYTES + _INDEX_BYTES
             ids = gather(frames, starts, _ID_BYTES, np.dtype("V16"))
             for one in asked:
-                named[at[ids == np.void(one or b"")]] = False
+                named[at[ids == np.void(one)]] = False
     return named

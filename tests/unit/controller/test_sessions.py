@@ -42,6 +42,22 @@ def test_a_session_expires_at_its_deadline_and_not_before() -> None:
     assert sessions.remaining_ms(1, 10_000) == 0
 
 
+def test_with_leadership_everything_is_forgotten_that_was_known_of_brokers() -> None:
+    sessions = Sessions(TIMEOUT, LAG)
+    for broker_id in range(3):
+        opened(sessions, broker_id, 5, 1_000)
+    sessions.fencing[1] = 5
+    sessions.failing[2] = frozenset([b"d" * 16])
+    sessions.begun_anew[b"t" * 16, 0, 2] = b"d" * 16
+    assert {
+        name for name, value in vars(sessions).items() if value != vars(Sessions(TIMEOUT, LAG))[name]
+    } == {
+        *("fencing", "failing", "begun_anew", "_sessions", "_heap", "_queued"),
+    }
+    sessions.clear()
+    assert vars(sessions) == vars(Sessions(TIMEOUT, LAG))
+
+
 def test_expiry_is_in_the_order_of_deadlines() -> None:
     sessions = Sessions(TIMEOUT, LAG)
     for broker_id, at in ((1, 300), (2, 100), (3, 200)):

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 import pytest
 
-from metaquorum.controller.active.work import MoveLeaders, RemoveBroker, Work, next_slice
+from metaquorum.controller.active.work import (
+    BalanceLeaders,
+    ForgetEligible,
+    MoveLeaders,
+    RemoveBroker,
+    Work,
+    next_slice,
+)
 from metaquorum.controller.partitions.effective import rules_of
 from metaquorum.controller.partitions.partition_change import Rules
 from metaquorum.controller.result import Slice
@@ -50,6 +59,24 @@ def test_work_on_an_earlier_incarnation_leaves_the_newer_one_alone(work: Work) -
     same, newer = (image_with_epoch(epoch, shutting_down=leaves) for epoch in (10, 11))
     assert next_slice(work, same, anybody(same), 100).records
     assert next_slice(work, newer, anybody(newer), 100) == NOTHING_LEFT
+
+
+@pytest.mark.parametrize("elr", [0, 1])
+@pytest.mark.parametrize("kind", get_args(Work))
+def test_work_that_finds_nothing_to_do_is_done(kind: type[Any], elr: int) -> None:
+    """Of every kind; work that is never done would be asked for empty batches for ever."""
+    image = image_of(
+        FeatureLevelRecord(name="metadata.version", feature_level=25),
+        FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=elr),
+        broker(2),
+        TopicRecord(name="t", topic_id=TOPIC),
+        partition(0, (2,), (2,), 2),
+    )
+    given = {"broker_id": 1, "epoch": 10, "directories": frozenset([b"d" * 16])}
+    wanted = set(kind.__struct_fields__) & given.keys()
+    work = kind(**{name: given[name] for name in wanted if kind not in (BalanceLeaders, ForgetEligible)})
+    assert next_slice(work, image, anybody(image), 100) == NOTHING_LEFT
+    assert next_slice(work, MetadataImage(), anybody(image), 100) == NOTHING_LEFT
 
 
 def test_leaders_stay_where_the_broker_does_not_leave_any_more() -> None:

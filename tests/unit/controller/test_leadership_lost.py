@@ -1,0 +1,85 @@
+"""When leadership is lost, everybody who waits for this node is told, whatever the request waits for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from metaquorum.controller.active.steps import PENDING_BATCHES_MAX
+from metaquorum.controller.active.turns import TurnQueue
+from metaquorum.controller.brokers.brokers import is_caught_up
+from metaquorum.controller.events import RequestArrived
+from metaquorum.controller.node_status import node_status
+from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.parts import ControllerEndpoint
+from metaquorum.metadata.requests.common import (
+    BrokerHeartbeatRequest,
+    ReadImageRequest,
+    UnregisterBrokerRequest,
+)
+from tests.unit.controller.node_quorum import Quorum, registration
+from tests.unit.controller.test_node_brokers import quorum_of
+from tests.unit.controller.test_node_leadership import create
+
+
+def lost(quorum: Quorum, keys: list[int]) -> None:
+    """The leader is cut off; when it has resigned, each of `keys` is answered, and no other node did it."""
+    old = quorum.leader
+    quorum.settle()
+    assert not any(key in old.answers for key in keys)
+    quorum.advance(5_000)
+    assert old.node.active is None
+    for key in keys:
+        answer = old.answers.get(key)
+        assert isinstance(answer, ApiError), (key, answer)
+        assert answer.code is ErrorCode.NOT_CONTROLLER
+        assert answer.retriable
+
+
+@pytest.mark.parametrize("unregistrations", [1, 3])
+@pytest.mark.parametrize("registrations", [0, 1, 2])
+def test_who_waits_for_the_end_of_a_removal_is_told(unregistrations: int, registrations: int) -> None:
+    """It stands still: it waits for its first slices to be committed."""
+    quorum = quorum_of(slice_max=1)
+    quorum.start_broker(1)
+    quorum.start_broker(2)
+    quorum.create("t", *[(1, 2)] * (PENDING_BATCHES_MAX + 5))
+    quorum.disconnect(quorum.leader.node_id)
+    old = quorum.leader
+    keys = [quorum.request(UnregisterBrokerRequest(broker_id=1), old) for _ in range(unregistrations)]
+    keys += [quorum.request(registration(1, 2 + at), old) for at in range(registrations)]
+    keys += [quorum.request(create("new"), old), quorum.request(ReadImageRequest(), old)]
+    quorum.settle()
+    assert old.node.active is not None and len(old.node.active.work) == 1
+    lost(quorum, keys)
+
+
+def test_a_queue_that_was_dropped_holds_nothing_of_the_leadership_that_ended() -> None:
+    queue = TurnQueue(waiting_max=3)
+    arrived = [RequestArrived(key=key, request=create("t"), arrived_ms=1) for key in range(6)]
+    assert [queue.postpone(one) for one in arrived[:4]] == [True, True, True, False]
+    queue.add(*arrived[4:])
+    assert queue.drop() == [0, 1, 2, 4, 5]
+    assert not queue
+    queue.add_waiting()
+    assert not queue
+    assert queue.drop() == []
+    assert [queue.postpone(one) for one in arrived[:4]] == [True, True, True, False]
+
+
+def test_a_broker_that_is_not_registered_has_not_caught_up() -> None:
+    request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=7, applied_offset=1 << 40)
+    assert not is_caught_up(MetadataImage().brokers, request)
+
+
+def test_the_status_names_the_endpoints_as_configured() -> None:
+    quorum = Quorum()
+    node = quorum.elect().node
+    node.config = replace(
+        node.config,
+        endpoints=(ControllerEndpoint("A", "host-a", 9001, 0), ControllerEndpoint("B", "host-b", 9002, 0)),
+    )
+    found = [(at.name, at.host, at.port) for at in node_status(node).endpoints]
+    assert found == [("A", "host-a", 9001), ("B", "host-b", 9002)]

@@ -1,0 +1,127 @@
+"""Answers that do not depend on the way to them: over damage, from snapshots, by places of every form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.checks.check import check_log
+from metaquorum.metadata.inspect.entities import suggest
+from metaquorum.metadata.inspect.entities.targets import parse_target
+from metaquorum.metadata.inspect.log.log import open_log
+from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.repair.log_copy import node_files
+from metaquorum.metadata.inspect.timeline.story import events
+from metaquorum.metadata.inspect.walk import rewrite
+from metaquorum.metadata.inspect.walk.rewrite import regular, without_records
+from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.replay import ReplayState, replay_all
+from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
+from metaquorum.storage.disk.posix import PosixDisk
+from metaquorum.storage.errors import BatchError
+from tests.unit.metadata.made_logs import (
+    START_MS,
+    STORY,
+    Batch,
+    add_snapshot,
+    flip,
+    make_node,
+    memory_disk,
+    strict,
+)
+from tests.unit.metadata.test_clock import AHEAD, SECONDS, node, with_stamp
+
+LAST_MS = START_MS + 1000 * (len(STORY) - 1)
+ENDS = [END, Point(offset=15), Point(time_ms=LAST_MS + 1)]
+"""The end of the log of `STORY`, in every form that a place has."""
+
+
+@pytest.mark.parametrize("start", ENDS)
+def test_nothing_happens_from_the_end_on(start: Point) -> None:
+    log = make_node(memory_disk()).log
+    found = [one.kind for one in events(log, lambda line: None, start=start)]
+    assert found == ([] if start.time_ms else ["still leaderless"])
+
+
+@pytest.mark.parametrize("start", [Point(offset=14), Point(time_ms=LAST_MS)])
+@pytest.mark.parametrize("end", ENDS)
+def test_the_last_event_is_before_the_end(start: Point, end: Point) -> None:
+    log = make_node(memory_disk()).log
+    found = [(one.offset, one.kind) for one in events(log, lambda line: None, start=start, end=end)]
+    assert found == [(14, "config changed"), (15, "still leaderless")]
+
+
+@pytest.mark.parametrize("damaged", [None, 1, 5, 12])
+@pytest.mark.parametrize("jump", [6, 7])
+def test_a_clock_that_jumps_is_found_on_either_side_of_damage(
+    tmp_path: Path, damaged: int | None, jump: int
+) -> None:
+    home = node(tmp_path / "node", with_stamp(jump, AHEAD))
+    log = open_log(PosixDisk(), str(home))
+    jumps = [one for one in check_log(log).findings if one.rule == "clock-does-not-jump"]
+    assert [one.offset for one in jumps if one.offset == jump + 1] == [jump + 1]
+    if damaged is not None:
+        flip(node_files(log), damaged)
+        again = open_log(PosixDisk(), str(home))
+        assert [one for one in check_log(again).findings if one.rule == "clock-does-not-jump"] == jumps
+    assert SECONDS[jump] == jump
+
+
+MORE: list[Batch] = [(2, list(records)) for _, records in STORY[9:] for _ in range(3)]
+
+
+@pytest.mark.parametrize("snapshots", [[], [13], [10, 13]])
+def test_what_cannot_be_read_is_told_wherever_an_explanation_begins(snapshots: list[int]) -> None:
+    made = make_node(memory_disk(), [*STORY, *MORE])
+    for offset in snapshots:
+        add_snapshot(made, offset)
+    flip(made, 19)
+    told: list[str] = []
+    found = explain(
+        made.log, parse_target("topic/orders/1.leader"), on_problem=told.append, past_corruption=True, last=1
+    )
+    assert (found.read_from is not None) == bool(snapshots)
+    assert len(told) == 1
+    assert "19" in told[0]
+
+
+def test_of_many_names_the_closest_one_is_found_among_those_that_begin_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = replay_all(ReplayState(), strict(make_node(memory_disk()).log)[:6])
+    names = {"topic/ordres", "topic/Orders", "topic/orders-by-country", "topic/xorders", "topic/os"}
+
+    def suggested(name: str) -> str:
+        image: MetadataImage = state.image
+        return suggest.suggestion(f"topic/{name}", image, names)
+
+    for most in (100, 2):
+        monkeypatch.setattr(suggest, "MAX_COMPARED", most)
+        assert suggested("orderz") == "; did you mean topic/orders?"
+        assert suggested("ORDERS") in ("; did you mean topic/orders?", "; did you mean topic/Orders?")
+        assert suggested("orders-by-countrz") == "; did you mean topic/orders-by-country?"
+    assert suggested("yorders") == ""  # too many are compared only if they begin alike
+    assert suggested("orders-by-cou") == ""  # and are about as long
+
+
+@pytest.mark.parametrize(("count", "fits"), [(16 * 5, True), (16 * 5 + 1, False)])
+def test_a_batch_that_cannot_be_split_is_replaced_up_to_a_size(
+    count: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rewrite, "FILL_RECORDS", 5)
+    header = parse_header(encode_batch(base_offset=5, leader_epoch=1, timestamp_ms=1, values=[b"v"]))
+    data = seal_batch(header._replace(records_count=count, last_offset_delta=count - 1), b"\xff" * 30)
+    batch = RecordBatch(parse_header(data), data)
+    ways: list[Callable[[], RecordBatch]] = [partial(regular, batch), partial(without_records, batch, [5])]
+    for made in ways:
+        if fits:
+            found = made()
+            assert (found.header.base_offset, found.header.next_offset) == (5, 5 + count)
+            assert len(found.records()) == count
+        else:
+            with pytest.raises(BatchError, match="offset 5 claims"):
+                made()

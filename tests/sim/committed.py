@@ -78,7 +78,7 @@ class CommittedLog:
             old, new = before.topics.partition(*key), after.topics.partition(*key)
             if new is not None and old != new:
                 self._judge_partition(before, after, old, new)
-        if len(changes.brokers):
+        if not changes.brokers.is_empty:
             self._judge_brokers(before, after, changes)
         self._judge_ids(before, after)
         self._note(before, after, changes)

@@ -85,7 +85,7 @@ DATA = (
     _ms(
         "log.retention.check.interval.ms",
         _REPLICA.log_retention_check_interval_ms,
-        "How often old segments are searched for.",
+        "Interval between searches for old segments.",
     ),
     Key(
         "log.cleaner.enable",
@@ -116,14 +116,14 @@ DATA = (
         "log.cleaner.io.max.bytes.per.second",
         "double",
         MAX_DOUBLE,
-        "The most that all cleaner threads together read and write.",
+        "Maximum rate at which all cleaner threads together read and write.",
         minimum=1,
         roles=(BROKER,),
     ),
     _ms(
         "log.cleaner.backoff.ms",
         _REPLICA.log_cleaner_backoff_ms,
-        "How often logs that are dirty enough are searched for.",
+        "Interval between searches for logs to compact.",
         minimum=0,
     ),
     _ms(

@@ -58,7 +58,7 @@ COORDINATORS = (
     _ms(
         "offsets.retention.check.interval.ms",
         _GROUPS.offsets_retention_check_interval_ms,
-        "How often expired offsets and empty groups are removed.",
+        "Interval between removals of expired offsets and empty groups.",
     ),
     bytes_key(
         "offset.metadata.max.bytes",
@@ -95,12 +95,12 @@ COORDINATORS = (
     _ms(
         "group.consumer.session.timeout.ms",
         _GROUPS.group_consumer_session_timeout_ms,
-        "How long a member of the new consumer protocol (KIP-848) may be silent.",
+        "Session timeout of a member of the new consumer protocol (KIP-848).",
     ),
     _ms(
         "group.consumer.heartbeat.interval.ms",
         _GROUPS.group_consumer_heartbeat_interval_ms,
-        "How often such a member is to send heartbeats.",
+        "Interval of such a member's heartbeats.",
     ),
     _count("group.consumer.max.size", "int", MAX_INT, "Maximum number of members of such a group."),
     Key(

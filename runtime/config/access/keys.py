@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, MIB, Key, bytes_key, ms_key
 
-_ONLY_PEM = "Only PEM is read; Kafka's other types may stand here as long as no file is named."
+_ONLY_PEM = "Only PEM is read; Kafka's other types are accepted if no file is set."
 
 TLS = (
     Key(
@@ -35,9 +35,9 @@ TLS = (
         "ssl.principal.mapping.rules",
         "text",
         "DEFAULT",
-        "How the user is made of the distinguished name of a client's certificate: "
-        "`RULE:pattern/replacement/`, with `L` or `U` behind it in lower or upper case, or `DEFAULT`; the "
-        "first that fits counts.",
+        "How the distinguished name of a client's certificate becomes the user: "
+        "`RULE:pattern/replacement/`, then `L` or `U` for lower or upper case; or `DEFAULT`. "
+        "The first match counts.",
     ),
 )
 
@@ -62,7 +62,7 @@ ACCESS = (
         "authorizer.log.allowed",
         "choice",
         "false",
-        "Whether what was allowed is logged as well as what was denied.",
+        "Whether allowed requests are logged, too.",
         choices=("false", "true"),
         own=True,
     ),
@@ -90,7 +90,7 @@ ACCESS = (
         "quota.window.num",
         "int",
         11,
-        "Windows over which a client's rate is taken for its quota.",
+        "Number of windows over which a client's rate is measured.",
         minimum=2,
         maximum=1_000,
         roles=(BROKER,),
@@ -109,7 +109,7 @@ ACCESS = (
         "replication.quota.window.num",
         "int",
         11,
-        "Windows over which the rate of throttled replication is taken.",
+        "Number of windows over which the rate of throttled replication is measured.",
         minimum=1,
         maximum=1_000,
         roles=(BROKER,),
@@ -155,7 +155,7 @@ ACCESS = (
         "sasl.mechanism.inter.broker.protocol",
         "text",
         "GSSAPI",
-        "How brokers log in at each other where the listener of `inter.broker.listener.name` has SASL: "
+        "How brokers log in to each other if the listener of `inter.broker.listener.name` has SASL: "
         "`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`, with `username` and `password` in that listener's "
         "`listener.name.NAME.MECHANISM.sasl.jaas.config`.",
         roles=(BROKER,),
@@ -203,14 +203,14 @@ ACCESS = (
         "sasl.oauthbearer.expected.audience",
         "list",
         (),
-        "A token must be for one of these. Without it for anyone.",
+        "Audiences of which a token must have one. Default: any.",
         roles=(BROKER,),
     ),
     Key(
         "sasl.oauthbearer.expected.issuer",
         "text",
         None,
-        "A token must have this issuer. Without it any.",
+        "Issuer that a token must have. Default: any.",
         roles=(BROKER,),
     ),
     Key(

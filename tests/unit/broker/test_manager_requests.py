@@ -26,6 +26,7 @@ from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
 from metaquorum.metadata.requests.data import (
+    ActiveProducer,
     DescribeProducersRequest,
     FetchedPartition,
     FetchPartition,
@@ -228,7 +229,34 @@ def test_producers_are_described_by_followers_too() -> None:
     host.publish()
     assert not host.manager.partitions[key_of("x")].leads
     (result,) = answer_to(host.ask(DescribeProducersRequest(partitions=(key_of("x"),)))).results
-    assert [each.producer_id for each in result.producers] == [7]
+    (known,) = host.manager.partitions[key_of("x")].producers.all()
+    assert result.producers == (
+        ActiveProducer(
+            producer_id=7,
+            producer_epoch=1,
+            last_sequence=0,
+            last_timestamp_ms=known.seen_ms,
+            coordinator_epoch=known.coordinator_epoch,
+            open_from=-1,
+        ),
+    )
+
+
+def test_a_follower_whose_session_had_nothing_to_say_was_caught_up_until_the_next_record() -> None:
+    """It names the partition once; its lag is counted from its last fetch before there was more."""
+    _, host = leading("x", replicas=(1, 2))
+    lag_ms = host.config.replica_lag_time_max_ms
+    first = answer_to(host.ask(fetch(at(key_of("x"), 0), follower=2, wait_ms=0, session=(0, 0))))
+    for serial in range(1, 6):
+        host.tick(after_ms=lag_ms)
+        host.ask(fetch(follower=2, wait_ms=0, session=(first.session_id, serial)))
+    host.now_ms += lag_ms // 2
+    host.ask(produce(key_of("x"), acks=1))
+    host.work()
+    asked = host.tick(after_ms=lag_ms // 2 - 1)
+    assert of_kind(asked, AskController) == []
+    asked = [*host.tick(after_ms=lag_ms), *host.tick(after_ms=lag_ms)]
+    assert isinstance(only(asked, AskController).request, AlterPartitionRequest)
 
 
 # ---- fenced --------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -539,3 +541,34 @@ def test_a_log_with_a_hole_is_an_error_that_says_what_to_run() -> None:
     world.give(replace(late, batches=NO_BATCHES))
     assert world.stop.failed and f"nothing at offset {late.from_offset}" in world.stop.reason
     assert "docs/operations.md" in world.stop.reason
+
+
+# ---- the end -------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_gives_up_says_why_and_does_nothing_more() -> None:
+    world = running()
+    asked = world.node.next_deadline_ms()
+    assert asked is not None
+    effects = world.node.give_up("the disk is gone", now_ms=world.now_ms, wall_ms=world.now_ms)
+    world.execute(effects)
+    assert (world.stop.failed, "the disk is gone" in (world.stop.reason or "")) == (True, True)
+    assert world.node.stopped
+    assert world.node.next_deadline_ms() is None
+    for later_ms in (world.now_ms, asked, world.now_ms + 10 * SESSION_MS):
+        times: Any = {"now_ms": later_ms, "wall_ms": later_ms}
+        assert world.node.tick(**times) == []
+        assert world.node.give_up("once more", **times) == []
+        assert world.node.handle(ShutdownRequested(), **times) == []
+        assert world.node.follow(10, fetches_snapshot=True, **times) == []
+
+
+def test_the_step_that_ends_a_broker_asks_nobody_for_more() -> None:
+    """Its start has taken too long, and a fetch of the metadata log is due in the same step."""
+    world = World(linked=False)
+    world.run(1_000)
+    later_ms = world.now_ms + 10**7
+    effects = world.node.tick(now_ms=later_ms, wall_ms=later_ms)
+    assert any(isinstance(effect, Stop) for effect in effects)
+    assert not any(isinstance(effect, raft.SendRequest) for effect in effects)
+    world.execute(effects)

@@ -346,6 +346,7 @@ class World:
         self.settle()
 
     def execute(self, effects: list[Effect]) -> None:
+        assert not any(isinstance(effect, Stop) for effect in effects[:-1]), "nothing comes after a stop"
         for effect in effects:
             self.done.append(effect)
             match effect:

@@ -3,7 +3,7 @@
 Seeds from 1000 on add a load of topics, elections, moving replicas, dying directories and broker ids; seeds
 from 2000 on run brokers that hold data, with producers and consumers; seeds from 3000 on replace directories
 of controllers by older copies of themselves; in seeds from 4000 on voters come and go; seeds from 5000 on run
-groups, transactions and compaction.
+groups, transactions and compaction; in seeds from 6000 on nodes are controller and broker at once.
 
 Exit codes: 0 all well, 1 a law was broken, 2 not well after healing, 3 the simulator or the program crashed.
 """
@@ -17,6 +17,7 @@ import traceback
 from collections import Counter
 
 from tests.closed_pipe import end
+from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
 from tests.sim.errors import LivenessError, SafetyError
 from tests.sim.kafka.plan import KAFKA_FROM
@@ -45,6 +46,7 @@ def main() -> int:
             _swarm(COPIES_FROM, COPIES_FROM + 100),
             _swarm(VOTERS_FROM, VOTERS_FROM + 200),
             _swarm(KAFKA_FROM, KAFKA_FROM + 100),
+            _swarm(COMBINED_FROM, COMBINED_FROM + 50),
         )
     return _one(arguments.seed, quiet=arguments.quiet)
 

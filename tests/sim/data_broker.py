@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from metaquorum.broker.config import BrokerConfig
 from metaquorum.broker.events import PublishImage
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.disk_work import DiskWork
+from metaquorum.broker.replica.disk_work import DirectoryFailed, DiskWork
 from metaquorum.broker.replica.events import (
     AskController,
     ControllerAnswered,
@@ -176,7 +176,9 @@ class DataBroker(BrokerProcess):
 
     def before_event(self, event: Any) -> None:
         super().before_event(event)
-        if isinstance(event, DataRequestArrived):
+        if isinstance(event, DirectoryFailed):
+            self.laws.heard(self, event)
+        elif isinstance(event, DataRequestArrived):
             self.asked[event.key] = event.request
         elif isinstance(event, DataRequestCancelled):
             self.asked.pop(event.key, None)

@@ -15,7 +15,7 @@ from tests.sim.data_load import DataLoad
 from tests.sim.engine import Engine
 from tests.sim.host import WALL_START_MS, Host
 from tests.sim.marks import Marks
-from tests.sim.processes import BrokerProcess, Directory
+from tests.sim.processes import Directory
 
 LOOKUP_MS = 400
 RETRIABLE = frozenset(
@@ -79,9 +79,10 @@ class Cluster:
 
         def arrive() -> None:
             process = host.process
-            if not isinstance(process, BrokerProcess) or not process.alive or process.paused:
+            broker = None if process is None else process.broker
+            if process is None or broker is None or not process.alive or process.paused:
                 return
-            found = process.node.read_image(now_ms=host.monotonic_ms())
+            found = broker.node.read_image(now_ms=host.monotonic_ms())
             place = _place(found[0], topic, index) if isinstance(found, tuple) else None
             self.calls.network.send(host.name, name, lambda: finish(place), once=True)
 

@@ -175,6 +175,11 @@ class DirectoryLaws(Generations):
         """Whether a copy is under way there: the log names the new directory before the old one is left."""
         return directory_id is not None and (process.node_id, key, directory_id) in self._futures
 
+    def heard(self, process: DataBroker, event: DataEvent) -> None:
+        """A directory's report has come to the core: one may wait while others are handled."""
+        if isinstance(event, DirectoryFailed):
+            self.failed.setdefault((process.host.name, process.host.boot), set()).add(event.directory_id)
+
     def reported(self, process: DataBroker, event: DataEvent) -> None:
         """A directory's report on its way to the core."""
         match event:
@@ -193,8 +198,7 @@ class DirectoryLaws(Generations):
                 self.on_created(process, directory_id)
             case ReplicaRemoved(directory_id=directory_id, key=key):
                 self.held.setdefault((process.node_id, key), set()).discard(directory_id)
-            case DirectoryFailed(directory_id=directory_id):
-                self.failed.setdefault((process.host.name, process.host.boot), set()).add(directory_id)
+            case DirectoryFailed():
                 self.marks.add("directory hung" if "hangs" in event.reason else "directory died")
             case LogCut():
                 self._require_cut(process, event)

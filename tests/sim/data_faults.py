@@ -116,8 +116,8 @@ class DataFaults:
         """A broker reaches the others and no controller, for longer than its lease."""
         world, rng = self._world, self._engine.rng
         one = rng.choice(self._names())
-        hosts = world.directory
-        controllers = [hosts[each].name for each in hosts.hosts if each not in world.broker_ids]
+        names = [world.directory[each].name for each in world.controller_ids]
+        controllers = [name for name in names if name != one]
         world.network.partition([one], controllers, one_way=False, for_ms=rng.randint(3_500, 7_000))
 
     # ---- operators -------------------------------------------------------------------------------

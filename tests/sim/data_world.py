@@ -130,6 +130,12 @@ class DataWorld(World):
             return DataController(self.load, *parts)
         return DataBroker(self.load, self.data[node_id], self.laws, *parts, self.registrations)
 
+    @staticmethod
+    def data_part(process: Process | None) -> DataBroker | None:
+        """The broker in a process; None: it has none."""
+        found = None if process is None else process.broker
+        return found if isinstance(found, DataBroker) else None
+
     def data_brokers(self) -> list[DataBroker]:
         return [process for process in self.brokers() if isinstance(process, DataBroker)]
 
@@ -137,10 +143,10 @@ class DataWorld(World):
         return (other for other in self.data_brokers() if other is not process)
 
     def crash(self, node_id: int, *, power_loss: bool) -> None:
-        process = self.directory[node_id].process
+        part = self.data_part(self.directory[node_id].process)
         super().crash(node_id, power_loss=power_loss)
-        if isinstance(process, DataBroker):
-            unsynced = any(each.written_end > each.synced_end for each in process.partitions().values())
+        if part is not None:
+            unsynced = any(each.written_end > each.synced_end for each in part.partitions().values())
             if power_loss and unsynced:
                 self.marks.add("unsynced records lost")
             self._process_gone(node_id, power_loss=power_loss)
@@ -196,9 +202,9 @@ class DataWorld(World):
         directory.replace()
 
     def _ended(self, node_id: int, host: Host, process: Process) -> None:
-        stopped = process.stopped
-        if isinstance(process, DataBroker) and stopped is not None:
-            process.close(clean=not stopped.failed)
+        stopped, part = process.stopped, self.data_part(process)
+        if part is not None and stopped is not None:
+            part.close(clean=not stopped.failed)
             self._process_gone(node_id, power_loss=False)
         super()._ended(node_id, host, process)
 
@@ -232,8 +238,8 @@ class DataWorld(World):
 
     def hang_directory(self, node_id: int, *, for_ms: int | None) -> None:
         """A log directory hangs, for a while or until it is given up."""
-        process, good = self.directory[node_id].process, self.data[node_id].good()
-        if not isinstance(process, DataBroker) or not good:
+        process, good = self.data_part(self.directory[node_id].process), self.data[node_id].good()
+        if process is None or not good:
             return
         chosen = self.engine.rng.choice(good)
         worker = process.workers.get(chosen.directory_id)
@@ -288,8 +294,8 @@ class DataWorld(World):
                 self.marks.add("ISR shrunk")
 
     def _after_event(self) -> None:
-        processes = [host.process for host in self.directory.hosts.values()]
-        touched = [each for each in processes if isinstance(each, DataBroker) and each.touched]
+        parts = [self.data_part(host.process) for host in self.directory.hosts.values()]
+        touched = [each for each in parts if each is not None and each.touched]
         super()._after_event()
         for process in touched:
             if process.alive:

@@ -152,12 +152,17 @@ class Process:
         self._disk_queue: deque[_DiskJob] = deque()
         self._disk_busy = False
 
+    @property
+    def driven(self) -> Node:
+        """The state machine that takes the inputs: the node, or one that has it as a part."""
+        return self.node
+
     # ---- driving ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self._guarded(lambda: self._execute_all(self.node.start(*self._now())))
+        self._guarded(lambda: self._execute_all(self.driven.start(*self._now())))
         if self.alive:
-            self.scheduler.began(self.node.next_deadline_ms())
+            self.scheduler.began(self.driven.next_deadline_ms())
             self._finish_step()
 
     def deliver(self, make_event: Callable[[], Any]) -> None:
@@ -247,22 +252,22 @@ class Process:
     def handle(self, event: Any, now_ms: int, wall_ms: int) -> None:
         self.touched = True
         self.before_event(event)
-        self._execute_all(self.node.handle(event, now_ms=now_ms, wall_ms=wall_ms))
+        self._execute_all(self.driven.handle(event, now_ms=now_ms, wall_ms=wall_ms))
         self.after_event(event)
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
         self.touched = True
         self.before_event(None)
-        self._execute_all(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
+        self._execute_all(self.driven.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))
         self.after_event(None)
 
     def stalled(self, gap_ms: int, until_ms: int) -> None:
         self.host.engine.trace(self.host.name, f"stood still for {gap_ms} ms")
         self._marks.add("process stood still")
-        self.node.note_gap(until_ms)
+        self.driven.note_gap(until_ms)
 
     def next_deadline_ms(self) -> int | None:
-        return self.node.next_deadline_ms()
+        return self.driven.next_deadline_ms()
 
     def before_event(self, event: Any) -> None:
         """For what a subclass wants to compare."""

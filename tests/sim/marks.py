@@ -124,6 +124,15 @@ REQUIRED_WITH_DATA = (
     "replica moved to another directory",
 )
 
+REQUIRED_WITH_COMBINED = (
+    "combined node crashed while its controller was active",
+    "combined node crashed while it led partitions",
+    "combined node stopped in order",
+    "combined node: its broker stopped before its controller",
+    "directory died",
+    "leader recovered",
+)
+
 REQUIRED_WITH_KAFKA = (
     "transaction committed",
     "transaction aborted",

@@ -103,6 +103,11 @@ class ControllerProcess(Process):
 
     node: ControllerNode
 
+    @property
+    def broker(self) -> BrokerProcess | None:
+        """The broker in this process; None: it has none."""
+        return None
+
     def __init__(
         self,
         host: Host,
@@ -240,6 +245,11 @@ class BrokerProcess(Process):
     """A broker node on a host, each time a new incarnation."""
 
     node: BrokerNode
+
+    @property
+    def broker(self) -> BrokerProcess | None:
+        """The broker in this process."""
+        return self
 
     def __init__(
         self,

@@ -10,11 +10,13 @@ from collections import Counter
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.sim.combined import COMBINED_FROM
 from tests.sim.data_load import DATA_FROM
 from tests.sim.kafka.plan import KAFKA_FROM
 from tests.sim.load import LOADED_FROM
 from tests.sim.marks import (
     REQUIRED,
+    REQUIRED_WITH_COMBINED,
     REQUIRED_WITH_COPIES,
     REQUIRED_WITH_DATA,
     REQUIRED_WITH_KAFKA,
@@ -32,6 +34,7 @@ COPIES_SEEDS = 25
 VOTERS_SEEDS = 100
 """In each of two tests, so that two processors share them."""
 KAFKA_SEEDS = 10
+COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 7, 5
 OTHER_HASH_SEED = "4711"
 """Than that of this process, which is drawn by chance."""
 
@@ -47,8 +50,18 @@ OTHER_HASH_SEED = "4711"
         (VOTERS_FROM, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (VOTERS_FROM + VOTERS_SEEDS, VOTERS_SEEDS, REQUIRED_WITH_VOTERS),
         (KAFKA_FROM, KAFKA_SEEDS, REQUIRED_WITH_KAFKA),
+        (COMBINED_FIRST, COMBINED_SEEDS, REQUIRED_WITH_COMBINED),
     ],
-    ids=["bare", "loaded", "with data", "with older copies", "with voters", "with more voters", "with Kafka"],
+    ids=[
+        "bare",
+        "loaded",
+        "with data",
+        "with older copies",
+        "with voters",
+        "with more voters",
+        "with Kafka",
+        "combined",
+    ],
 )
 def test_no_law_is_broken_and_every_rare_state_is_reached(
     first: int, count: int, required: tuple[str, ...]

@@ -77,14 +77,13 @@ class World:
         self.calls = Calls(self.engine, self.network)
         self.directory = Directory()
         self.checks = Checks()
-        self.controller_ids = tuple(FIRST_CONTROLLER_ID + i for i in range(self.profile.controllers))
-        self.broker_ids = tuple(range(self.profile.brokers))
+        self.controller_ids, self.broker_ids = self.node_ids()
         self.voters = tuple(
             Voter(node_id=node_id, host="127.0.0.1", port=0, directory_id=directory_id(node_id))
             for node_id in self.controller_ids
         )
-        for node_id in self.controller_ids + self.broker_ids:
-            name = f"c{node_id}" if node_id >= FIRST_CONTROLLER_ID else f"b{node_id}"
+        for node_id in dict.fromkeys(self.controller_ids + self.broker_ids):
+            name = f"{'c' * (node_id in self.controller_ids)}{'b' * (node_id in self.broker_ids)}{node_id}"
             host = Host(name, self.engine, self.network, self.profile)
             self.prepare(host, node_id)
             self.directory.hosts[node_id] = host
@@ -92,6 +91,11 @@ class World:
         self.clients = [self._client(f"client{number}") for number in range(self.profile.clients)]
         self.registrations = Registrations()
         self.faults_on = True
+
+    def node_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Those of the controllers and of the brokers. A node that is both has one machine."""
+        controllers = tuple(FIRST_CONTROLLER_ID + i for i in range(self.profile.controllers))
+        return controllers, tuple(range(self.profile.brokers))
 
     def _client(self, name: str) -> Client:
         return Client(
@@ -158,8 +162,9 @@ class World:
         return [process for process in found if isinstance(process, ControllerProcess) and process.alive]
 
     def brokers(self) -> list[BrokerProcess]:
-        found = (self.directory[node_id].process for node_id in self.broker_ids)
-        return [process for process in found if isinstance(process, BrokerProcess) and process.alive]
+        found = [self.directory[node_id].process for node_id in self.broker_ids]
+        parts = [None if process is None else process.broker for process in found]
+        return [part for part in parts if part is not None and part.alive]
 
     def prepare(self, host: Host, node_id: int) -> None:
         """What a machine holds before its first start."""
@@ -397,8 +402,9 @@ class World:
 def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     """One whole run, with load from `LOADED_FROM` on, with data from `DATA_FROM` on, with older copies of
     directories from `COPIES_FROM` on, with voters that come and go from `VOTERS_FROM` on, with groups and
-    transactions from `KAFKA_FROM` on. Raises SafetyError or LivenessError with the world's last lines as a
-    note."""
+    transactions from `KAFKA_FROM` on, with nodes that are controller and broker at once from `COMBINED_FROM`
+    on. Raises SafetyError or LivenessError with the world's last lines as a note."""
+    from tests.sim.combined import COMBINED_FROM, CombinedWorld
     from tests.sim.data_world import DataWorld
     from tests.sim.kafka.plan import KAFKA_FROM
     from tests.sim.kafka.world import KafkaWorld
@@ -408,6 +414,7 @@ def run(seed: int, on_line: Callable[[str], None] | None = None) -> Outcome:
     from tests.sim.voters.world import VoterWorld
 
     kinds = (
+        (COMBINED_FROM, CombinedWorld),
         (KAFKA_FROM, KafkaWorld),
         (VOTERS_FROM, VoterWorld),
         (COPIES_FROM, OlderCopyWorld),

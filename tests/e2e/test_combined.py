@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
-from metaquorum.cli.layout import create, free_ports
+from metaquorum.cli.layout import LocalNode, create, free_ports
 from metaquorum.cli.local.cluster import LocalCluster
 from metaquorum.cli.main import main
 
@@ -95,6 +96,30 @@ def said(*arguments: object) -> str:
     return result.output
 
 
+def replace_the_disk(cluster: LocalCluster, node: LocalNode) -> None:
+    """As docs/operations.md says of an emptied voter disk; this one took the broker's replicas, too."""
+    layout = cluster.layout
+    before = {each.node_id: each.directory_id for each in cluster.client.quorum().voters}
+    cluster.kill(node)
+    shutil.rmtree(layout.data(node))
+    where = ("--config", layout.config(node), "--cluster-id", layout.cluster_id)
+    said("storage", "format", *where, "--no-initial-controllers")
+    cluster.start(node)
+    where = ("--bootstrap-controllers", layout.bootstrap, "--timeout", READY_S)
+    said("quorum", "replace-voter", node.node_id, *where)
+    cluster.wait_ready(READY_S)
+    after = {each.node_id: each.directory_id for each in cluster.client.quorum().voters}
+    assert {each for each in before if before[each] != after.get(each)} == {node.node_id} <= set(after)
+
+    def in_sync() -> bool:
+        (topic,) = json.loads(
+            said("topics", "describe", TOPIC, "--json", "--bootstrap", layout.bootstrap_servers)
+        )
+        return all(len(each["isr"]) == 3 for each in topic["partitions"])
+
+    cluster.wait_until(in_sync, READY_S, "its replicas to be in sync")
+
+
 def test_one_node_loses_nothing_by_kill_9_and_stops_in_order(tmp_path: Path) -> None:
     rng = random.Random()
     with running(tmp_path / "one", 1) as cluster:
@@ -139,6 +164,7 @@ def test_three_nodes_go_on_when_the_active_one_is_killed(tmp_path: Path) -> None
         assert cluster.client.quorum().leader_epoch > quorum.leader_epoch
         cluster.start(active)
         cluster.wait_ready(READY_S)
+        replace_the_disk(cluster, active)
         found = read_all(cluster, "g")
         assert len(written.acknowledged) >= 1_400 and written.acknowledged <= set(found)
         assert len(found) == len(set(found))

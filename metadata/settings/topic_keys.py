@@ -9,7 +9,7 @@ from metaquorum.metadata.settings.keys import MAX_INT, MAX_LONG, ConfigKey, Conf
 
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _DAY_MS = 86_400_000
-_RELEASE = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?(-IV[0-9]+)?\Z")
+_RELEASE = re.compile(r"[0-9]+(\.[0-9]+){1,3}(-IV[0-9]+)?\Z")
 
 
 def _int(name: str, default: int, minimum: int, *synonyms: str) -> ConfigKey:

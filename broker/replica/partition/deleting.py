@@ -47,7 +47,12 @@ class Deleting:
 
     @property
     def deadline_ms(self) -> int | None:
-        return min([ticket.deadline_ms for _, ticket in self.waiting]) if self.waiting else None
+        return min([ticket.deadline_ms for _, ticket in self._for_others()], default=None)
+
+    def _for_others(self) -> list[tuple[int, DeleteTicket]]:
+        """Who waits for followers alone. As in Kafka only that has a time limit: a request with timeout 0
+        waits for the leader's own log."""
+        return [each for each in self.waiting if each[0] <= self._log.start]
 
     def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
         """A result: it is refused, or so already. None: it waits, and `ticket.complete` is called.
@@ -85,12 +90,13 @@ class Deleting:
         low = self.low_watermark
         done = [ticket for target, ticket in self.waiting if target <= low]
         self.waiting = [each for each in self.waiting if each[0] > low]
+        self._log.changes |= Changes.DEADLINE
         for ticket in done:
             ticket.complete(DeletedRecords(key=self._log.key, low_watermark=low))
 
     def tick(self, now_ms: int) -> None:
         text = "not every replica in sync has deleted them in time: they are gone here; ask again to be sure"
-        overdue = [each for each in self.waiting if each[1].deadline_ms <= now_ms]
+        overdue = [each for each in self._for_others() if each[1].deadline_ms <= now_ms]
         self._fail(overdue, ErrorCode.REQUEST_TIMED_OUT, f"{self._log}: {text}")
 
     def resign(self, error: ErrorCode, message: str) -> None:

@@ -89,12 +89,29 @@ def test_a_compacted_topic_keeps_its_records(leader: Replica) -> None:
 def test_who_waits_too_long_is_told(leader: Replica) -> None:
     ticket = Ticket(deadline_ms=500)
     assert leader.partition.delete_records(ticket, 6) is None
+    leader.trim(6)
     due_ms = leader.partition.next_deadline_ms()
     assert due_ms is not None and due_ms <= 500
     leader.partition.tick(now_ms=499)
     assert ticket.results == []
     leader.partition.tick(now_ms=500)
     assert [each.error for each in ticket.results] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_a_time_limit_is_for_followers_and_not_for_the_leaders_own_disk(
+    leader: Replica, isr: tuple[int, ...]
+) -> None:
+    """A request with timeout 0, librdkafka's default, deletes from a topic with one replica."""
+    leader.lead(info(leader=1, replicas=(1, 2, 3), isr=isr, partition_epoch=2))
+    ticket = Ticket(deadline_ms=0)
+    assert leader.partition.delete_records(ticket, 6) is None
+    leader.partition.tick(now_ms=400)
+    assert ticket.results == []
+    leader.trim(6)
+    leader.partition.tick(now_ms=400)
+    alone = ErrorCode.NONE if isr == (1,) else ErrorCode.REQUEST_TIMED_OUT
+    assert [each.error for each in ticket.results] == [alone]
 
 
 def test_a_leader_that_goes_leaves_no_one_waiting(leader: Replica) -> None:

@@ -192,6 +192,12 @@ def test_a_request_that_names_many_is_looked_through_once() -> None:
         assert Watched.comparisons < 10 * len(names)
 
 
+@pytest.mark.parametrize("release", ["0.10.0.0", "0.11.0", "2.8", "3.0-IV1", "3.7.0"])
+def test_a_release_has_up_to_four_numbers(release: str) -> None:
+    result = alter(image_of(TOPIC), NAME, (SET, "message.format.version", release))
+    assert errors(result) == [ErrorCode.NONE]
+
+
 def test_append_and_subtract_start_from_the_value_or_the_default() -> None:
     image = image_of(TOPIC, config("cleanup.policy", "compact,delete"))
     assert alter(image, NAME, (SUBTRACT, "cleanup.policy", "delete")).records == (

@@ -33,7 +33,9 @@ class CleanedTransactions:
         transaction, or a marker of which no batch is left. Call it once for each batch."""
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             one = self._waiting.pop()
-            self._aborting.setdefault(one.producer_id, one)
+            if one.last_offset >= header.base_offset:  # else an earlier pass took its marker away
+                self._aborting[one.producer_id] = one
+        self._forget_ended(header)
         if header.is_control:
             return self._is_marker_dropped(header, data)
         if not header.is_transactional:
@@ -43,6 +45,13 @@ class CleanedTransactions:
             return True
         self._committing.add(header.producer_id)
         return False
+
+    def _forget_ended(self, header: BatchHeader) -> None:
+        """What comes after an aborted transaction is not part of it, also where its marker is gone."""
+        one = self._aborting.get(header.producer_id)
+        if one is not None and one.last_offset < header.base_offset:
+            del self._aborting[header.producer_id]
+            self._seen.discard(header.producer_id)
 
     def _is_marker_dropped(self, header: BatchHeader, data: bytes) -> bool:
         if not header.records_count:

@@ -125,9 +125,16 @@ class LocalLog:
 
     def aborted_in(self, from_offset: int, records: bytes) -> Iterator[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that may have records in `records`, which
-        were read from `from_offset` on."""
-        if records and len(self.producers.aborted):
-            for one in self.producers.aborted.overlapping(from_offset, hop_headers(records)[-1][2]):
+        were read from `from_offset` on. Not those whose marker a cleaner took away, with all their records: a
+        reader would wait for it, and leave out what the producer committed since."""
+        if not records or not len(self.producers.aborted):
+            return
+        hops = hop_headers(records)
+        end = hops[-1][2]
+        found = self.producers.aborted.overlapping(from_offset, end)
+        there = {base for _, base, _, _ in hops} if found else ()
+        for one in found:
+            if one.last_offset >= end or one.last_offset in there:
                 yield one.producer_id, one.first_offset
 
     @property

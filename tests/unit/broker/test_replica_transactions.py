@@ -17,7 +17,7 @@ from metaquorum.metadata.requests.data import (
     TransactionalPartition,
 )
 from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.format import TRANSACTIONAL
+from metaquorum.storage.batches.format import TRANSACTIONAL, hop_headers
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from tests.unit.broker.replica_world import KEY, WALL_MS, Replica, Ticket, batch, info
 
@@ -113,6 +113,21 @@ def test_an_aborted_transaction_is_told_where_it_may_have_records() -> None:
     data = replica.disk.read(plan(replica))
     assert replica.partition.aborted_in(0, data) == ((8, 1),)
     assert replica.partition.aborted_in(3, replica.disk.read(plan(replica, 3))) == ()
+
+
+def test_an_aborted_transaction_without_its_marker_is_not_told() -> None:
+    """A cleaner took it away with all its records: readers would wait for it, and leave out what follows."""
+    replica = alone()
+    write(replica, 7, 0)
+    end(replica, 7, committed=False)
+    write(replica, 7, 1)
+    end(replica, 7, committed=True)
+    data = replica.disk.read(plan(replica))
+    assert replica.partition.aborted_in(0, data) == ((7, 0),)
+    cleaned = data[hop_headers(data)[2][0] :]
+    assert replica.partition.aborted_in(0, cleaned) == ()
+    cut_off = data[: hop_headers(data)[1][0]]
+    assert replica.partition.aborted_in(0, cut_off) == ((7, 0),), "its marker is in the next answer"
 
 
 def test_a_transaction_is_open_until_its_marker_is_committed() -> None:

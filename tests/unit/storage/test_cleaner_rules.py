@@ -142,6 +142,17 @@ def test_an_aborted_transaction_goes_and_its_marker_one_pass_later() -> None:
     assert CleanedTransactions((entry,)).is_dropped(parse_header(abort), abort)
 
 
+def test_an_aborted_transaction_whose_marker_is_gone_takes_nothing_with_it() -> None:
+    """The log still knows it until the next start: an earlier pass of this process took the marker away."""
+    one = records(4, "a", producer=5, attributes=TRANSACTIONAL)
+    commit = marker(5, committed=True)
+    assert cleaned(one, commit, last={"a": 4}, aborted=(AbortedTransaction(5, 0, 3, 4),)) == [one, commit]
+    later = records(6, "b", producer=5, attributes=TRANSACTIONAL)
+    abort = marker(7, committed=False)
+    known = (AbortedTransaction(5, 0, 3, 4), AbortedTransaction(5, 6, 7, 8))
+    assert cleaned(one, commit, later, abort, last={"a": 4}, aborted=known) == [one, commit, None, abort]
+
+
 def test_an_emptied_batch_of_data_stays_for_its_offset_and_a_marker_for_its_epoch() -> None:
     one = records(4, "a", producer=9)
     for keeps, stays in (

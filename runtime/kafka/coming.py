@@ -1,28 +1,31 @@
 """A value that comes later, for one caller: told to it at once, without a turn of the loop, or awaited.
 
-Owns who is told, once. A future tells its callbacks a turn of the loop later, which each message would have
-to pay for.
+Owns who is told, once, and coroutines that go on within the call that gives what they wait for. A future
+tells its callbacks a turn of the loop later, and a task begins one later: each message would have to pay
+for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 _NOTHING = object()
 
 
 class Coming(Generic[T]):
-    """`set_result` gives the value. `left` is called when the caller goes away before."""
+    """`set_result` gives the value, or `set_exception` says why there is none. `left` is called when the
+    caller goes away before."""
 
-    __slots__ = ("_is_cancelled", "_left", "_then", "_value")
+    __slots__ = ("_error", "_is_cancelled", "_left", "_then", "_value")
 
     def __init__(self, left: Callable[[], object] | None = None) -> None:
         self._left = left
-        self._then: Callable[[T], object] | None = None
+        self._then: Callable[[Any], object] | None = None
         self._value: object = _NOTHING
+        self._error: BaseException | None = None
         self._is_cancelled = False
 
     def done(self) -> bool:
@@ -34,11 +37,19 @@ class Coming(Generic[T]):
         return self._is_cancelled
 
     def result(self) -> T:
-        """The value, which is there."""
+        """The value, which is there. Raises what `set_exception` was given."""
+        if self._error is not None:
+            raise self._error
         return cast("T", self._value)
 
+    @property
+    def error(self) -> BaseException | None:
+        """What `set_exception` was given."""
+        return self._error
+
     def then(self, told: Callable[[T], object]) -> None:
-        """`told` is called once, with the value, from within `set_result`: which is not there yet."""
+        """`told` is called once, with the value, from within `set_result`: which is not there yet. With None
+        where there will be none: `result` says why."""
         self._then = told
 
     def set_result(self, value: T) -> None:
@@ -50,6 +61,11 @@ class Coming(Generic[T]):
             self._then = None
             then(value)
 
+    def set_exception(self, error: BaseException) -> None:
+        """There will be no value."""
+        self._error = error
+        self.set_result(cast("T", None))
+
     def cancel(self) -> None:
         """The caller is gone, and is not told."""
         if not self.done():
@@ -59,11 +75,83 @@ class Coming(Generic[T]):
 
     def __await__(self) -> Generator[object, None, T]:
         if self._value is _NOTHING:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.then(lambda value: None if future.done() else future.set_result(None))
             try:
-                yield from future
+                if _Stepping.now:
+                    yield self
+                else:
+                    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                    self.then(lambda value: None if future.done() else future.set_result(None))
+                    yield from future
             except BaseException:
                 self.cancel()
                 raise
         return self.result()
+
+
+class _Stepping:
+    """`now`: what runs is a step of a `Driven`, which knows what to do with a `Coming` that is yielded."""
+
+    now = False
+
+
+class Driven(Coming[T]):
+    """What a coroutine returns. It runs until it first waits, within this call, and goes on within the call
+    that gives what it waits for: another `Coming`, or a future. It has no task: what needs one, such as
+    asyncio.timeout, belongs into a task of its own, which it may await."""
+
+    __slots__ = ("_coroutine", "_waits_for")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self._coroutine = coroutine
+        self._waits_for: Any = None
+        self._go_on()
+
+    def cancel(self) -> None:
+        """The caller is gone: the coroutine ends as a cancelled task does."""
+        waits_for = self._waits_for
+        if self.done() or waits_for is None:
+            return
+        super().cancel()
+        if isinstance(waits_for, Coming):
+            self._go_on(error=asyncio.CancelledError())
+        else:
+            waits_for.cancel()
+
+    def _go_on(self, told: object = None, *, error: BaseException | None = None) -> None:
+        before, _Stepping.now = _Stepping.now, True
+        self._waits_for, failure = None, None
+        value: Any = None
+        try:
+            waits_for = self._coroutine.send(None) if error is None else self._coroutine.throw(error)
+        except StopIteration as done:
+            waits_for, value = None, done.value
+        except (Exception, asyncio.CancelledError) as raised:
+            waits_for, failure = None, raised
+        finally:
+            _Stepping.now = before
+        if waits_for is not None:
+            self._wait(waits_for)
+        elif failure is not None:
+            self.set_exception(failure)
+        else:
+            self.set_result(value)
+
+    def _wait(self, waits_for: Any) -> None:
+        self._waits_for = waits_for
+        if isinstance(waits_for, Coming):
+            waits_for.then(self._go_on)
+        else:
+            waits_for._asyncio_future_blocking = False  # as a task does with what it is given
+            waits_for.add_done_callback(self._go_on)
+
+
+async def together(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
+    """What they return, all of them begun at once."""
+    begun = [Driven(each) for each in coroutines]
+    try:
+        return [await each for each in begun]
+    except BaseException:
+        for each in begun:
+            each.cancel()
+        raise

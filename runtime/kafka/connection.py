@@ -331,7 +331,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if type(answer) is Later:
             coming = answer.coming
             if coming.done():
-                self._finish(asked, partial(answer.finish, coming.result()))
+                self._finish(asked, lambda: answer.finish(coming.result()))
                 return
             self._waiting.add(coming)
             coming.then(partial(self._came, asked, coming, answer.finish))
@@ -355,7 +355,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _came(self, asked: _Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
         self._waiting.discard(coming)
         if not self._ended:
-            self._finish(asked, partial(finish, value))
+            self._finish(asked, lambda: finish(coming.result()))
             if self._frames or self._read_paused:
                 self._work()
 

@@ -5,7 +5,7 @@ Owns the table of offered APIs; what is not in it is not advertised. Knows no so
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.coming import Coming, Driven
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.codec import Request
@@ -49,6 +49,19 @@ class Later(msgspec.Struct, frozen=True):
 
 Handler = Callable[[Request, Client], Any | Awaitable[Any]]
 """The body of the answer to a request, or what it can be awaited from; None: no answer is sent."""
+
+
+def at_once(handler: Callable[[Request, Client], Coroutine[Any, Any, Any]]) -> Handler:
+    """The same handler without a task (`coming.Driven`)."""
+
+    def begin(request: Request, client: Client) -> Later:
+        return Later(Driven(handler(request, client)), _as_it_is)
+
+    return begin
+
+
+def _as_it_is(found: Any) -> Any:
+    return found
 
 
 class Offered(msgspec.Struct, frozen=True):

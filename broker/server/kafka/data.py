@@ -19,6 +19,7 @@ from metaquorum.broker.server.kafka.transactions.verification import Transaction
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
 from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.coming import Driven
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.codecs import holds_zstd
 from metaquorum.wire.codec import Request
@@ -104,21 +105,21 @@ class DataHandlers:
         sent = core.ProduceRequest(acks=body.acks, timeout_ms=body.timeout_ms, partitions=tuple(asked))
         if body.transactional_id is None:
             return Later(self._requests.begin(sent), finish)
-        return self._in_transaction(body.transactional_id, sent, results, finish)
+        waiting = self._in_transaction(body.transactional_id, sent, results)
+        return Later(Driven(waiting), finish)
 
     async def _in_transaction(
         self,
         transactional_id: str,
         request: core.ProduceRequest,
         results: dict[core.PartitionKey, core.ProduceResult | ApiError],
-        finish: Callable[[core.ProduceResponse | ApiError], ProduceResponse | None],
-    ) -> ProduceResponse | None:
+    ) -> core.ProduceResponse | ApiError:
         """`results` takes what the transaction's coordinator refuses."""
         begun, refused = await self._transactional.begin(transactional_id, request)
         results |= refused
         if begun is None:
-            return finish(_NOTHING_PRODUCED)
-        return finish(cast("core.ProduceResponse | ApiError", await begun))
+            return _NOTHING_PRODUCED
+        return cast("core.ProduceResponse | ApiError", await begun)
 
     # ---- Fetch
 

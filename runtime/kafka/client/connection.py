@@ -125,6 +125,17 @@ class NodeConnection:
             raise self._protocol.ended
         self._protocol.send(self._exchange.request(body, version), to)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `tell` may be used beside `ask`: the next request need not wait for its turn."""
+        protocol = self._protocol
+        return (
+            protocol.ended is None
+            and len(protocol) < REQUESTS_MAX
+            and protocol.writable.is_set()
+            and self._no_login.is_set()
+        )
+
     def close(self, reason: str = "the connection was closed here") -> None:
         """Ends the connection; requests without an answer end with ConnectionFailed."""
         self._protocol.end(ConnectionFailed(reason))
@@ -237,6 +248,10 @@ class _Protocol(asyncio.BufferedProtocol):
         self.writable.set()
         self.ended: ConnectionFailed | None = None
         self._transport: asyncio.Transport
+
+    def __len__(self) -> int:
+        """Requests without an answer."""
+        return len(self._waiting)
 
     def send(self, chunks: list[Any], waiting: WaitsForAnswer) -> None:
         self._waiting.append(waiting)

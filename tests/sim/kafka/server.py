@@ -7,7 +7,7 @@ simulated loop of their process, and their requests to other brokers go through 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +32,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
 )
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.runtime.kafka.coming import Driven
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire import messages
 from metaquorum.wire.codec import Request, RequestHeader
@@ -143,9 +144,16 @@ class KafkaServer:
 
         async def serve() -> None:
             found = self._handlers[type(body)](request, client)
-            answer(await found if asyncio.iscoroutine(found) else found)
+            answer(await found if isinstance(found, Awaitable) else found)
 
-        self.loop.create_task(serve()).add_done_callback(lambda task: task.result())
+        def begin() -> None:
+            """Without a task, as the broker's listener does."""
+            serving = Driven(serve())
+            if serving.done():
+                serving.result()
+            serving.then(lambda _: serving.result())
+
+        self.loop.call_soon(begin)
 
     def send_markers(self, effect: SendTxnMarkers) -> None:
         self.loop.call_soon(self.markers.send, effect)
@@ -163,5 +171,6 @@ class KafkaServer:
         """False: the answer is to a client of the network."""
         if not isinstance(effect.key, tuple):
             return False
-        self.requests.answer(replace(effect, key=effect.key[1]))
+        # On the loop: coroutines go on within the call.
+        self.loop.call_soon(self.requests.answer, replace(effect, key=effect.key[1]))
         return True

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from metaquorum.runtime.kafka.coming import Coming
+import pytest
+
+from metaquorum.runtime.kafka.coming import Coming, Driven, together
 
 
 def test_who_waits_is_told_within_the_call_that_gives_the_value() -> None:
@@ -49,3 +51,79 @@ async def test_a_task_that_is_cancelled_leaves() -> None:
 
 async def _of(coming: Coming[int]) -> int:
     return await coming
+
+
+class _Steps:
+    """A coroutine of two waits, and what it has done."""
+
+    def __init__(self) -> None:
+        self.first: Coming[int] = Coming(lambda: self.did.append("first left"))
+        self.did: list[object] = []
+
+    async def run(self, second: asyncio.Future[int] | None = None) -> int:
+        try:
+            self.did.append("begun")
+            found = await self.first
+            self.did.append(found)
+            return found if second is None else found + await second
+        except asyncio.CancelledError:
+            self.did.append("cancelled")
+            raise
+
+
+def test_a_coroutine_runs_within_the_call_that_gives_what_it_waits_for() -> None:
+    steps = _Steps()
+    driven = Driven(steps.run())
+    assert steps.did == ["begun"] and not driven.done(), "begun within the call, without a loop"
+    told: list[int] = []
+    driven.then(told.append)
+    steps.first.set_result(5)
+    assert (steps.did, told, driven.result()) == (["begun", 5], [5], 5)
+
+
+async def test_a_coroutine_may_wait_for_futures_and_be_awaited() -> None:
+    steps = _Steps()
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    task = asyncio.ensure_future(_of(Driven(steps.run(future))))
+    steps.first.set_result(5)
+    await asyncio.sleep(0)
+    future.set_result(1)
+    assert await task == 6
+
+
+def test_what_a_coroutine_raises_is_raised_by_its_result() -> None:
+    async def fails() -> int:
+        raise KeyError("no")
+
+    driven = Driven(fails())
+    assert driven.done() and isinstance(driven.error, KeyError)
+    with pytest.raises(KeyError):
+        driven.result()
+
+
+async def test_a_coroutine_whose_caller_is_gone_ends_as_a_cancelled_task() -> None:
+    steps = _Steps()
+    driven = Driven(steps.run())
+    driven.cancel()
+    assert driven.cancelled() and steps.did == ["begun", "first left", "cancelled"]
+    later = _Steps()
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    driven = Driven(later.run(future))
+    later.first.set_result(5)
+    driven.cancel()
+    await asyncio.sleep(0)
+    assert future.cancelled() and later.did == ["begun", 5, "cancelled"]
+
+
+async def test_several_are_begun_at_once_and_end_together() -> None:
+    ones = [_Steps(), _Steps()]
+    driven = Driven(together(*[each.run() for each in ones]))
+    assert [each.did for each in ones] == [["begun"], ["begun"]]
+    ones[1].first.set_result(2)
+    assert not driven.done()
+    ones[0].first.set_result(1)
+    assert driven.result() == [1, 2]
+    ones = [_Steps(), _Steps()]
+    driven = Driven(together(*[each.run() for each in ones]))
+    ones[0].first.set_exception(ValueError("broken"))
+    assert isinstance(driven.error, ValueError) and ones[1].did == ["begun", "first left", "cancelled"]

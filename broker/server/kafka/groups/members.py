@@ -6,7 +6,6 @@ groups. Offsets are `offsets`'.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from metaquorum.broker.server.kafka.groups.find import partition_of
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
+from metaquorum.runtime.kafka.coming import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
@@ -167,7 +167,7 @@ class GroupHandlers:
         self, request: Request, client: Client
     ) -> ConsumerGroupDescribeResponse:
         body: ConsumerGroupDescribeRequest = request.body
-        found = await asyncio.gather(
+        found = await together(
             *(
                 self._coordinators.ask(group_id, DescribeConsumerGroup(group_id=group_id), request, client)
                 for group_id in body.group_ids
@@ -185,7 +185,7 @@ class GroupHandlers:
 
     async def describe_groups(self, request: Request, client: Client) -> DescribeGroupsResponse:
         body: DescribeGroupsRequest = request.body
-        found = await asyncio.gather(
+        found = await together(
             *(
                 self._coordinators.ask(group_id, DescribeGroup(group_id=group_id), request, client)
                 for group_id in body.groups
@@ -212,7 +212,7 @@ class GroupHandlers:
             states=frozenset(each.lower() for each in body.states_filter),
             types=frozenset(each.lower() for each in body.types_filter),
         )
-        parts = await asyncio.gather(
+        parts = await together(
             *(
                 self._coordinators.ask_partition(index, asked, request, client)
                 for index in self._coordinators.led()
@@ -225,7 +225,7 @@ class GroupHandlers:
     async def delete_groups(self, request: Request, client: Client) -> DeleteGroupsResponse:
         body: DeleteGroupsRequest = request.body
         names = tuple(dict.fromkeys(body.groups_names))
-        codes = await asyncio.gather(
+        codes = await together(
             *(self._coordinators.ask(name, DeleteGroup(group_id=name), request, client) for name in names)
         )
         return DeleteGroupsResponse(

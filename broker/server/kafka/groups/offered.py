@@ -12,7 +12,7 @@ from metaquorum.broker.server.kafka.groups.members import GroupCoordinators, Gro
 from metaquorum.broker.server.kafka.groups.offsets import OffsetHandlers
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.client.admin import AdminClient
-from metaquorum.runtime.kafka.services import Offered
+from metaquorum.runtime.kafka.services import Offered, at_once
 
 
 class GroupServices:
@@ -38,16 +38,16 @@ class GroupServices:
         groups, offsets = self._groups, self._offsets
         return {
             "FindCoordinator": Offered(0, 6, self._finding.find_coordinator),
-            "JoinGroup": Offered(0, 9, groups.join_group),
-            "SyncGroup": Offered(0, 5, groups.sync_group),
-            "Heartbeat": Offered(0, 4, groups.heartbeat),
-            "LeaveGroup": Offered(0, 5, groups.leave_group),
-            "OffsetCommit": Offered(0, 10, offsets.offset_commit),
-            "OffsetFetch": Offered(0, 10, offsets.offset_fetch),
-            "OffsetDelete": Offered(0, 0, offsets.offset_delete),
-            "DescribeGroups": Offered(0, 6, groups.describe_groups),
-            "ListGroups": Offered(0, 5, groups.list_groups),
-            "ConsumerGroupHeartbeat": Offered(0, 1, groups.consumer_heartbeat),
-            "ConsumerGroupDescribe": Offered(0, 1, groups.describe_consumer_groups),
-            "DeleteGroups": Offered(0, 2, groups.delete_groups),
+            "JoinGroup": Offered(0, 9, at_once(groups.join_group)),
+            "SyncGroup": Offered(0, 5, at_once(groups.sync_group)),
+            "Heartbeat": Offered(0, 4, at_once(groups.heartbeat)),
+            "LeaveGroup": Offered(0, 5, at_once(groups.leave_group)),
+            "OffsetCommit": Offered(0, 10, at_once(offsets.offset_commit)),
+            "OffsetFetch": Offered(0, 10, at_once(offsets.offset_fetch)),
+            "OffsetDelete": Offered(0, 0, at_once(offsets.offset_delete)),
+            "DescribeGroups": Offered(0, 6, at_once(groups.describe_groups)),
+            "ListGroups": Offered(0, 5, at_once(groups.list_groups)),
+            "ConsumerGroupHeartbeat": Offered(0, 1, at_once(groups.consumer_heartbeat)),
+            "ConsumerGroupDescribe": Offered(0, 1, at_once(groups.describe_consumer_groups)),
+            "DeleteGroups": Offered(0, 2, at_once(groups.delete_groups)),
         }

@@ -5,7 +5,6 @@ Owns which partitions exist, names for the ids of newer versions, and what depen
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,6 +12,7 @@ from metaquorum.broker.coordinator.groups.requests import FetchedOffset, FetchOf
 from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.kafka.coming import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
@@ -118,7 +118,7 @@ class OffsetHandlers:
         body: OffsetFetchRequest = request.body
         version = request.header.version
         if version >= _SEVERAL:
-            groups = await asyncio.gather(
+            groups = await together(
                 *(self._fetch_group(group, body.require_stable, request, client) for group in body.groups)
             )
             return OffsetFetchResponse(groups=tuple(groups))

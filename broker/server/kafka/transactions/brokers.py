@@ -1,6 +1,7 @@
 """Requests to other brokers by Kafka's protocol, on the listener by which brokers follow each other.
 
-Owns one connection to each broker; what is asked, and what an answer means, is its user's business.
+Owns one connection to each broker, and how long an answer may take; what is asked, and what an answer means,
+is its user's business.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.kafka.client.connection import NodeConnection
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.wire.codec import Response
+
+LOOK_S = 1.0
+"""How often requests are looked for that have had no answer in time."""
 
 
 class OtherBrokers:
@@ -34,35 +40,79 @@ class OtherBrokers:
         self._timeout_s = timeout_s
         self._connections: dict[int, tuple[Peer, NodeConnection]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
+        self._told: dict[Coming[Response], tuple[NodeConnection, float]] = {}
+        """Requests without a task: on which connection, and until when, on the loop's clock."""
+        self._look: asyncio.TimerHandle | None = None
 
     async def ask(self, broker_id: int, body: Any, *, version: int | None = None) -> Any:
         """The body of the answer. Raises ConnectionFailed or TimeoutError: whether the request was carried
         out is unknown."""
-        async with self._locks.setdefault(broker_id, asyncio.Lock()):
-            peer, connection = await self._connection(broker_id)
-        answer = (await connection.ask(body, version=version, timeout_s=self._timeout_s)).body
+        peer = self._peer(broker_id)
+        known = self._connections.get(broker_id)
+        if known is not None and known[0] == peer and known[1].has_room and not known[1].login_is_due:
+            answer = await self._tell(known[1], body, version)
+        else:
+            connecting = asyncio.get_running_loop().create_task(
+                self._connect_and_ask(broker_id, body, version)
+            )
+            answer = await connecting
         self._connector.reached(peer.host, peer.port)
         return answer
 
-    async def _connection(self, broker_id: int) -> tuple[Peer, NodeConnection]:
-        """Logged in for a while still."""
+    async def _tell(self, connection: NodeConnection, body: Any, version: int | None) -> Any:
+        """Without a task, as most are asked."""
+        answer: Coming[Response] = Coming()
+        if version is None:
+            version = connection.version(type(body).__name__.removesuffix("Request"))
+        connection.tell(body, version=version, to=answer)
+        loop = asyncio.get_running_loop()
+        self._told[answer] = connection, loop.time() + self._timeout_s
+        if self._look is None:
+            self._look = loop.call_later(LOOK_S, self._look_for_late_ones)
+        try:
+            return (await answer).body
+        finally:
+            del self._told[answer]
+
+    def _look_for_late_ones(self) -> None:
+        """One timer for all: each takes a fraction of its time, as a rule."""
+        self._look, loop = None, asyncio.get_running_loop()
+        now_s = loop.time()
+        for connection, due_s in list(self._told.values()):
+            if now_s >= due_s:
+                connection.close(f"no answer within {self._timeout_s:g} s")
+        if self._told:
+            self._look = loop.call_later(LOOK_S, self._look_for_late_ones)
+
+    async def _connect_and_ask(self, broker_id: int, body: Any, version: int | None) -> Any:
+        async with self._locks.setdefault(broker_id, asyncio.Lock()):
+            connection = await self._connection(broker_id)
+        return (await connection.ask(body, version=version, timeout_s=self._timeout_s)).body
+
+    def _peer(self, broker_id: int) -> Peer:
         broker = self._image().brokers.get(broker_id)
         at = None if broker is None else broker.endpoint(self._listener)
         if at is None:
             raise ConnectionFailed(f"broker {broker_id} has no listener {self._listener}")
-        peer = Peer(broker_id, at.host, at.port, at.security_protocol)
+        return Peer(broker_id, at.host, at.port, at.security_protocol)
+
+    async def _connection(self, broker_id: int) -> NodeConnection:
+        """Logged in for a while still."""
+        peer = self._peer(broker_id)
         known = self._connections.get(broker_id)
         if known is not None:
             if known[0] == peer and known[1].is_open:
                 if known[1].login_is_due:
                     await self._connector.log_in_again(peer, known[1], timeout_s=self._timeout_s)
-                return known
+                return known[1]
             known[1].close()
         connection = await self._connector.open(peer, client_id=self._client_id, timeout_s=self._timeout_s)
-        self._connections[broker_id] = found = peer, connection
-        return found
+        self._connections[broker_id] = peer, connection
+        return connection
 
     def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
         for _, connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -6,7 +6,6 @@ __transaction_state a request goes to is `PartitionCoordinators`'. Decides nothi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from metaquorum.broker.server.kafka.groups.members import GroupCoordinators
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.coming import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
@@ -127,7 +127,7 @@ class TransactionHandlers:
             )
             codes = await self._add(one, request, client)
             return message(results_by_topic_v3_and_below=_results(one, codes, version))
-        answers = await asyncio.gather(*[self._add(one, request, client) for one in body.transactions])
+        answers = await together(*[self._add(one, request, client) for one in body.transactions])
         return message(
             results_by_transaction=tuple(
                 message.AddPartitionsToTxnResult(

@@ -18,6 +18,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
+from metaquorum.runtime.kafka.coming import Driven, together
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.wire.messages import WriteTxnMarkersRequest
 
@@ -83,28 +84,36 @@ class MarkerSender:
         self._topic = topic
         self._broker_id = broker_id
         self._timeout_ms = timeout_ms
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._under_way: dict[str, Driven[None]] = {}
 
     def send(self, effect: SendTxnMarkers) -> None:
-        """Never calls back before it returned."""
+        """The requests leave within this call."""
         name = effect.transactional_id
-        before = self._tasks.get(name)
+        before = self._under_way.pop(name, None)
         if before is not None:
             before.cancel()
-        task = self._tasks[name] = asyncio.get_running_loop().create_task(self._send(effect))
-        task.add_done_callback(lambda done: self._ended(name, done))
+        sending = Driven(self._send(effect))
+        if sending.done():
+            self._raise_later(sending)
+            return
+        self._under_way[name] = sending
+        sending.then(lambda _: self._ended(name, sending))
 
-    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(name) is task:
-            del self._tasks[name]
-        if not task.cancelled():
-            task.result()
+    def _ended(self, name: str, sending: Driven[None]) -> None:
+        if self._under_way.get(name) is sending:
+            del self._under_way[name]
+        self._raise_later(sending)
 
-    async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _raise_later(self, sending: Driven[None]) -> None:
+        """A bug is reported by the loop: the caller has just brought an answer."""
+        if sending.error is not None:
+            asyncio.get_running_loop().call_soon(sending.result)
+
+    def close(self) -> None:
+        """The next coordinator sends what is missing."""
+        for sending in list(self._under_way.values()):
+            sending.cancel()
+        self._under_way.clear()
 
     async def _send(self, effect: SendTxnMarkers) -> None:
         left = set(effect.partitions)
@@ -122,7 +131,7 @@ class MarkerSender:
                 else:
                     by_leader.setdefault(leader, []).append(each)
             asked = [self._to(leader, parts, effect, epoch) for leader, parts in by_leader.items()]
-            for codes in await asyncio.gather(*asked):
+            for codes in await together(*asked):
                 if not _FENCED.isdisjoint(codes.values()):
                     return
                 left.difference_update([each for each, code in codes.items() if code is ErrorCode.NONE])

@@ -18,7 +18,7 @@ from metaquorum.broker.server.kafka.transactions.verification import (
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.clock import Clock
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.kafka.services import Offered
+from metaquorum.runtime.kafka.services import Offered, at_once
 
 
 class TransactionServices:
@@ -63,18 +63,18 @@ class TransactionServices:
     def offered(self) -> Mapping[str, Offered]:
         handlers = self._handlers
         return {
-            "InitProducerId": Offered(0, 5, handlers.init_producer_id),
-            "AddPartitionsToTxn": Offered(0, 4, handlers.add_partitions_to_txn),
-            "AddOffsetsToTxn": Offered(0, 3, handlers.add_offsets_to_txn),
-            "EndTxn": Offered(0, 3, handlers.end_txn),
-            "TxnOffsetCommit": Offered(0, 3, self._offsets.txn_offset_commit),
-            "DescribeTransactions": Offered(0, 0, handlers.describe_transactions),
-            "ListTransactions": Offered(0, 1, handlers.list_transactions),
-            "WriteTxnMarkers": Offered(0, 1, self._producers.write_txn_markers),
-            "DescribeProducers": Offered(0, 0, self._producers.describe_producers),
+            "InitProducerId": Offered(0, 5, at_once(handlers.init_producer_id)),
+            "AddPartitionsToTxn": Offered(0, 4, at_once(handlers.add_partitions_to_txn)),
+            "AddOffsetsToTxn": Offered(0, 3, at_once(handlers.add_offsets_to_txn)),
+            "EndTxn": Offered(0, 3, at_once(handlers.end_txn)),
+            "TxnOffsetCommit": Offered(0, 3, at_once(self._offsets.txn_offset_commit)),
+            "DescribeTransactions": Offered(0, 0, at_once(handlers.describe_transactions)),
+            "ListTransactions": Offered(0, 1, at_once(handlers.list_transactions)),
+            "WriteTxnMarkers": Offered(0, 1, at_once(self._producers.write_txn_markers)),
+            "DescribeProducers": Offered(0, 0, at_once(self._producers.describe_producers)),
         }
 
     async def close(self) -> None:
         """Ends what is under way: the next coordinator sends what is missing."""
-        await self.markers.close()
+        self.markers.close()
         self._brokers.close()

@@ -5,7 +5,6 @@ Owns names: these messages name topics, the core uses ids. Decides nothing.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from metaquorum.broker.server.kafka.transactions.markers import write_markers
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests import data as core
+from metaquorum.runtime.kafka.coming import together
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.storage.batches.markers import EndMarker
 from metaquorum.wire.codec import Request
@@ -49,7 +49,7 @@ class ProducerHandlers:
     async def write_txn_markers(self, request: Request, client: Client) -> WriteTxnMarkersResponse:
         body: WriteTxnMarkersRequest = request.body
         return WriteTxnMarkersResponse(
-            markers=tuple(await asyncio.gather(*[self._write(marker) for marker in body.markers]))
+            markers=tuple(await together(*[self._write(marker) for marker in body.markers]))
         )
 
     async def _write(

@@ -18,12 +18,18 @@ from metaquorum.metadata.inspect.repair.log_copy import node_files
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.walk import rewrite
 from metaquorum.metadata.inspect.walk.rewrite import regular, without_records
+from metaquorum.metadata.inspect.why import explain as explain_module
 from metaquorum.metadata.inspect.why.explain import explain
+from metaquorum.metadata.records import types as r
 from metaquorum.metadata.replay import ReplayState, replay_all
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, parse_header, seal_batch
+from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.segment import segment_name
 from tests.unit.metadata.made_logs import (
+    HOME,
+    ORDERS,
     START_MS,
     STORY,
     Batch,
@@ -125,3 +131,40 @@ def test_a_batch_that_cannot_be_split_is_replaced_up_to_a_size(
         else:
             with pytest.raises(BatchError, match="offset 5 claims"):
                 made()
+
+
+@pytest.mark.parametrize(("last", "is_told"), [(None, True), (1, False), (2, False), (3, True), (9, True)])
+def test_what_a_trimmed_log_cannot_say_is_told_unless_the_links_asked_for_are_known(
+    last: int | None, is_told: bool
+) -> None:
+    """The log begins at 3, the state is known from 10 on, where the first of the last two changes is."""
+    fences: Batch = (1, [r.FenceBrokerRecord(1, 2)])
+    unfences: Batch = (2, [r.UnfenceBrokerRecord(1, 2)])
+    disk = memory_disk()
+    made = make_node(disk, [*STORY[:6], fences, *STORY[7:], unfences], per_segment=3)
+    add_snapshot(made, 10)
+    disk.remove(join(made.log.directory, segment_name(0)))
+    log = open_log(disk, HOME)
+    assert log.start_offset == 3
+    for read_all in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if read_all:  # as if no snapshot behind the first known state could serve
+                patch.setattr(explain_module, "_is_enough", lambda chain, last: False)
+            found = explain(log, parse_target("broker/1.fenced"), last=last)
+        assert bool(found.limits.coverage) == is_told, (read_all, found.limits.coverage)
+
+
+def test_a_cause_in_what_is_not_known_is_not_certain() -> None:
+    """Why broker 2 left the ISR: whether it was there at all was said before the log begins."""
+    made = r.PartitionRecord(0, ORDERS, (1, 2), (1, 2), leader=1, leader_epoch=0, partition_epoch=0)
+    created: Batch = (1, [r.TopicRecord("orders", ORDERS), made])
+    shrunk: Batch = (2, [r.PartitionChangeRecord(0, ORDERS, isr=(1,))])
+    disk = memory_disk()
+    node_made = make_node(disk, [*STORY[:4], created, shrunk], per_segment=3)
+    for is_trimmed in (False, True):
+        if is_trimmed:
+            disk.remove(join(node_made.log.directory, segment_name(0)))
+        found = explain(open_log(disk, HOME), parse_target("topic/orders/0.isr"))
+        (cause,) = found.links[-1].causes
+        unknown = "the earlier state of broker 2 is unknown" in cause.text
+        assert (unknown, cause.certain) == (is_trimmed, not is_trimmed), cause

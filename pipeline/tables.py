@@ -307,7 +307,7 @@ AUDIT_TRAIL = _table(
     *EVENT,
     Column("last_offset", LONG, "offset of the batch's last record"),
     Column("request", STRING, "API that was called, as in CreateTopics; null: no one asked"),
-    Column("rule", STRING, "why the controller acted, where the request does not say so (docs/log-tools.md)"),
+    Column("rule", STRING, "why the controller acted, where the request does not say so (log why --rules)"),
     Column("principal", STRING, "who asked, as in User:alice; null: the controller itself"),
     Column("client_id", STRING, "what the client calls itself"),
     Column("address", STRING, "its address"),

@@ -30,7 +30,7 @@ from metaquorum.cli.text.output import (
     shows_secrets,
     utc_text,
 )
-from metaquorum.metadata.inspect.causes.cause_rules import RULES
+from metaquorum.metadata.inspect.causes.cause_rules import ASKED_RULES, RULES
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.timeline.event_groups import count
@@ -47,6 +47,9 @@ what people look for next."""
 def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         for name, what in RULES.items():
+            click.echo(f"{name:24}  {what}")
+        click.echo("\nasked: the controller itself:")
+        for name, what in ASKED_RULES.items():
             click.echo(f"{name:24}  {what}")
         context.exit()
 
@@ -68,7 +71,7 @@ def _list_rules(context: click.Context, _: click.Parameter, wanted: bool) -> Non
     is_eager=True,
     expose_value=False,
     callback=_list_rules,
-    help="List the rules that derive causes, and exit.",
+    help="List the rules behind causes, and exit.",
 )
 @past_corruption_option
 @secrets_option

@@ -1,4 +1,4 @@
-"""The rules by which causes are derived: their names, and what makes each fit (`log why --rules`)."""
+"""The rules of causes, as `log why --rules` lists them: those derived from records, and the controller's own."""
 
 from __future__ import annotations
 
@@ -102,3 +102,21 @@ RULES: dict[str, str] = {
     "unexplained": "no rule fits",
 }
 """Every rule by name, with what makes it fit."""
+
+ASKED_RULES: dict[str, str] = {
+    "session-expired": "a broker sent no heartbeat in time",
+    "metadata-lag": "a broker applied nothing for too long",
+    "fence-requested": "a broker asked to be fenced",
+    "controlled-shutdown": "a broker asked to shut down",
+    "directory-failed": "a broker reported failed log directories",
+    "new-incarnation": "a broker registered while its earlier process was unfenced",
+    "fenced-broker-leads": "a fenced broker led partitions when the leadership of the quorum began",
+    "leadership-began": "a new active controller checked leaderless partitions",
+    "leader-balance": "leaderships returned to preferred replicas, or a leaderless partition got a leader",
+    "eligible-leaders-off": "eligible leader replicas were switched off",
+    "token-expired": "a delegation token expired",
+    "broker-id-unused": "a binding or claim of a broker id was obsolete",
+    "controller-registered": "a new active controller published the levels that it supports",
+    "transaction-abandoned": "an earlier active controller left a metadata transaction open",
+}
+"""Why the active controller writes by itself, as its batches say."""

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from metaquorum.cli.main import main
-from metaquorum.metadata.inspect.causes.cause_rules import RULES
+from metaquorum.metadata.inspect.causes.cause_rules import ASKED_RULES, RULES
 from metaquorum.storage.batches.batch import encode_batch
 from tests.conftest import REPOSITORY, shared_data_path
 
@@ -214,7 +214,9 @@ def test_what_bisect_knows_can_be_listed() -> None:
 def test_the_rules_of_why_can_be_listed() -> None:
     listed = run("log", "why", "--rules")
     assert listed.exit_code == 0
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(RULES)
+    derived, asked = listed.stdout.split("\n\nasked: the controller itself:\n")
+    assert [line.split()[0] for line in derived.splitlines()] == list(RULES)
+    assert [line.split()[0] for line in asked.splitlines()] == list(ASKED_RULES)
     assert "a replica joined the ISR" in listed.stdout
 
 

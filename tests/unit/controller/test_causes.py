@@ -9,6 +9,7 @@ from metaquorum.controller.active.outcome import Step
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.features import LEVEL_NO_OP
 from metaquorum.metadata.image import METADATA_VERSION
+from metaquorum.metadata.inspect.causes.cause_rules import ASKED_RULES
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.types import BrokerRecord, FeatureLevelRecord, NoOpRecord
@@ -57,6 +58,7 @@ def batches(quorum: Quorum) -> list[list[object]]:
 def test_every_step_has_a_rule_or_needs_none() -> None:
     assert set(Step) - STEP_RULES.keys() == {Step.BOOTSTRAP, Step.NO_OP, Step.WORK}
     assert RULES.issuperset(STEP_RULES.values())
+    assert RULES == set(ASKED_RULES), "`log why --rules` explains each"
 
 
 def test_a_batch_has_one_cause_before_its_records_and_an_idle_one_has_none() -> None:

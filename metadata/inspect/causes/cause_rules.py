@@ -1,4 +1,4 @@
-"""The rules of causes, as `log why --rules` lists them: those derived from records, and the controller's own."""
+"""The rules of causes (`log why --rules`): those that are derived from records, and the controller's own."""
 
 from __future__ import annotations
 

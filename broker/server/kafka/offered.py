@@ -24,6 +24,7 @@ from metaquorum.runtime.kafka.forwarded.describe import (
     describe_acls,
     describe_client_quotas,
     describe_user_scram_credentials,
+    list_config_resources,
 )
 from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.runtime.kafka.services import Client, Features, Handler, Offered, Services
@@ -75,10 +76,14 @@ class SettingsHandlers:
                 0, 0, self._out_of_image(describe_user_scram_credentials)
             ),
             "DescribeClientQuotas": Offered(0, 1, self._out_of_image(describe_client_quotas)),
+            "ListConfigResources": Offered(0, 1, self._list_config_resources),
         }
 
     def _describe_configs(self, request: Request, client: Client) -> object:
         return describe_configs(request.body, request.header.version, self._image(), self._own)
+
+    def _list_config_resources(self, request: Request, client: Client) -> object:
+        return list_config_resources(request.body, request.header.version, self._image())
 
     def _out_of_image(self, describe: Callable[[Any, MetadataImage], object]) -> Handler:
         return lambda request, client: describe(request.body, self._image())

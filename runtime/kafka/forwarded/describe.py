@@ -9,7 +9,14 @@ from itertools import groupby
 from types import EllipsisType
 
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.image import Acl, MetadataImage
+from metaquorum.metadata.image import (
+    BROKER_LOGGER_RESOURCE,
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    TOPIC_RESOURCE,
+    Acl,
+    MetadataImage,
+)
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
@@ -22,9 +29,12 @@ from metaquorum.wire.messages import (
     DescribeClientQuotasResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
+_GROUP_RESOURCE = 32
 
 
 def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
@@ -110,6 +120,36 @@ def describe_client_quotas(
             for entity, quotas in describe_quotas(image, wanted)
         ),
     )
+
+
+def list_config_resources(
+    body: ListConfigResourcesRequest, version: int, image: MetadataImage
+) -> ListConfigResourcesResponse:
+    """The names of what has configurations, of these types or of all; version 0 asks for client metrics
+    (KIP-1000, KIP-1142)."""
+    brokers = [str(broker_id) for broker_id in image.brokers]
+    names = {CLIENT_METRICS_RESOURCE: _configured(image, CLIENT_METRICS_RESOURCE)}
+    if version >= 1:
+        names |= {
+            TOPIC_RESOURCE: [each.name for each in image.topics.all()],
+            BROKER_RESOURCE: brokers,
+            BROKER_LOGGER_RESOURCE: brokers,
+            _GROUP_RESOURCE: _configured(image, _GROUP_RESOURCE),
+        }
+    wanted = body.resource_types or sorted(names)
+    if not names.keys() >= set(wanted):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=tuple(
+            ListConfigResourcesResponse.ConfigResource(resource_name=name, resource_type=kind)
+            for kind in dict.fromkeys(wanted)
+            for name in sorted(names[kind])
+        )
+    )
+
+
+def _configured(image: MetadataImage, kind: int) -> list[str]:
+    return [resource.name for resource, _ in image.configs.items_sorted() if resource.resource_type == kind]
 
 
 def _filter(body: DescribeClientQuotasRequest) -> tuple[tuple[str, str | EllipsisType | None], ...]:

@@ -40,6 +40,7 @@ from metaquorum.runtime.kafka.forwarded.describe import (
     describe_acls,
     describe_client_quotas,
     describe_user_scram_credentials,
+    list_config_resources,
 )
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED_BY_KEY
 from metaquorum.wire import codec
@@ -162,6 +163,8 @@ class GoldenNode:
                 return describe_client_quotas(body, image)
             case 50:
                 return describe_user_scram_credentials(body, image)
+            case 74:
+                return list_config_resources(body, version, image)
         return None
 
     async def _ask(self, request: Any) -> Any:
@@ -207,5 +210,5 @@ class GoldenNode:
         return [node_id for node_id, broker in self.image.brokers.items() if not broker.fenced]
 
 
-ANSWERED = frozenset(FORWARDED_BY_KEY) | {3, 29, 32, 48, 50, 60, 75}
+ANSWERED = frozenset(FORWARDED_BY_KEY) | {3, 29, 32, 48, 50, 60, 74, 75}
 """Keys of the APIs that `GoldenNode` answers."""

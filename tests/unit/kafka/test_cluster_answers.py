@@ -12,13 +12,20 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
     BrokerRecord,
+    ConfigRecord,
     PartitionRecord,
     TopicRecord,
     UnfenceBrokerRecord,
 )
 from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.runtime.kafka.forwarded.describe import list_config_resources
 from metaquorum.wire import codec
-from metaquorum.wire.messages import DescribeClusterRequest, MetadataRequest, MetadataResponse
+from metaquorum.wire.messages import (
+    DescribeClusterRequest,
+    ListConfigResourcesRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 T1, T2, T3, NONE = b"\x01" * 16, b"\x02" * 16, b"\x03" * 16, bytes(16)
 D1, D2, D3, GONE = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16, b"\xdd" * 16
@@ -60,6 +67,8 @@ def image() -> MetadataImage:
         partition(T1, 2, -1),
         partition(T1, 3, 1, (GONE, D2, D3)),
         TopicRecord("__consumer_offsets", T2),
+        ConfigRecord(16, "slow-producers", "interval.ms", "1000"),
+        ConfigRecord(2, "orders", "retention.ms", "1000"),
     ]
     state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=1, records=records)
     return state.image
@@ -165,3 +174,22 @@ def test_describe_cluster_names_fenced_brokers_only_where_asked() -> None:
     for endpoint_type, code in ((2, 114), (7, 115)):
         request = DescribeClusterRequest(endpoint_type=endpoint_type)
         assert answer_describe_cluster(request, VIEW).error_code == code
+
+
+def test_resources_with_configurations_are_listed_by_type() -> None:
+    """`kafka-client-metrics --list` asks with version 0, which knows no types."""
+
+    def listed(version: int, *types: int) -> list[tuple[int, str]]:
+        answer = list_config_resources(ListConfigResourcesRequest(resource_types=types), version, VIEW.image)
+        codec.encode_response(74, version, 1, answer)
+        assert answer.error_code == 0
+        return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+
+    metrics, brokers = [(16, "slow-producers")], ["1", "2", "3"]
+    assert listed(0) == listed(1, 16) == metrics
+    assert listed(1, 8, 32) == [(8, each) for each in brokers]
+    names = [(2, "__consumer_offsets"), (2, "orders"), *((4, each) for each in brokers)]
+    assert listed(1) == [*names, *((8, each) for each in brokers), *metrics]
+    for version, kind in ((0, 2), (1, 3)):
+        asked = ListConfigResourcesRequest(resource_types=(kind,))
+        assert list_config_resources(asked, version, VIEW.image).error_code == 35

@@ -25,7 +25,7 @@ from metaquorum.raft.invariants import (
 from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.state import quorum
 from metaquorum.raft.state.log_view import LogView
-from metaquorum.raft.state.progress import LeaderView
+from metaquorum.raft.state.progress import LeaderView, ReplicaProgress
 from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from metaquorum.raft.state.state import RaftState, Vote
 from metaquorum.raft.store.tail_cache import TailCache
@@ -34,6 +34,7 @@ from metaquorum.raft.voters.voter_set import VoterSet
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
+from tests.raft.script import Script
 from tests.raft.world import directory
 from tests.unit.raft.test_core import batch, make, sole_leader
 from tests.unit.raft.test_following import answer, chunk, follower, redirected, sent
@@ -429,3 +430,24 @@ def test_a_view_of_a_leader_knows_only_the_other_voters() -> None:
     assert leader.state.role.view.voters == {}
     assert not any(isinstance(effect, SendRequest) for effect in leader.tick(10_000_000))
     assert answer().records == b""
+
+
+COUNTED = [
+    *([2, 3, 4], [2, 3, 4, 5, 6], [2, 3, 4, 6], [0, 3, 4, 5], [1, 2, 3, 4, 5], []),
+    *([3, 2, 4, 5], [5, 4, 3, 2]),  # in another order than the voters
+]
+
+
+@pytest.mark.parametrize("counted", COUNTED)
+def test_a_leader_of_five_counts_the_four_others(counted: list[int]) -> None:
+    script = Script()
+    script.run("nodes 5")
+    script.run("elect 1")
+    core = script.world.core(1)
+    check_core(core)
+    view = core.state.leader_view()
+    view.voters = {
+        node_id: ReplicaProgress(node_id=node_id, directory_id=directory(node_id)) for node_id in counted
+    }
+    with pytest.raises(RaftInvariantError, match="a leader counts the voters in force"):
+        check_core(core)

@@ -152,3 +152,28 @@ def test_a_leader_writes_down_what_the_others_have_acknowledged() -> None:
         (directory(3), 2, 1),
     ]
     assert all(not one.acknowledged for one in notes(effects) if not one.durably)
+
+
+@pytest.mark.parametrize(
+    ("offset", "epoch", "known", "common"),
+    [
+        (1, 1, 6, None),  # before this log's start: it may have the same up to this log's end
+        (1, 1, 7, 6),
+        (4, 0, 3, None),  # of an epoch before all that is here: other records from this log's start on
+        (4, 0, 4, 3),
+        (9, 1, 6, None),  # beyond this log's end
+        (9, 1, 7, 6),
+        (5, 1, 6, None),  # a part of it
+        (5, 1, 7, 6),
+    ],
+)
+def test_a_replica_that_knows_more_than_it_shares_with_the_leader_proves_a_loss(
+    offset: int, epoch: int, known: int, common: int | None
+) -> None:
+    """Whatever the answer is: a snapshot, an epoch to go back to, or records. The newest fetch counts."""
+    core = trimmed_leader()
+    for high_watermark in (known, 0, known):
+        asked(core, fetch_of(OBSERVER, offset, last_fetched_epoch=epoch, high_watermark=high_watermark))
+        told = [(one.node_id, one.known_offset, one.common_offset) for one in core.losses]
+        is_lost = common is not None and high_watermark == known
+        assert told == ([(OBSERVER, known, common)] if is_lost else [])

@@ -161,6 +161,8 @@ def test_a_leader_writes_down_what_the_others_have_acknowledged() -> None:
         (1, 1, 7, 6),
         (4, 0, 3, None),  # of an epoch before all that is here: other records from this log's start on
         (4, 0, 4, 3),
+        (3, 0, 3, None),
+        (3, 0, 4, 3),
         (9, 1, 6, None),  # beyond this log's end
         (9, 1, 7, 6),
         (5, 1, 6, None),  # a part of it
@@ -177,3 +179,15 @@ def test_a_replica_that_knows_more_than_it_shares_with_the_leader_proves_a_loss(
         told = [(one.node_id, one.known_offset, one.common_offset) for one in core.losses]
         is_lost = common is not None and high_watermark == known
         assert told == ([(OBSERVER, known, common)] if is_lost else [])
+
+
+@pytest.mark.parametrize(("known", "common"), [(3, None), (4, 3)])
+def test_logs_that_diverge_share_what_is_before_that(known: int, common: int | None) -> None:
+    """The replica ends at 5 in epoch 2; this log has that epoch up to 3."""
+    recovered = RecoveredLog(epoch=4, epochs=((2, 0), (4, 3)), log_end_offset=6)
+    core = make(voters=1, recovered=recovered)
+    core.start(0)
+    core.on_log_synced(0, core.log_end_offset)
+    request = fetch_of(OBSERVER, 5, core.epoch, last_fetched_epoch=2, high_watermark=known, cluster_id="c")
+    assert asked(core, request).diverging == LogPosition(2, 3)
+    assert [one.common_offset for one in core.losses] == ([] if common is None else [common])

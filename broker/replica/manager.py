@@ -58,7 +58,7 @@ from metaquorum.raft.effects import Warn
 from metaquorum.raft.events import Stop
 from metaquorum.raft.outbox import Outbox
 
-_WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
+_WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE | Changes.STORED
 
 
 class ReplicaManager:

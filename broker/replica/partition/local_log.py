@@ -262,6 +262,7 @@ class LocalLog:
         if event.start_offset > self.start:
             self.start = event.start_offset
             self.changes |= Changes.HIGH_WATERMARK | Changes.POSITION
+        self.changes |= Changes.STORED
         self.size_bytes = event.size_bytes
         self.epochs = self.epochs.truncate_start(self.start)
         self.high_watermark = max(self.high_watermark, self.start)

@@ -36,10 +36,11 @@ class Changes:
     END: a follower may read further (the leader took a batch, or the written end moved). HIGH_WATERMARK: a
     consumer may, or the log starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked
     fetches are to be looked at again, all of them. ISR: `isr_change` may have something to propose. POSITION:
-    `fetch_position` may give another answer. DEADLINE: `next_deadline_ms` may be earlier.
+    `fetch_position` may give another answer. DEADLINE: `next_deadline_ms` may be earlier. STORED: records are
+    gone from the log's start, or from anywhere in it (compaction).
     """
 
-    NONE, END, HIGH_WATERMARK, ROLE, ISR, POSITION, DEADLINE = 0, 1, 2, 4, 8, 16, 32
+    NONE, END, HIGH_WATERMARK, ROLE, ISR, POSITION, DEADLINE, STORED = 0, 1, 2, 4, 8, 16, 32, 64
 
 
 class BatchRefusal(Struct, frozen=True):

@@ -118,7 +118,7 @@ class Fetches:
 
     def changed(self, key: PartitionKey, changes: int) -> None:
         """Something moved in a partition; `settle` looks at those whom it concerns."""
-        if changes & Changes.ROLE:
+        if changes & (Changes.ROLE | Changes.STORED):
             self._tail.forget(key)
         watchers = self._watchers.get(key)
         if watchers is None or not changes & _MOVES:

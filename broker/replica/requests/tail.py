@@ -75,7 +75,8 @@ class Tail:
         return chosen[0] if len(chosen) == 1 else b"".join(chosen)
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is no longer led, or its log was cut: offsets may come to mean something else."""
+        """The partition is no longer led, its log was cut and offsets may come to mean something else, or
+        records are gone from it: what was compacted must not be read again."""
         gone = self._batches.pop(key, None)
         if gone is None:
             return

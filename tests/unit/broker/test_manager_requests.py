@@ -13,6 +13,7 @@ from metaquorum.broker.replica.disk_work import (
     OffsetFound,
     PartitionRead,
     ReadPartition,
+    ReplicaLogTrimmed,
 )
 from metaquorum.broker.replica.events import (
     AskController,
@@ -442,6 +443,20 @@ def test_what_was_just_appended_is_answered_from_memory_until_it_is_led_no_more(
     cluster.change(x, leader=1)
     host.publish()
     assert only(host.ask(fetch(at(x, 0, epoch=2), follower=2), "f"), ReadPartition).from_offset == 0
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_what_was_compacted_or_deleted_is_read_from_memory_no_more(start: int) -> None:
+    _, host = leading("x", replicas=(1, 2), log_tail_cache_max_bytes=1_000)
+    x = key_of("x")
+    host.ask(produce(x, acks=1))
+    host.work()
+    host.ask(produce(x, acks=1), "k2")
+    host.work()
+    assert of_kind(host.ask(fetch(at(x, 1, epoch=0), follower=2), "f"), ReadPartition) == []
+    host.do(ReplicaLogTrimmed(directory_id=A, key=x, incarnation=1, start_offset=start, size_bytes=9))
+    effects = host.ask(fetch(at(x, 1, epoch=0), follower=2), "g")
+    assert only(effects, ReadPartition).from_offset == 1
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 1_000])

@@ -97,6 +97,7 @@ class CombinedProcess(DataController):
             self, load, directories, laws, self._calls, self._directory, self._marks, registrations
         )
         self.combined = CombinedNode(self.node, self.part.node)
+        self.broker_stopped = False
 
     @property
     def driven(self) -> CombinedNode:
@@ -116,6 +117,7 @@ class CombinedProcess(DataController):
             super().execute_own(effect)
         elif isinstance(effect, BrokerStopped):
             self.host.engine.trace(self.host.name, f"its broker has stopped: {effect.reason}")
+            self.broker_stopped = True
             self._marks.add("combined node: its broker stopped before its controller")
         else:
             self.part.execute_own(effect)
@@ -154,7 +156,7 @@ class CombinedWorld(DataWorld):
     def _ended(self, node_id: int, host: Host, process: Process) -> None:
         stopped = process.stopped
         if isinstance(process, CombinedProcess) and stopped is not None and not stopped.failed:
-            if not process.node.stopped or not process.part.node.stopped:
-                raise SafetyError(f"{host.name} ended, and one of its parts goes on")
+            if not process.broker_stopped:
+                raise SafetyError(f"{host.name} stopped in order, and its controller before its broker")
             self.marks.add("combined node stopped in order")
         super()._ended(node_id, host, process)

@@ -94,6 +94,8 @@ async def expire_delegation_token(
     code, expiry_ms = await _expiry(
         core.ExpireTokenRequest(requester=call.principal, hmac=bytes(body.hmac), period_ms=period_ms), call
     )
+    if code == ErrorCode.NONE and period_ms is None:
+        expiry_ms = body.expiry_time_period_ms  # as in Kafka: the token is gone, and has no time
     return ExpireDelegationTokenResponse(error_code=code, expiry_timestamp_ms=expiry_ms)
 
 

@@ -15,7 +15,7 @@ from metaquorum.broker.server.kafka.access.steps import (
     RightNeeded,
     StepResult,
     refused_item,
-    response_class,
+    refused_whole,
 )
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
@@ -188,9 +188,13 @@ class CoordinatorsFound(AccessStep):
             return StepResult(body)
         if asked.version < 4:
             (code,) = codes.values()
-            return StepResult(body, answer=FindCoordinatorResponse(error_code=code, node_id=-1, port=-1))
+            return StepResult(
+                body, answer=FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, port=-1)
+            )
         refused = tuple(
-            FindCoordinatorResponse.Coordinator(key=key, error_code=code, node_id=-1, port=-1)
+            FindCoordinatorResponse.Coordinator(
+                key=key, error_code=code, error_message=None, node_id=-1, port=-1
+            )
             for key, code in codes.items()
         )
         kept = tuple(key for key in keys if key not in codes)
@@ -314,7 +318,7 @@ class IdempotentProducers(AccessStep):
         if asked.allows(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME):
             return StepResult(body)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+        return StepResult(body, answer=refused_whole(asked.api, code))
 
 
 class TransactionsAdded(AccessStep):
@@ -326,7 +330,7 @@ class TransactionsAdded(AccessStep):
         if asked.version < 4 or asked.allows(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
             return StepResult(body)
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+        return StepResult(body, answer=refused_whole(asked.api, code))
 
 
 class OwnedTokens(AccessStep):
@@ -343,7 +347,7 @@ class OwnedTokens(AccessStep):
         ):
             return StepResult(body)
         code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-        return StepResult(body, answer=response_class(asked.api)(error_code=code))
+        return StepResult(body, answer=refused_whole(asked.api, code))
 
 
 class TransactionTopics(AccessStep):

@@ -153,7 +153,7 @@ class Whole(AccessStep):
         for check in self.checks if self.when(body) else ():
             code = check.failure(asked, body)
             if code is not None:
-                return StepResult(body, answer=response_class(asked.api)(error_code=code))
+                return StepResult(body, answer=refused_whole(asked.api, code))
         return StepResult(body)
 
 
@@ -237,6 +237,13 @@ _INDEXES = ("index", "partition_index", "partition", "partition_id")
 _ERRORS = ("error_code", "partition_error_code")
 
 
+def refused_whole(api: str, code: ErrorCode) -> Any:
+    """The answer to a refused request; clients say in their words what a code without a message means."""
+    cls = response_class(api)
+    fields = {each.name: each for each in response_type(API_BY_NAME[api].key).schema.fields}
+    return cls(error_code=code, **_without_message(fields))
+
+
 def refused_item(
     api: str, results: str, item: Any, code: ErrorCode, defaults: Mapping[str, Any] | None = None
 ) -> Any:
@@ -266,13 +273,19 @@ def _refused(schema: StructSchema, item: Any, code: ErrorCode, defaults: Mapping
         values |= _in_common(fields, item)
     values |= {name: value for name, value in defaults.items() if name in fields}
     if error is not None:
-        return schema.cls(**values, **{error: code})
+        return schema.cls(**{**_without_message(fields), **values, error: code})
     parts = next(each for each in schema.fields if each.struct is not None)
     if parts.struct is None:
         raise AssertionError(f"{schema.name} has no place for an error")
     given = _first(item, (parts.name, "partitions", "partition_data", "partition_indexes")) or ()
     values[parts.name] = tuple(_refused(parts.struct, each, code, defaults) for each in given)
     return schema.cls(**values)
+
+
+def _without_message(fields: Mapping[str, Any]) -> dict[str, None]:
+    """Java clients show a message that is empty, and their own text where there is none."""
+    message = fields.get("error_message")
+    return {"error_message": None} if message is not None and message.nullable else {}
 
 
 def _in_common(fields: Mapping[str, Any], item: Any) -> dict[str, Any]:

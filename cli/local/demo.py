@@ -67,7 +67,6 @@ def demo(directory: Path | None, keep: bool) -> None:
         ports=free_ports(CONTROLLERS + BROKERS),
         extra=SETTINGS,
     )
-    keep_directory = keep
     try:
         with LocalCluster(layout) as cluster, _ended_in_any_case(cluster):
             story = _Story(cluster)
@@ -77,12 +76,13 @@ def demo(directory: Path | None, keep: bool) -> None:
                 story.traffic.abandon()
         demo_log.show_our_log(layout, story.expected, story.last_topics, story.last_brokers)
         demo_log.show_kafkas_log()
-    except BaseException:
-        keep_directory = True
-        click.echo(f"the demo failed; its files and process logs are in {home}", err=True)
+    except BaseException as error:
+        if not isinstance(error, BrokenPipeError):  # the reader went away (`| head`), and nothing failed
+            keep = True
+            click.echo(f"the demo failed; its files and process logs are in {home}", err=True)
         raise
     finally:
-        if not keep_directory:
+        if not keep:
             shutil.rmtree(home, ignore_errors=True)
     click.echo(f"\nAll steps succeeded in {time.monotonic() - began:.1f} s.")
 

@@ -36,6 +36,8 @@ class DirectoryCleaner:
         self._opened = opened
         self._resized = resized
         self._asked: dict[PartitionKey, CompactPartition] = {}
+        self._postponed: set[PartitionKey] = set()
+        """Of those asked, the ones that wait for a checkpoint, once."""
         self._uncleanable: set[tuple[PartitionKey, int]] = set()
         self._current: tuple[StoredReplica, Cleaning] | None = None
         self._cleaned_to: dict[Name, int] = {}
@@ -63,6 +65,7 @@ class DirectoryCleaner:
             replica = self._opened.replica(key, work.incarnation)
             plan = None if replica is None else self._plan(replica, work)
             if replica is None or plan is None:
+                self._postpone(replica, work)
                 continue
             self._asked[key] = work
             if best is None or plan.dirty_ratio > best[0]:
@@ -80,6 +83,16 @@ class DirectoryCleaner:
         )
         self._current = replica, cleaning
         return cleaning
+
+    def _postpone(self, replica: StoredReplica | None, work: CompactPartition) -> None:
+        """What only a checkpoint keeps from being cleaned is looked at again after it, not asked for
+        again."""
+        key = work.key
+        if replica is not None and self.wants_checkpoint and key not in self._postponed:
+            self._postponed.add(key)
+            self._asked[key] = work
+        else:
+            self._postponed.discard(key)
 
     def _plan(self, replica: StoredReplica, work: CompactPartition) -> CleaningPlan | None:
         log = replica.log

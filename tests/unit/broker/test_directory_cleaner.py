@@ -180,8 +180,32 @@ def test_segments_above_the_recovery_point_wait_for_a_checkpoint() -> None:
     assert store.cleaner.next() is None and store.checkpoint_due
     bench.sync(checkpoint=True)
     assert not store.checkpoint_due
+    assert carry_out(store), "who waited for a checkpoint need not be asked for again"
+    assert store.cleaner.next() is None and not store.checkpoint_due
+
+
+def test_one_request_to_compact_asks_for_a_checkpoint_once_more_at_most() -> None:
+    """A log that grows faster than it is checkpointed is looked at when it is asked for again."""
+    bench = Cleaned()
+    key = bench.make(1, [])
+    log = bench.opened()._replicas[key].log
+    store = bench.opened()
     bench.compact(key)
-    assert store.cleaner.next() is not None
+    asked = 0
+    for _ in range(4):
+        for name in KEYS:
+            data = encode_batch(
+                base_offset=log.end_offset,
+                leader_epoch=0,
+                timestamp_ms=1,
+                keys=[name.encode()],
+                values=[b"v"],
+            )
+            bench.ask(AppendPartition, key, batches=Batches.sealed(data), sync=True)
+        assert store.cleaner.next() is None
+        asked += store.checkpoint_due
+        store.cleaner.wants_checkpoint = False
+    assert asked == 2
 
 
 def test_a_cut_lowers_what_is_remembered_and_a_new_topic_has_nothing() -> None:

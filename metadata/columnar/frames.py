@@ -35,26 +35,30 @@ def read_frames(data: bytes, header: BatchHeader) -> Frames | None:
     if header.compression or header.records_count != header.last_offset_delta + 1:
         return None
     octets = np.frombuffer(data, dtype=np.uint8)
+    count = header.records_count
     try:
-        records = record_starts(data, octets, header.records_count, HEADER_BYTES)
-        return None if records is None else _frames(data, octets, records)
+        records = record_starts(data, octets, count, HEADER_BYTES)
+        if records is None:
+            return None
+        return frames_at(data, octets, records[:-1], records[1:], np.arange(count, dtype=np.int64))
     except (IndexError, BatchError):
         return None
 
 
-def _frames(data: bytes, octets: Bytes, records: Places) -> Frames | None:
-    starts = records[:-1]
+def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: Places) -> Frames | None:
+    """The frames of records that begin and end at these places and have these offset deltas; None if anything
+    is odd. Raises IndexError."""
     body = starts + varint_widths(octets, starts)
     if octets[body].any() or (octets[body + 1] & 0x80).any():
         return None
-    key = _after_offset_deltas(octets, body + 2)
+    key = _after_offset_deltas(octets, body + 2, deltas)
     if key is None or (octets[key] != 1).any():
         return None
     widths = varint_widths(octets, key + 1)
     lengths = lengths_at(octets, key + 1, widths)
     values = key + 1 + widths
-    ends = values + lengths
-    if (ends + 1 != records[1:]).any() or octets[ends].any() or (lengths < FRAME_BYTES).any():
+    after = values + lengths
+    if (after + 1 != ends).any() or octets[after].any() or (lengths < FRAME_BYTES).any():
         return None
     keys, versions = octets[values + 1], octets[values + 2]
     if (octets[values] != 1).any() or ((keys | versions) & 0x80).any():
@@ -82,22 +86,23 @@ def lengths_at(octets: Bytes, at: Places, widths: Places) -> Places:
     return result
 
 
-def _after_offset_deltas(octets: Bytes, at: Places) -> Places | None:
-    """The places after the offset deltas, which must be 0, 1, 2 ...; None if they are not."""
-    count = len(at)
-    after = at.copy()
-    low, width = 0, 1
-    while low < count:
-        high = min(count, 1 << (7 * width - 1))
-        deltas = np.arange(low, high, dtype=np.int64) << 1
-        places = at[low:high]
-        for byte in range(width):
-            more = 0x80 if byte < width - 1 else 0
-            if (octets[places + byte] != (deltas >> 7 * byte & 0x7F | more)).any():
-                return None
-        after[low:high] += width
-        low, width = high, width + 1
-    return after
+def _after_offset_deltas(octets: Bytes, at: Places, deltas: Places) -> Places | None:
+    """The places after these offset deltas; None if others are there."""
+    zigzag = deltas << 1
+    after = at + 1
+    if not len(at) or int(zigzag.max()) < 0x80:
+        return None if (octets[at] != zigzag).any() else after
+    left = zigzag
+    more = left >= 0x80
+    wrong = octets[at] != (left & 0x7F | more * 0x80)
+    which = np.flatnonzero(more)
+    while which.size:
+        left = zigzag[which] >> 7 * (after[which] - at[which])
+        more = left >= 0x80
+        wrong[which] |= octets[after[which]] != (left & 0x7F | more * 0x80)
+        after[which] += 1
+        which = which[more]
+    return None if wrong.any() else after
 
 
 def gather(frames: Frames, starts: Places, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply import BARRIER, CLASS_OF_KEY, Engine, apply_places
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, lengths_at, varint_widths
+from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames, frames_at, lengths_at, varint_widths
 from metaquorum.storage.batches.batch import HEADER_BYTES, parse_header
-from metaquorum.storage.batches.places import Places
 from metaquorum.storage.log.runs import BatchRun
 
 _NO_OP = 20
@@ -46,25 +45,10 @@ def read_run(run: BatchRun) -> Frames | None:
     """The frame of every batch's record; None if one has a key, headers, another time than its batch, or
     numbers that a record of a metadata log does not have."""
     octets = np.frombuffer(run.data, dtype=np.uint8)
-    records: Places = run.places[:-1] + HEADER_BYTES
-    body = records + varint_widths(octets, records)
-    # Attributes, timestamp delta and offset delta are 0, the key is null.
-    if (
-        octets[body].any()
-        or octets[body + 1].any()
-        or octets[body + 2].any()
-        or (octets[body + 3] != 1).any()
-    ):
+    records, ends = run.places[:-1] + HEADER_BYTES, run.places[1:]
+    frames = frames_at(run.data, octets, records, ends, np.zeros(len(records), dtype=np.int64))
+    if frames is None or (frames.lengths < FRAME_BYTES + 1).any():
         return None
-    widths = varint_widths(octets, body + 4)
-    lengths = lengths_at(octets, body + 4, widths)
-    values = body + 4 + widths
-    ends = values + lengths
-    if (ends + 1 != run.places[1:]).any() or (lengths < FRAME_BYTES + 1).any() or octets[ends].any():
-        return None
-    if (lengths_at(octets, records, body - records) != ends + 1 - body).any():
-        return None
-    keys, versions = octets[values + 1], octets[values + 2]
-    if (octets[values] != 1).any() or ((keys | versions) & 0x80).any():
-        return None
-    return Frames(run.data, octets, values, lengths, keys, versions)
+    widths = varint_widths(octets, records)
+    is_whole = (lengths_at(octets, records, widths) == ends - records - widths).all()
+    return frames if is_whole else None

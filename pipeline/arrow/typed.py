@@ -1,7 +1,7 @@
 """Typed tables: a column for each field of one record type.
 
 Owns the choice between the column-wise decoder of `metadata.columnar`, for partition records, and record by
-record. Values of many batches are put into one buffer first, so that small batches are decoded together.
+record. Many batches are read as one window, so that small ones are decoded together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from metaquorum.metadata.columnar.frames import FRAME_BYTES, Frames
+from metaquorum.metadata.columnar.windows import Window, windows
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import decode
@@ -22,54 +22,14 @@ from metaquorum.pipeline.arrow.fields import SCHEMAS, field_columns, typed_schem
 from metaquorum.pipeline.arrow.partition_columns import change_columns, partition_columns
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.selection import Selection
-from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans
+from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
 from metaquorum.storage.log.reader import Damage
 
-_MAX_BUFFER_BYTES = 4 * 1024 * 1024
 _COLUMNS = {
     PartitionRecord.type_name: partition_columns,
     PartitionChangeRecord.type_name: change_columns,
 }
-
-
-class _Window:
-    """Framed values of one record type from several batches, back to back."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.size_bytes = 0
-        self.starts: list[int] = []
-        self.ends: list[int] = []
-        self.offsets: list[int] = []
-        self.epochs: list[int] = []
-        self.times_ms: list[int] = []
-
-    def add(self, batch: RecordBatch, spans: list[tuple[int, int]], key: int) -> None:
-        """The values of api key `key`; frames have one byte for version and key (numbers below 128)."""
-        data, header = batch.data, batch.header
-        wanted = [at for at, (start, _) in enumerate(spans) if data[start + 1] == key]
-        if not wanted:
-            return
-        first = self.size_bytes
-        self.pieces.append(data)
-        self.size_bytes += len(data)
-        self.starts += [first + spans[at][0] for at in wanted]
-        self.ends += [first + spans[at][1] for at in wanted]
-        self.offsets += [header.base_offset + at for at in wanted]
-        self.epochs += [header.leader_epoch] * len(wanted)
-        self.times_ms += [header.max_timestamp_ms] * len(wanted)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.starts) >= CHUNK_ROWS or self.size_bytes >= _MAX_BUFFER_BYTES
-
-    def frames(self) -> Frames:
-        data = b"".join(self.pieces)
-        octets = np.frombuffer(data, dtype=np.uint8)
-        starts = np.array(self.starts, dtype=np.int64)
-        lengths = np.array(self.ends, dtype=np.int64) - starts
-        return Frames(data, octets, starts, lengths, octets[starts + 1], octets[starts + 2])
 
 
 def typed_batches(
@@ -79,45 +39,12 @@ def typed_batches(
     version that is not known is left out: the damage table and the wide view have it."""
     key = SCHEMAS[type_name].key
     is_control = not hasattr(SCHEMAS[type_name].body.cls, "api_key")
-    window = _Window()
-    for item in items:
-        if isinstance(item, Damage) or not selection.may_hold(item.header):
-            continue
-        spans = None
-        if not is_control and not item.header.is_control and key < 0x80:
-            spans = _plain_spans(item, selection)
-        if spans is None:
-            if window.starts:
-                yield from _emptied(type_name, piece, window, selection.secrets)
-                window = _Window()
-            yield from _one_by_one(type_name, piece, item, selection)
-            continue
-        window.add(item, spans, key)
-        if window.is_full:
-            yield from _emptied(type_name, piece, window, selection.secrets)
-            window = _Window()
-    if window.starts:
-        yield from _emptied(type_name, piece, window, selection.secrets)
-
-
-def _plain_spans(batch: RecordBatch, selection: Selection) -> list[tuple[int, int]] | None:
-    """The values of a batch of the usual shape, all of which are wanted; None for any other."""
-    header = batch.header
-    if header.base_timestamp_ms != header.max_timestamp_ms:
-        return None
-    inside = (selection.from_offset is None or header.base_offset >= selection.from_offset) and (
-        selection.to_offset is None or header.next_offset - 1 <= selection.to_offset
-    )
-    if not inside:
-        return None
-    try:
-        spans = batch_record_spans(batch)
-    except BatchError:
-        return None
-    data = batch.data
-    if any(end - start < FRAME_BYTES or data[start] != 1 for start, end in spans):
-        return None
-    return spans
+    wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))
+    for found in wanted if is_control or key >= 0x80 else windows(wanted, CHUNK_ROWS):
+        if isinstance(found, RecordBatch):
+            yield from _one_by_one(type_name, piece, found, selection)
+        else:
+            yield from _together(type_name, piece, found, key, selection)
 
 
 def _one_by_one(
@@ -143,29 +70,37 @@ def _one_by_one(
         )
 
 
-def _emptied(type_name: str, piece: Piece, window: _Window, secrets: bool) -> Iterator[pa.RecordBatch]:
-    frames = window.frames()
-    rows = np.arange(len(frames.starts), dtype=np.int64)
+def _together(
+    type_name: str, piece: Piece, window: Window, key: int, selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    frames, offsets = window.frames, window.offsets()
+    wanted = frames.keys == key
+    if selection.from_offset is not None:
+        wanted &= offsets >= selection.from_offset
+    if selection.to_offset is not None:
+        wanted &= offsets <= selection.to_offset
+    rows = np.flatnonzero(wanted)
     columns_of = _COLUMNS.get(type_name)
     if columns_of is not None:
         rows, columns = columns_of(frames, rows)
     else:
         kept, records = [], []
-        for row, start, end in zip(rows.tolist(), window.starts, window.ends, strict=True):
+        for row, start, size in zip(
+            rows.tolist(), frames.starts[rows].tolist(), frames.lengths[rows].tolist(), strict=True
+        ):
             try:
-                record: Any = decode(frames.data, start, end)[1]
+                record: Any = decode(frames.data, start, start + size)[1]
             except RecordDecodeError:
                 continue
             kept.append(row)
             records.append(record)
         rows = np.array(kept, dtype=np.int64)
-        columns = field_columns(type_name, records, secrets=secrets)
+        columns = field_columns(type_name, records, secrets=selection.secrets)
     if len(rows):
-        offsets = np.array(window.offsets, dtype=np.int64)[rows]
-        epochs = np.array(window.epochs, dtype=np.int32)[rows]
-        times_ms = np.array(window.times_ms, dtype=np.int64)[rows]
+        epochs = window.each([at.header.leader_epoch for at in window.batches])[rows].astype(np.int32)
+        times_ms = window.each([at.header.max_timestamp_ms for at in window.batches])[rows]
         versions = frames.versions[rows].astype(np.int32)
-        yield _batch(type_name, piece, offsets, epochs, times_ms, versions, columns)
+        yield _batch(type_name, piece, offsets[rows], epochs, times_ms, versions, columns)
 
 
 def _batch(

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from metaquorum.metadata.columnar.frames import Frames
+from metaquorum.metadata.columnar.windows import Window, windows
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
 from metaquorum.metadata.records.types import UnknownRecord
-from metaquorum.metadata.text.dump_columns import frame_payloads, frames_of
+from metaquorum.metadata.text.dump_columns import frame_payloads
 from metaquorum.metadata.text.dump_text import payload_texter
 from metaquorum.pipeline.arrow.base import CHUNK_ROWS, TIME_TYPE, same, times
 from metaquorum.pipeline.logs.pieces import Piece
@@ -74,22 +74,22 @@ class _Rows:
             if kind != last:
                 last, text = kind, payload_texter(cast(Hashable, kind[0]), version, self._secrets)
             self.payloads.append(f"{{{text(record)}}}")
-        self._say(batch, len(self.offsets) - before)
-
-    def add_frames(self, batch: RecordBatch, frames: Frames) -> None:
-        """All records of a batch of `frames_of`. Raises RecordDecodeError."""
-        texts, _ = frame_payloads(frames, secrets=self._secrets)
-        header, count, versions = batch.header, len(texts), frames.versions.tolist()
-        self.offsets += range(header.base_offset, header.base_offset + count)
-        self.times_ms += [header.max_timestamp_ms] * count
-        self.types += map(_type_name, frames.keys.tolist(), versions)
-        self.versions += versions
-        self.payloads += [f"{{{text}}}" for text in texts]
-        self._say(batch, count)
-
-    def _say(self, batch: RecordBatch, added: int) -> None:
+        added = len(self.offsets) - before
         self.epochs += [batch.header.leader_epoch] * added
         self.controls += [batch.header.is_control] * added
+
+    def add_window(self, window: Window) -> None:
+        """All records of several batches. Raises RecordDecodeError, with nothing added."""
+        frames, batches = window.frames, window.batches
+        texts, _ = frame_payloads(frames, secrets=self._secrets)
+        versions = frames.versions.tolist()
+        self.offsets += window.offsets().tolist()
+        self.epochs += window.each([at.header.leader_epoch for at in batches]).tolist()
+        self.times_ms += window.each([at.header.max_timestamp_ms for at in batches]).tolist()
+        self.types += map(_type_name, frames.keys.tolist(), versions)
+        self.versions += versions
+        self.controls += [False] * len(texts)
+        self.payloads += [f"{{{text}}}" for text in texts]
 
     def take(self) -> pa.RecordBatch:
         piece, count = self._piece, len(self.offsets)
@@ -115,26 +115,23 @@ def wide_batches(
     """Arrow batches of the piece's wanted records. What is damaged or cannot be decoded is left out: the
     damage table tells of it."""
     rows = _Rows(piece, selection.secrets)
-    for item in items:
-        if isinstance(item, Damage) or not selection.may_hold(item.header):
-            continue
-        try:
-            _add(rows, item, selection)
-        except (RecordDecodeError, BatchError):
-            continue
+    wanted = (item for item in items if not isinstance(item, Damage) and selection.may_hold(item.header))
+    for found in windows(wanted) if selection.wants_all else wanted:
+        _add(rows, found, selection)
         if len(rows.offsets) >= CHUNK_ROWS:
             yield rows.take()
     if rows.offsets:
         yield rows.take()
 
 
-def _add(rows: _Rows, batch: RecordBatch, selection: Selection) -> None:
-    frames = frames_of(batch) if selection.wants_all else None
-    if frames is not None:
-        rows.add_frames(batch, frames)
-        return
-    records = decode_batch(batch, tolerant=True)
-    if selection.wants_all:
-        rows.add(batch, records)
-    else:
-        rows.add(batch, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
+def _add(rows: _Rows, found: Window | RecordBatch, selection: Selection) -> None:
+    try:
+        if isinstance(found, Window):
+            rows.add_window(found)
+        else:
+            records = decode_batch(found, tolerant=True)
+            rows.add(found, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
+    except (RecordDecodeError, BatchError):
+        if isinstance(found, Window):  # one batch of them has a record that cannot be decoded
+            for batch in found.batches:
+                _add(rows, batch, selection)

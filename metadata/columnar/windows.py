@@ -1,0 +1,151 @@
+"""Batches one after the other as one: the frames of all their records in one buffer.
+
+Owns which batches may be taken together. What is odd is left to the caller, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar.frames import Frames, frames_at
+from metaquorum.storage.batches.batch import HEADER_BYTES, RecordBatch
+from metaquorum.storage.batches.places import Places, record_starts
+from metaquorum.storage.errors import BatchError
+
+WINDOW_RECORDS = 4_096
+"""A window has about so many records: what is done once for each window no longer matters then."""
+_MANY_RECORDS = 400
+"""From this many on, the records of one batch are found faster in numpy."""
+
+
+class Window(NamedTuple):
+    """Batches that follow each other. `ends` are the numbers of records up to the end of each."""
+
+    batches: Sequence[RecordBatch]
+    frames: Frames
+    ends: Places
+
+    @property
+    def counts(self) -> Places:
+        """How many records each batch has."""
+        return np.diff(self.ends, prepend=0)
+
+    def each(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
+        """One value of every batch, for each of its records."""
+        return np.repeat(np.array(values, dtype=np.int64), self.counts)
+
+    def deltas(self) -> Places:
+        """The place of each record in its batch."""
+        firsts = self.ends - self.counts
+        return np.arange(len(self.frames.starts), dtype=np.int64) - np.repeat(firsts, self.counts)
+
+    def offsets(self) -> Places:
+        """The offset of each record."""
+        return self.each([at.header.base_offset for at in self.batches]) + self.deltas()
+
+    def part(self, low: int, high: int) -> Window:
+        """The batches with the numbers `low` to below `high`."""
+        first = int(self.ends[low - 1]) if low else 0
+        last = int(self.ends[high - 1])
+        data, octets, starts, lengths, keys, versions = self.frames
+        here = slice(first, last)
+        frames = Frames(data, octets, starts[here], lengths[here], keys[here], versions[here])
+        return Window(self.batches[low:high], frames, self.ends[low:high] - first)
+
+
+def is_plain(batch: RecordBatch) -> bool:
+    """Whether a batch is of the usual shape, as far as its header tells."""
+    header = batch.header
+    return (
+        not header.attributes
+        and header.base_timestamp_ms == header.max_timestamp_ms
+        and header.records_count == header.last_offset_delta + 1
+    )
+
+
+def read_window(batches: Sequence[RecordBatch]) -> Window | None:
+    """Batches that are plain, as one; None if a record is odd."""
+    data = b"".join([batch.data for batch in batches])
+    octets = np.frombuffer(data, dtype=np.uint8)
+    starts: list[int] = []
+    bounds: list[int] = []
+    low = 0
+    try:
+        for batch in batches:
+            if not _add_starts(starts, data, octets, low, batch):
+                return None
+            low += len(batch.data)
+            bounds.append(len(starts))
+        ends = np.array(bounds, dtype=np.int64)
+        at = np.array(starts, dtype=np.int64)
+        after = np.append(at[1:], low)
+        after[ends - 1] = np.cumsum([len(batch.data) for batch in batches])
+        counts = np.diff(ends, prepend=0)
+        deltas = np.arange(len(at), dtype=np.int64) - np.repeat(ends - counts, counts)
+        frames = frames_at(data, octets, at, after, deltas)
+    except (IndexError, BatchError):
+        return None
+    return None if frames is None else Window(batches, frames, ends)
+
+
+def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: RecordBatch) -> bool:
+    """Adds where the records of the batch at `low` begin; false where they do not fill it."""
+    at, count, end = low + HEADER_BYTES, batch.header.records_count, low + len(batch.data)
+    if count >= _MANY_RECORDS:
+        found = record_starts(batch.data, octets[low:end], count, HEADER_BYTES)
+        if found is not None:
+            starts += (found[:-1] + low).tolist()
+        return found is not None
+    add = starts.append
+    for _ in range(count):
+        if at >= end:
+            return False
+        add(at)
+        size = data[at]
+        if size < 0x80:
+            at += 1 + (size >> 1)
+            continue
+        second = data[at + 1]
+        if second < 0x80:
+            at += 2 + ((size & 0x7F | second << 7) >> 1)
+        else:
+            at += 3 + ((size & 0x7F | (second & 0x7F) << 7 | data[at + 2] << 14) >> 1)
+    return at == end
+
+
+def windows(
+    batches: Iterable[RecordBatch], window_records: int = WINDOW_RECORDS
+) -> Iterator[Window | RecordBatch]:
+    """The batches in order, those that can be taken together as one value with about so many records."""
+    held: list[RecordBatch] = []
+    records = 0
+    for batch in batches:
+        plain = is_plain(batch)
+        if held and (not plain or records >= window_records):
+            yield from whole_or_parts(held)
+            held, records = [], 0
+        if plain:
+            held.append(batch)
+            records += batch.header.records_count
+        else:
+            yield batch
+    yield from whole_or_parts(held)
+
+
+def whole_or_parts(batches: Sequence[RecordBatch]) -> Iterator[Window | RecordBatch]:
+    """The batches as one window, or as several without those that are odd."""
+    if not batches:
+        return
+    window = read_window(batches)
+    if window is not None:
+        yield window
+    elif len(batches) == 1:
+        yield batches[0]
+    else:
+        middle = len(batches) // 2
+        yield from whole_or_parts(batches[:middle])
+        yield from whole_or_parts(batches[middle:])

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
-from metaquorum.metadata.image import TOPIC_RESOURCE, MetadataImage, Provenance
+from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batch_cause import cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
@@ -29,6 +29,7 @@ from metaquorum.metadata.records.types import (
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.pipeline.intervals.audit_trail import actor_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
+from metaquorum.pipeline.intervals.settle import Settling
 from metaquorum.pipeline.intervals.state import (
     SavedState,
     StateError,
@@ -36,14 +37,6 @@ from metaquorum.pipeline.intervals.state import (
     decode_state,
     saved_bytes,
 )
-from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
-from metaquorum.pipeline.intervals.tables.questions import (
-    ActiveBrokers,
-    Question,
-    is_plainly_sound,
-    topic_is_plainly_sound,
-)
-from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.types import LogPosition
@@ -77,16 +70,10 @@ class ClusterReplay:
         """Raises StateError for saved bytes that cannot be used."""
         self._cluster = cluster
         self._log_end = log_end
-        self._touched = Touched()
-        self._question = Question()
-        self._active = ActiveBrokers()
         told = self.told = Trackers()
         """The parts that make rows."""
         self._coverage = told.coverage
-        self._quorum, self._brokers, self._directories = told.quorum, told.brokers, told.directories
-        self._topics, self._configs, self._partitions = told.topics, told.configs, told.partitions
-        self._availability, self._failovers = told.availability, told.failovers
-        self._violations = told.violations
+        self._quorum, self._partitions, self._violations = told.quorum, told.partitions, told.violations
         self.moment = Moment(0, None, -1)
         """The last batch, or the snapshot before the next one."""
         self._final: RowsByTable | None = None
@@ -104,9 +91,9 @@ class ClusterReplay:
     def _go_on(self, image: MetadataImage) -> None:
         """The next record applies to `image`."""
         self._engine = Replayer(ReplayState(image), on_error=self._refuse)
-        self._level = image.features.metadata_version
+        self._settling = Settling(self.told, self._engine, image.features.metadata_version)
+        self._touched = self._settling.touched
         self._next_resume = _next_resume(image.provenance.offset)
-        self._active.set(self._brokers.registrations)
 
     def begins(self, offset: int) -> None:
         """The next record is that at `offset`. Nothing is known of the state there, and what was so where the
@@ -114,7 +101,6 @@ class ClusterReplay:
         moment = self.moment.at(self.end_offset)
         if self.moment.offset or self.end_offset:
             self.told.lose(moment)
-        self._touched, self._question = Touched(), Question()
         self._begins = offset
         self._go_on(MetadataImage().with_provenance(Provenance(offset, 0, 0)))
 
@@ -125,7 +111,6 @@ class ClusterReplay:
         moment = self.moment = self.told.clock.moment(provenance.offset, provenance.timestamp_ms)
         self._note_begin(moment)
         self.told.learn(image, quorum or QuorumView(), moment)
-        self._touched, self._question = Touched(), Question()
         self._go_on(image)
         if self.end_offset < self._log_end < self._next_resume:
             self._remember()
@@ -186,7 +171,7 @@ class ClusterReplay:
             else:
                 self._touched.add(records)
             if not self._touched.is_open:
-                self._settle(moment, header.leader_epoch)
+                self._settling.settle(moment, header.leader_epoch)
         if header.next_offset >= self._next_resume and not self._touched.is_open:
             self._next_resume = _next_resume(self._engine.end_offset)
             if self._next_resume > self._log_end and self._coverage.is_known:
@@ -230,127 +215,6 @@ class ClusterReplay:
         else:
             self._coverage.left_out()
 
-    def _settle(self, moment: Moment, epoch: int) -> None:
-        """Compares what the batch touched with what is known of it."""
-        touched = self._touched
-        ran = frozenset[int]()
-        if touched.brokers:
-            ran = frozenset([at.broker_id for at in self._brokers.registrations.values() if at.is_active])
-            self._settle_brokers(moment, epoch)
-            self._active.set(self._brokers.registrations)
-        for topic_id, (offset, name) in touched.topics.items():
-            if topic_id in self._engine.builder.topics.by_id and topic_id not in self._topics.names:
-                self._topics.created(topic_id, name, moment.at(offset))
-            self._ask_about_topic(topic_id, name)
-        if touched.configs:
-            self._settle_configs(moment)
-        if touched.partitions:
-            self._settle_partitions(moment)
-            self._directories.batch_ends(moment, epoch)
-        for topic_id, offset in touched.removed.items():
-            if topic_id in self._topics.names and topic_id not in self._engine.builder.topics.by_id:
-                self._remove_topic(topic_id, moment.at(offset))
-        if self._coverage.is_known:
-            self.told.nodes_changed(self._engine.builder, touched, ran, moment)
-        self._failovers.forget_late(moment.now_ms)
-        touched.clear()
-        level = self._engine.builder.finalized.get(METADATA_VERSION, 0)
-        if level != self._level:
-            self._level = level
-            self._question.brokers = True
-        if self._question:
-            if self._coverage.is_known:
-                self._violations.judge(self._question, self._engine.state().image, moment)
-            self._question = Question()
-
-    def _settle_brokers(self, moment: Moment, epoch: int) -> None:
-        for broker_id, (offset, record) in self._touched.brokers.items():
-            before = self._brokers.registrations.get(broker_id)
-            now = self._engine.builder.brokers.get(broker_id)
-            there, by = moment.at(offset), record.type_name
-            if before is None and now is None and not self._coverage.is_known:
-                self.told.stranger(broker_id, record, there)
-                continue
-            self._question.broker(broker_id, before, now)
-            if self._coverage.is_known:
-                self.told.broker_changed(broker_id, before, now, record, there)
-            if now is not None and now.rack != self._brokers.racks.get(broker_id):
-                self._availability.racks_changed(broker_id)
-            if before is not None or self._coverage.is_known:
-                self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
-            if self._brokers.changed(broker_id, now, there, by):
-                in_order = before is not None and before.in_controlled_shutdown
-                self._availability.fenced(broker_id, in_order=in_order)
-            if now is None:
-                self._failovers.broker_went(broker_id, "unregistered")
-            elif now.fenced or state_of(now) == SHUTDOWN:
-                self._failovers.broker_went(broker_id, state_of(now))
-            elif before is not None and set(before.directories) - set(now.directories):
-                self._failovers.broker_went(broker_id, "directory_lost")
-
-    def _replicas_in(self, directory: bytes) -> int:
-        return sum(directory in info.directories for info in self._partitions.all())
-
-    def _settle_configs(self, moment: Moment) -> None:
-        configs = self._engine.builder.configs
-        for resource, names in self._touched.configs.items():
-            if resource.resource_type == TOPIC_RESOURCE:
-                self._question.topic_settings(resource.name)
-            places = {name: moment.at(offset) for name, offset in names.items()}
-            if self._configs.changed(resource, places, configs.get(resource) or {}):
-                self.told.min_isr_changed()
-
-    def _settle_partitions(self, moment: Moment) -> None:
-        broken, is_known = self._violations.broken, self._coverage.is_known
-        changed, time_ms, actor = self._partitions.changed, moment.time_ms, moment.actor
-        name, last_id, min_isr = "", b"", 0
-        touched = self._touched.partitions
-        after = self._engine.builder.topics.partitions(touched)
-        for (key, offset), now in zip(touched.items(), after, strict=True):
-            if now is None:
-                continue
-            if key[0] != last_id:
-                last_id, name = key[0], self._topics.name(key[0])
-                min_isr = self._configs.min_isr(name)
-            before = changed(name, now, offset, time_ms, actor)
-            if before is now:
-                continue
-            if is_known:
-                self.told.partition_changed(key, before, now, moment)
-                sound = is_plainly_sound(now) and self._active.carry(now)
-                if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
-                    self._question.partitions.add(key)
-                self._availability.partition(key, before, now, min_isr)
-            elif before is not None:
-                self._availability.churn(before, now)
-            if before is None:
-                self._ask_about_topic(key[0], name)
-                self._directories.partition(before, now, offset)
-                continue
-            if before.directories != now.directories:
-                self._directories.partition(before, now, offset)
-            if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
-                self.told.leader_changed(key, name, before, now, moment.at(offset))
-
-    def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
-        is_sound = topic_is_plainly_sound(self._engine.builder.topics, topic_id)
-        if not is_sound or f"topic/{name}" in self._violations.broken:
-            self._question.topics.add(topic_id)
-        if f"config/topic/{name}" in self._violations.broken:
-            self._question.topic_settings(name)
-
-    def _remove_topic(self, topic_id: bytes, moment: Moment) -> None:
-        name = self._topics.name(topic_id)
-        gone = self._partitions.topic_removed(topic_id, name, moment)
-        for info in gone:
-            self.told.partition_removed(info, moment)
-        self._topics.removed(topic_id, len(gone), moment)
-        if self._violations.broken:
-            self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}
-        self._question.topic_settings(name)
-        if name not in self._engine.builder.topics.by_name:
-            self._configs.topic_removed(name, moment)
-
     def final_rows(self) -> RowsByTable:
         """Rows that no later run will say otherwise, since the last call: those before the resume point.
         They hold only if `saved_state` is there in the end; else all rows are provisional."""
@@ -370,7 +234,7 @@ class ClusterReplay:
 
     def availability_rows(self) -> list[tuple[int, Row]]:
         """(start of the UTC day in Unix ms, row) of `availability`, for the whole log up to here."""
-        rows = self._availability.rows(self._cluster, self._failovers.failing())
+        rows = self.told.availability.rows(self._cluster, self.told.failovers.failing())
         return [(day * DAY_MS, row) for day, row in rows]
 
     def saved_here(self) -> bytes:

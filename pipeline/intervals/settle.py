@@ -1,0 +1,164 @@
+"""What a batch left of what it touched, compared with what is known of it, and told to all who make rows.
+
+Owns the order in which they hear of it. Knows no records but as names of what they did.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.features import METADATA_VERSION
+from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
+from metaquorum.metadata.replay import Replayer
+from metaquorum.pipeline.intervals.moments import Moment
+from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
+from metaquorum.pipeline.intervals.tables.questions import (
+    ActiveBrokers,
+    Question,
+    is_plainly_sound,
+    topic_is_plainly_sound,
+)
+from metaquorum.pipeline.intervals.touched import Touched
+from metaquorum.pipeline.intervals.trackers import Trackers
+
+
+class Settling:
+    """Settles batch after batch of what `engine` replays."""
+
+    def __init__(self, told: Trackers, engine: Replayer, level: int) -> None:
+        """`level`: the metadata.version where the next record comes."""
+        self._told, self._engine = told, engine
+        self._coverage = told.coverage
+        self._brokers, self._directories = told.brokers, told.directories
+        self._topics, self._configs, self._partitions = told.topics, told.configs, told.partitions
+        self._availability, self._failovers = told.availability, told.failovers
+        self._violations = told.violations
+        self.touched = Touched()
+        """What the batch, or the open transaction, is about."""
+        self._question = Question()
+        self._level = level
+        self._active = ActiveBrokers()
+        self._active.set(told.brokers.registrations)
+
+    @property
+    def _builder(self) -> ImageBuilder:
+        return self._engine.builder
+
+    def settle(self, moment: Moment, epoch: int) -> None:
+        """Compares what the batch of `epoch` at `moment` touched with what is known of it."""
+        touched = self.touched
+        ran = frozenset[int]()
+        if touched.brokers:
+            ran = frozenset([at.broker_id for at in self._brokers.registrations.values() if at.is_active])
+            self._settle_brokers(moment, epoch)
+            self._active.set(self._brokers.registrations)
+        for topic_id, (offset, name) in touched.topics.items():
+            if topic_id in self._builder.topics.by_id and topic_id not in self._topics.names:
+                self._topics.created(topic_id, name, moment.at(offset))
+            self._ask_about_topic(topic_id, name)
+        if touched.configs:
+            self._settle_configs(moment)
+        if touched.partitions:
+            self._settle_partitions(moment)
+            self._directories.batch_ends(moment, epoch)
+        for topic_id, offset in touched.removed.items():
+            if topic_id in self._topics.names and topic_id not in self._builder.topics.by_id:
+                self._remove_topic(topic_id, moment.at(offset))
+        if self._coverage.is_known:
+            self._told.nodes_changed(self._builder, touched, ran, moment)
+        self._failovers.forget_late(moment.now_ms)
+        touched.clear()
+        level = self._builder.finalized.get(METADATA_VERSION, 0)
+        if level != self._level:
+            self._level = level
+            self._question.brokers = True
+        if self._question:
+            if self._coverage.is_known:
+                self._violations.judge(self._question, self._engine.state().image, moment)
+            self._question = Question()
+
+    def _settle_brokers(self, moment: Moment, epoch: int) -> None:
+        for broker_id, (offset, record) in self.touched.brokers.items():
+            before = self._brokers.registrations.get(broker_id)
+            now = self._builder.brokers.get(broker_id)
+            there, by = moment.at(offset), record.type_name
+            if before is None and now is None and not self._coverage.is_known:
+                self._told.stranger(broker_id, record, there)
+                continue
+            self._question.broker(broker_id, before, now)
+            if self._coverage.is_known:
+                self._told.broker_changed(broker_id, before, now, record, there)
+            if now is not None and now.rack != self._brokers.racks.get(broker_id):
+                self._availability.racks_changed(broker_id)
+            if before is not None or self._coverage.is_known:
+                self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
+            if self._brokers.changed(broker_id, now, there, by):
+                in_order = before is not None and before.in_controlled_shutdown
+                self._availability.fenced(broker_id, in_order=in_order)
+            if now is None:
+                self._failovers.broker_went(broker_id, "unregistered")
+            elif now.fenced or state_of(now) == SHUTDOWN:
+                self._failovers.broker_went(broker_id, state_of(now))
+            elif before is not None and set(before.directories) - set(now.directories):
+                self._failovers.broker_went(broker_id, "directory_lost")
+
+    def _replicas_in(self, directory: bytes) -> int:
+        return sum(directory in info.directories for info in self._partitions.all())
+
+    def _settle_configs(self, moment: Moment) -> None:
+        configs = self._builder.configs
+        for resource, names in self.touched.configs.items():
+            if resource.resource_type == TOPIC_RESOURCE:
+                self._question.topic_settings(resource.name)
+            places = {name: moment.at(offset) for name, offset in names.items()}
+            if self._configs.changed(resource, places, configs.get(resource) or {}):
+                self._told.min_isr_changed()
+
+    def _settle_partitions(self, moment: Moment) -> None:
+        broken, is_known = self._violations.broken, self._coverage.is_known
+        changed, time_ms, actor = self._partitions.changed, moment.time_ms, moment.actor
+        name, last_id, min_isr = "", b"", 0
+        touched = self.touched.partitions
+        after = self._builder.topics.partitions(touched)
+        for (key, offset), now in zip(touched.items(), after, strict=True):
+            if now is None:
+                continue
+            if key[0] != last_id:
+                last_id, name = key[0], self._topics.name(key[0])
+                min_isr = self._configs.min_isr(name)
+            before = changed(name, now, offset, time_ms, actor)
+            if before is now:
+                continue
+            if is_known:
+                self._told.partition_changed(key, before, now, moment)
+                sound = is_plainly_sound(now) and self._active.carry(now)
+                if not sound or (broken and f"topic/{name}/{key[1]}" in broken):
+                    self._question.partitions.add(key)
+                self._availability.partition(key, before, now, min_isr)
+            elif before is not None:
+                self._availability.churn(before, now)
+            if before is None:
+                self._ask_about_topic(key[0], name)
+                self._directories.partition(before, now, offset)
+                continue
+            if before.directories != now.directories:
+                self._directories.partition(before, now, offset)
+            if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
+                self._told.leader_changed(key, name, before, now, moment.at(offset))
+
+    def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
+        is_sound = topic_is_plainly_sound(self._builder.topics, topic_id)
+        if not is_sound or f"topic/{name}" in self._violations.broken:
+            self._question.topics.add(topic_id)
+        if f"config/topic/{name}" in self._violations.broken:
+            self._question.topic_settings(name)
+
+    def _remove_topic(self, topic_id: bytes, moment: Moment) -> None:
+        name = self._topics.name(topic_id)
+        gone = self._partitions.topic_removed(topic_id, name, moment)
+        for info in gone:
+            self._told.partition_removed(info, moment)
+        self._topics.removed(topic_id, len(gone), moment)
+        if self._violations.broken:
+            self._question.gone |= {f"topic/{name}", *(f"topic/{name}/{info.index}" for info in gone)}
+        self._question.topic_settings(name)
+        if name not in self._builder.topics.by_name:
+            self._configs.topic_removed(name, moment)

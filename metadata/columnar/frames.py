@@ -49,7 +49,7 @@ def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: 
     """The frames of records that begin and end at these places and have these offset deltas; None if anything
     is odd. Raises IndexError."""
     body = starts + varint_widths(octets, starts)
-    if octets[body].any() or (octets[body + 1] & 0x80).any():
+    if octets[body].any() or (octets[body + 1] & 0x80).any() or (octets[starts] & 1).any():
         return None
     key = _after_offset_deltas(octets, body + 2, deltas)
     if key is None or (octets[key] != 1).any():

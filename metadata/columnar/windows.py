@@ -6,7 +6,7 @@ Owns which batches may be taken together. What is odd is left to the caller, bat
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,16 @@ from metaquorum.storage.errors import BatchError
 
 WINDOW_RECORDS = 4_096
 """A window has about so many records: what is done once for each window no longer matters then."""
+WINDOW_BYTES = 4 * 1024 * 1024
+"""No window grows on from this size."""
 _MANY_RECORDS = 400
 """From this many on, the records of one batch are found faster in numpy."""
 
 
-class Window(NamedTuple):
+T = TypeVar("T")
+
+
+class BatchWindow(NamedTuple):
     """Batches that follow each other. `ends` are the numbers of records up to the end of each."""
 
     batches: Sequence[RecordBatch]
@@ -33,6 +38,16 @@ class Window(NamedTuple):
     def counts(self) -> Places:
         """How many records each batch has."""
         return np.diff(self.ends, prepend=0)
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return len(self.frames.starts)
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """The number of records, and the newest timestamp."""
+        return self.records, max(at.header.max_timestamp_ms for at in self.batches)
 
     def each(self, values: Sequence[int]) -> npt.NDArray[np.int64]:
         """One value of every batch, for each of its records."""
@@ -47,14 +62,14 @@ class Window(NamedTuple):
         """The offset of each record."""
         return self.each([at.header.base_offset for at in self.batches]) + self.deltas()
 
-    def part(self, low: int, high: int) -> Window:
+    def part(self, low: int, high: int) -> BatchWindow:
         """The batches with the numbers `low` to below `high`."""
         first = int(self.ends[low - 1]) if low else 0
         last = int(self.ends[high - 1])
         data, octets, starts, lengths, keys, versions = self.frames
         here = slice(first, last)
         frames = Frames(data, octets, starts[here], lengths[here], keys[here], versions[here])
-        return Window(self.batches[low:high], frames, self.ends[low:high] - first)
+        return BatchWindow(self.batches[low:high], frames, self.ends[low:high] - first)
 
 
 def is_plain(batch: RecordBatch) -> bool:
@@ -67,7 +82,7 @@ def is_plain(batch: RecordBatch) -> bool:
     )
 
 
-def read_window(batches: Sequence[RecordBatch]) -> Window | None:
+def read_window(batches: Sequence[RecordBatch]) -> BatchWindow | None:
     """Batches that are plain, as one; None if a record is odd."""
     data = b"".join([batch.data for batch in batches])
     octets = np.frombuffer(data, dtype=np.uint8)
@@ -89,7 +104,7 @@ def read_window(batches: Sequence[RecordBatch]) -> Window | None:
         frames = frames_at(data, octets, at, after, deltas)
     except (IndexError, BatchError):
         return None
-    return None if frames is None else Window(batches, frames, ends)
+    return None if frames is None else BatchWindow(batches, frames, ends)
 
 
 def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: RecordBatch) -> bool:
@@ -118,25 +133,32 @@ def _add_starts(starts: list[int], data: bytes, octets: Any, low: int, batch: Re
 
 
 def windows(
-    batches: Iterable[RecordBatch], window_records: int = WINDOW_RECORDS
-) -> Iterator[Window | RecordBatch]:
-    """The batches in order, those that can be taken together as one value with about so many records."""
+    items: Iterable[RecordBatch | T], window_records: int = WINDOW_RECORDS
+) -> Iterator[BatchWindow | RecordBatch | T]:
+    """The items in order; batches that follow each other and can be taken together come as one value with
+    about so many records."""
     held: list[RecordBatch] = []
-    records = 0
-    for batch in batches:
-        plain = is_plain(batch)
-        if held and (not plain or records >= window_records):
+    records = size_bytes = 0
+    for item in items:
+        plain = isinstance(item, RecordBatch) and is_plain(item)
+        is_full = records >= window_records or size_bytes >= WINDOW_BYTES
+        if held and (not plain or is_full or not _follows(item, held[-1])):
             yield from whole_or_parts(held)
-            held, records = [], 0
-        if plain:
-            held.append(batch)
-            records += batch.header.records_count
+            held, records, size_bytes = [], 0, 0
+        if plain and isinstance(item, RecordBatch):
+            held.append(item)
+            records += item.header.records_count
+            size_bytes += len(item.data)
         else:
-            yield batch
+            yield item
     yield from whole_or_parts(held)
 
 
-def whole_or_parts(batches: Sequence[RecordBatch]) -> Iterator[Window | RecordBatch]:
+def _follows(item: object, last: RecordBatch) -> bool:
+    return isinstance(item, RecordBatch) and item.header.base_offset == last.header.next_offset
+
+
+def whole_or_parts(batches: Sequence[RecordBatch]) -> Iterator[BatchWindow | RecordBatch]:
     """The batches as one window, or as several without those that are odd."""
     if not batches:
         return

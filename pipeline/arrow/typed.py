@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from metaquorum.metadata.columnar.windows import Window, windows
+from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import decode
@@ -71,7 +71,7 @@ def _one_by_one(
 
 
 def _together(
-    type_name: str, piece: Piece, window: Window, key: int, selection: Selection
+    type_name: str, piece: Piece, window: BatchWindow, key: int, selection: Selection
 ) -> Iterator[pa.RecordBatch]:
     frames, offsets = window.frames, window.offsets()
     wanted = frames.keys == key

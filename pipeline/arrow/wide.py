@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from metaquorum.metadata.columnar.windows import Window, windows
+from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
 from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
@@ -78,7 +78,7 @@ class _Rows:
         self.epochs += [batch.header.leader_epoch] * added
         self.controls += [batch.header.is_control] * added
 
-    def add_window(self, window: Window) -> None:
+    def add_window(self, window: BatchWindow) -> None:
         """All records of several batches. Raises RecordDecodeError, with nothing added."""
         frames, batches = window.frames, window.batches
         texts, _ = frame_payloads(frames, secrets=self._secrets)
@@ -124,14 +124,14 @@ def wide_batches(
         yield rows.take()
 
 
-def _add(rows: _Rows, found: Window | RecordBatch, selection: Selection) -> None:
+def _add(rows: _Rows, found: BatchWindow | RecordBatch, selection: Selection) -> None:
     try:
-        if isinstance(found, Window):
+        if isinstance(found, BatchWindow):
             rows.add_window(found)
         else:
             records = decode_batch(found, tolerant=True)
             rows.add(found, [at for at in records if selection.wants(at.record.type_name, at.offset, at[1])])
     except (RecordDecodeError, BatchError):
-        if isinstance(found, Window):  # one batch of them has a record that cannot be decoded
+        if isinstance(found, BatchWindow):  # one batch of them has a record that cannot be decoded
             for batch in found.batches:
                 _add(rows, batch, selection)

@@ -7,11 +7,13 @@ replayed again. Runs on whatever machine.
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.image import MetadataImage, differing_parts
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
@@ -23,6 +25,7 @@ from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, 
 from metaquorum.pipeline.ingest.work import PartFile, PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.changes import feed_window
 from metaquorum.pipeline.intervals.moments import BatchClock
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import decode_state
@@ -111,23 +114,17 @@ def run_part(task: PartTask) -> TaskResult:
     if before is None:
         return keep_part(task, LeftPart(), writer)
     stretch, notes, left = LateReplay(replay.spine.cluster, before), DamageNotes(), LeftPart()
-    gathered = 0
-    for item in _items(run, span.start, span.end):
-        if isinstance(item, Damage):
-            notes.damage(item)
-            continue
-        if task.number + 1 == len(spans) and item.header.next_offset > span.end:
-            break
-        records = notes.batch(item)
-        if records is None or item.header.next_offset <= stretch.engine.end_offset:
-            continue
-        stretch.batch(item, records)
-        left.records += len(records)
-        left.end_ms = max(left.end_ms, item.header.max_timestamp_ms)
-        gathered += len(records)
-        if gathered >= FLUSH_ROWS:
-            gathered = 0
-            write_rows(writer, stretch.take().items(), final=True)
+
+    def passed(records: int, end_ms: int) -> None:
+        left.records += records
+        left.end_ms = max(left.end_ms, end_ms)
+
+    items = _items(run, span.start, span.end)
+    if task.number + 1 == len(spans):
+        items = itertools.takewhile(
+            lambda item: isinstance(item, Damage) or item.header.next_offset <= span.end, items
+        )
+    _feed(stretch, items, notes, passed, lambda: write_rows(writer, stretch.take().items(), final=True))
     write_rows(writer, stretch.take().items(), final=True)
     left.rows, left.unknown = notes.cut_off()
     try:
@@ -137,6 +134,48 @@ def run_part(task: PartTask) -> TaskResult:
     if task.number + 1 < len(spans):
         left.seam = seam_damage(stretch.engine, spans[task.number + 1])
     return keep_part(task, left, writer)
+
+
+def _feed(
+    replay: ClusterReplay | LateReplay,
+    items: Iterable[RecordBatch | Damage],
+    notes: DamageNotes,
+    passed: Callable[[int, int], None],
+    flush: Callable[[], None],
+) -> None:
+    """Feeds a replay. `passed` hears how many records were replayed and of what time they are, `flush` that
+    there are many rows."""
+    engine = replay.engine if isinstance(replay, LateReplay) else replay
+    gathered = 0
+
+    def count(records: int, time_ms: int) -> None:
+        nonlocal gathered
+        passed(records, time_ms)
+        gathered += records
+        if gathered >= FLUSH_ROWS:
+            gathered = 0
+            flush()
+
+    def single(batch: RecordBatch) -> None:
+        records = notes.batch(batch)
+        if records is not None and batch.header.next_offset > engine.end_offset:
+            replay.batch(batch, records)
+            count(len(records), batch.header.max_timestamp_ms)
+
+    def together(window: BatchWindow) -> int:
+        taken = replay.window(window)
+        if taken > 0:
+            notes.whole()
+            count(*window.part(0, taken).extent)
+        return taken
+
+    for item in windows(items):
+        if isinstance(item, Damage):
+            notes.damage(item)
+        elif isinstance(item, BatchWindow):
+            feed_window(item, together, single)
+        else:
+            single(item)
 
 
 def _items(run: SpineRun, start: int, end: int) -> Iterable[RecordBatch | Damage]:
@@ -272,19 +311,8 @@ class PartJoin:
     def _feed(self, end: int, *, noting: bool) -> None:
         """Replays the records up to an offset; with `noting` what is odd about them is not known yet."""
         notes, engine = self.notes if noting else DamageNotes(), self.engine
-        gathered = 0
-        for item in _items(self._run, engine.end_offset, end):
-            if isinstance(item, Damage):
-                notes.damage(item)
-                continue
-            records = notes.batch(item)
-            if records is None or item.header.next_offset <= engine.end_offset:
-                continue
-            engine.batch(item, records)
-            gathered += len(records)
-            if gathered >= FLUSH_ROWS:
-                gathered = 0
-                self._flush()
+        items = _items(self._run, engine.end_offset, end)
+        _feed(engine, items, notes, lambda records, time_ms: None, self._flush)
 
     def _flush(self) -> None:
         write_rows(self._writer, self.engine.final_rows().items(), final=True)

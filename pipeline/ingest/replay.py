@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
+from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.quorum import quorum_in_snapshot
 from metaquorum.pipeline.ingest.layout import (
@@ -28,6 +29,7 @@ from metaquorum.pipeline.ingest.retained import retain
 from metaquorum.pipeline.ingest.work import PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter, day_of
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
+from metaquorum.pipeline.intervals.changes import feed_window
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row
 from metaquorum.pipeline.logs.damage import CORRUPT, MISSING, UNKNOWN, DamageNotes, DamageRow, log_damage
 from metaquorum.pipeline.logs.identity import facts_of_image
@@ -121,15 +123,20 @@ class _Feeder:
         expected: int | None = start
         for piece in pieces_of(run, start):
             self._node_of[piece.file] = piece.node_id
-            for item in read_piece(StoreDisk(), piece):
+            for item in windows(read_piece(StoreDisk(), piece)):
                 if isinstance(item, Damage):
                     self._notes.damage(item)
                     expected = None
                     continue
-                self._learn_before(item.header.base_offset, snapshots)
-                self._note_gap(item, expected)
-                expected = item.header.next_offset
-                self._batch(item)
+                batches = (item,) if isinstance(item, RecordBatch) else item.batches
+                self._note_gap(batches[0], expected)
+                expected = batches[-1].header.next_offset
+                if isinstance(item, BatchWindow) and not snapshots:
+                    feed_window(item, self._together, self._batch)
+                    continue
+                for batch in batches:
+                    self._learn_before(batch.header.base_offset, snapshots)
+                    self._batch(batch)
         self._learn_before(run.end, snapshots)
         if not engine.knows_state and run.start < run.end:
             reason = f"no snapshot has the state at offset {run.start}, where the log begins"
@@ -170,13 +177,24 @@ class _Feeder:
         if decoded is None or batch.header.next_offset <= engine.end_offset:
             return
         engine.batch(batch, decoded)
+        self._passed(len(decoded), batch.header.max_timestamp_ms)
+
+    def _together(self, window: BatchWindow) -> int:
+        taken = self._engine.window(window)
+        if taken > 0:
+            self._notes.whole()
+            self._passed(*window.part(0, taken).extent)
+        return taken
+
+    def _passed(self, records: int, time_ms: int) -> None:
+        """Counts records that were replayed, the newest of that time."""
         self._keep_notes()
-        self._records += len(decoded)
-        self._gathered += len(decoded)
-        self._end_ms = max(self._end_ms, batch.header.max_timestamp_ms)
+        self._records += records
+        self._gathered += records
+        self._end_ms = max(self._end_ms, time_ms)
         if self._gathered >= FLUSH_ROWS:
             self._gathered = 0
-            write_rows(self._writer, engine.final_rows().items(), final=True)
+            write_rows(self._writer, self._engine.final_rows().items(), final=True)
 
     def _keep_notes(self) -> None:
         """At the place from which a later run goes on, what was noted before is kept with the state."""

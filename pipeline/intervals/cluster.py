@@ -8,8 +8,13 @@ tail of the log that was never committed, and is replaced later, leaves nothing 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
+import numpy as np
+
+from metaquorum.metadata.columnar.apply_changes import store
+from metaquorum.metadata.columnar.windows import BatchWindow
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.features import METADATA_VERSION, MIN_METADATA_VERSION
 from metaquorum.metadata.image import MetadataImage, Provenance
@@ -28,6 +33,16 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.pipeline.intervals.audit_trail import actor_of
+from metaquorum.pipeline.intervals.changes import (
+    MIN_TOGETHER,
+    NOT_THE_FIRST,
+    ManyChanges,
+    Times,
+    changes_of,
+    decoded,
+    kinds_of,
+    times_of,
+)
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.settle import Settling
 from metaquorum.pipeline.intervals.state import (
@@ -38,7 +53,7 @@ from metaquorum.pipeline.intervals.state import (
     saved_bytes,
 )
 from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers
-from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.types import LogPosition
 
 _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
@@ -172,7 +187,72 @@ class ClusterReplay:
                 self._touched.add(records)
             if not self._touched.is_open:
                 self._settling.settle(moment, header.leader_epoch)
-        if header.next_offset >= self._next_resume and not self._touched.is_open:
+        self._note_resume(header.next_offset)
+
+    def window(self, window: BatchWindow) -> int:
+        """The next batches of the log, of which all records change partitions or are idle; a single batch may
+        be about brokers too. Takes so many of them as it says (`windows.Together`), and leaves the others."""
+        engine, told = self._engine, self.told
+        first, last = window.batches[0].header, window.batches[-1].header
+        if (
+            self._touched.is_open
+            or not self.knows_state
+            or first.base_offset != engine.end_offset
+            or not first.leader_epoch == last.leader_epoch == self._quorum.epoch
+            or (len(window.batches) > 1 and self._may_remember(last.next_offset))
+        ):
+            return 0
+        kinds = kinds_of(window)
+        times = None if kinds is None else times_of(window, kinds.idle, told.clock, told.silence)
+        if kinds is None or times is None:
+            return 0
+        changes = changes_of(engine.builder, window, kinds.changes, times.moments)
+        others = decoded(window, kinds.others)
+        if changes is None or others is None or not self._partitions.has_all(changes):
+            return 0
+        special, several = changes.twice, len(window.batches) > 1
+        if several:  # a batch that something may be wrong with must be judged where it ends
+            special = np.append(special, changes.batch_of[self._settling.doubtful(changes)])
+        if special.size:
+            sound = int(special.min())
+            if sound or (several and window.part(0, 1).records >= MIN_TOGETHER):
+                return self.window(window.part(0, sound or 1))
+            return NOT_THE_FIRST
+        self._take(window, times, changes, others)
+        return len(window.batches)
+
+    def _take(
+        self, window: BatchWindow, times: Times, changes: ManyChanges, others: Sequence[DecodedRecord]
+    ) -> None:
+        told, engine, header = self.told, self._engine, window.batches[-1].header
+        told.clock, told.silence = times.clock, times.silence
+        told.time_goes_on(times.moments[0])
+        for moment, count in zip(times.moments, window.counts.tolist(), strict=True):
+            self._coverage.batch(count, moment.time_ms)
+        epoch, moment = header.leader_epoch, times.moments[-1]
+        self._quorum.batch(epoch, window.records, times.moments[0], elects=False)
+        self.moment = moment
+        for at in others:
+            engine.apply(at.record, at.offset, epoch, header.max_timestamp_ms)
+        self._touched.add(others)
+        store(engine.builder, changes.versions)
+        self._reached(header)
+        self._settling.settle(moment, epoch, changes if len(changes) else None)
+        told.time_goes_on(moment)
+        self._note_resume(header.next_offset)
+
+    def _reached(self, header: BatchHeader) -> None:
+        builder = self._engine.builder
+        builder.offset, builder.epoch = header.next_offset, header.leader_epoch
+        builder.timestamp_ms = header.max_timestamp_ms
+
+    def _may_remember(self, offset: int) -> bool:
+        """Whether the resume point may be at `offset` or before."""
+        return offset >= self._next_resume and _next_resume(offset) > self._log_end
+
+    def _note_resume(self, offset: int) -> None:
+        """A batch ended at `offset`."""
+        if offset >= self._next_resume and not self._touched.is_open:
             self._next_resume = _next_resume(self._engine.end_offset)
             if self._next_resume > self._log_end and self._coverage.is_known:
                 self._remember()
@@ -205,9 +285,7 @@ class ClusterReplay:
         for at in records:
             if type(at.record) not in _UNKNOWN:
                 engine.apply(at.record, at.offset, header.leader_epoch, header.max_timestamp_ms)
-        builder = engine.builder
-        builder.offset, builder.epoch = header.next_offset, header.leader_epoch
-        builder.timestamp_ms = header.max_timestamp_ms
+        self._reached(header)
 
     def _refuse(self, error: ReplayError) -> None:
         if self._coverage.is_known:

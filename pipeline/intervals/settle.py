@@ -5,19 +5,24 @@ Owns the order in which they hear of it. Knows no records but as names of what t
 
 from __future__ import annotations
 
+import numpy as np
+
 from metaquorum.metadata.features import METADATA_VERSION
 from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
+from metaquorum.metadata.image.chunk import LEADER_EPOCH
 from metaquorum.metadata.replay import Replayer
+from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment
-from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
-from metaquorum.pipeline.intervals.tables.questions import (
+from metaquorum.pipeline.intervals.questions import (
     ActiveBrokers,
     Question,
     is_plainly_sound,
     topic_is_plainly_sound,
 )
+from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.pipeline.intervals.trackers import Trackers
+from metaquorum.storage.batches.places import Places
 
 
 class Settling:
@@ -42,8 +47,22 @@ class Settling:
     def _builder(self) -> ImageBuilder:
         return self._engine.builder
 
-    def settle(self, moment: Moment, epoch: int) -> None:
-        """Compares what the batch of `epoch` at `moment` touched with what is known of it."""
+    def doubtful(self, changes: ManyChanges) -> Places:
+        """Of which something may be wrong, or was with the partition."""
+        found = changes.may_be_unsound(self._active.known, self._active.active)
+        broken = self._violations.broken
+        if broken:
+            names = zip(self._names(changes), changes.indexes, strict=True)
+            found |= np.array([f"topic/{name}/{index}" in broken for name, index in names], dtype=bool)
+        return np.flatnonzero(found)
+
+    def _names(self, changes: ManyChanges) -> list[str]:
+        known = {topic_id: self._topics.name(topic_id) for topic_id in set(changes.topic_ids)}
+        return [known[topic_id] for topic_id in changes.topic_ids]
+
+    def settle(self, moment: Moment, epoch: int, changes: ManyChanges | None = None) -> None:
+        """Compares what the batch of `epoch` at `moment` touched with what is known of it. `changes`: of
+        partitions, of that batch or of several that have nothing else."""
         touched = self.touched
         ran = frozenset[int]()
         if touched.brokers:
@@ -56,6 +75,8 @@ class Settling:
             self._ask_about_topic(topic_id, name)
         if touched.configs:
             self._settle_configs(moment)
+        if changes is not None:
+            self._settle_changes(changes, epoch)
         if touched.partitions:
             self._settle_partitions(moment)
             self._directories.batch_ends(moment, epoch)
@@ -66,6 +87,9 @@ class Settling:
             self._told.nodes_changed(self._builder, touched, ran, moment)
         self._failovers.forget_late(moment.now_ms)
         touched.clear()
+        self._judge(moment)
+
+    def _judge(self, moment: Moment) -> None:
         level = self._builder.finalized.get(METADATA_VERSION, 0)
         if level != self._level:
             self._level = level
@@ -143,6 +167,38 @@ class Settling:
                 self._directories.partition(before, now, offset)
             if before.leader_epoch != now.leader_epoch and before.leader != now.leader:
                 self._told.leader_changed(key, name, before, now, moment.at(offset))
+
+    def _settle_directories(self, changes: ManyChanges, epoch: int) -> None:
+        last: Moment | None = None
+        for at in np.flatnonzero(changes.placed).tolist():
+            moment = changes.moments[at]
+            if last is not None and moment.offset != last.offset:
+                self._directories.batch_ends(last, epoch)
+            self._directories.partition(changes.infos_before[at], changes.infos[at], changes.offsets[at])
+            last = moment
+        if last is not None:
+            self._directories.batch_ends(last, epoch)
+
+    def _settle_changes(self, changes: ManyChanges, epoch: int) -> None:
+        """The same as `_settle_partitions`, where the state is known."""
+        names, told = self._names(changes), self._told
+        self._partitions.changed_together(changes, names)
+        told.placement.changed_together(changes)
+        told.incidents.changed_together(changes)
+        min_isr = {name: self._configs.min_isr(name) for name in set(names)}
+        self._availability.changed_together(changes, np.array([min_isr[name] for name in names]))
+        for at in self.doubtful(changes).tolist():
+            now, path = changes.infos[at], f"topic/{names[at]}/{changes.indexes[at]}"
+            sound = is_plainly_sound(now) and self._active.carry(now)
+            if not sound or path in self._violations.broken:
+                self._question.partitions.add(changes.key(at))
+        self._settle_directories(changes, epoch)
+        elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
+        for at in np.flatnonzero(elected & ~changes.preferred(self._active.active)).tolist():
+            place = changes.moments[at].at(changes.offsets[at])
+            told.leader_changed(
+                changes.key(at), names[at], changes.infos_before[at], changes.infos[at], place
+            )
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._builder.topics, topic_id)

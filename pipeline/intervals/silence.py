@@ -45,6 +45,12 @@ class Silence:
         """What `save` would give if a batch at `now_ms` had been the last one."""
         return [self._steps, now_ms, self._was_idle]
 
+    def copy(self) -> Silence:
+        """Another one that knows the same."""
+        made = Silence()
+        made.load(self.save())
+        return made
+
     def lose(self) -> None:
         """The records break off: the next batch follows nothing."""
         self._last_ms, self._was_idle = -1, False

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from metaquorum.metadata.columnar.windows import BatchWindow
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import DecodedRecord
@@ -107,6 +108,12 @@ class LateReplay:
                 post_at(batch.header.base_offset, self.engine.told, inside=self.engine.is_inside)
             )
         self.engine.batch(batch, records)
+
+    def window(self, window: BatchWindow) -> int:
+        """The same of several batches at once, as `ClusterReplay.window` says."""
+        if self._due and window.batches[-1].header.base_offset >= self._due[0]:
+            return 0
+        return self.engine.window(window)
 
     def take(self) -> RowsByTable:
         """Rows that ended since the last call and hold wherever the stretch is joined."""

@@ -101,6 +101,11 @@ class Trackers:
         if before is not None:
             self.incidents.partition(key, before, now, moment)
 
+    def time_goes_on(self, moment: Moment) -> None:
+        """To `moment`, with no silence before it, where the state is known."""
+        self.placement.passes(moment, self.brokers.registrations)
+        self.availability.advance(moment.now_ms)
+
     def partition_removed(self, info: PartitionInfo, moment: Moment) -> None:
         """A partition's topic was deleted."""
         key = (info.topic_id, info.index)

@@ -90,6 +90,10 @@ class DamageNotes:
             self._check_dialect(self._dialect, batch, records)
         return records
 
+    def whole(self) -> None:
+        """Batches follow of which nothing is odd: what was noted before them is no torn end of the log."""
+        self._settle(CORRUPT)
+
     def _check_dialect(
         self, dialect: Dialect, batch: RecordBatch, records: tuple[DecodedRecord, ...]
     ) -> None:

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from metaquorum.metadata.image import PartitionInfo
+from metaquorum.metadata.image.chunk import N_ISR, N_REPLICAS, IntArray
+from metaquorum.pipeline.intervals.changes import ManyChanges, among, tally
 from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, sums_row
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
 from metaquorum.pipeline.intervals.rows import Memory
@@ -168,15 +171,51 @@ class Availability:
         self, key: PartitionKey, before: PartitionInfo | None, now: PartitionInfo, min_isr: int
     ) -> None:
         """A partition appeared or changed, at the time of the last `advance`."""
-        leading = self._leading.get(key)
-        if leading is None or leading.leader != now.leader:
-            last = now.leader if now.leader >= 0 else (leading.last if leading is not None else -1)
-            if leading is not None:
-                self._count_leading(leading, self._now_ms)
-            self._leading[key] = tuple.__new__(_Leading, (now.leader, self._now_ms, last))
+        self._leads(key, now.leader)
         if before is not None:
             self.churn(before, now)
         self.judge(key, now, min_isr)
+
+    def _leads(self, key: PartitionKey, leader: int) -> None:
+        leading = self._leading.get(key)
+        if leading is None or leading.leader != leader:
+            last = leader if leader >= 0 else (leading.last if leading is not None else -1)
+            if leading is not None:
+                self._count_leading(leading, self._now_ms)
+            self._leading[key] = tuple.__new__(_Leading, (leader, self._now_ms, last))
+
+    def changed_together(self, changes: ManyChanges, min_isr: IntArray) -> None:
+        """The same as `partition` for each of these, all of one day, whose topics want so many in sync."""
+        day, now_ms = changes.moments[0].now_ms // DAY_MS, self._now_ms
+        for at in np.flatnonzero(changes.led).tolist():
+            self._now_ms = changes.moments[at].now_ms
+            before, now = changes.infos_before[at], changes.infos[at]
+            self._leads(changes.key(at), now.leader)
+            for cell in self._cells_of(day, () if before.leader < 0 else (before.leader,)):
+                cell.leader_changes += 1
+        self._isrs_moved(changes, day)
+        in_sync = changes.after[N_ISR]
+        is_short = (in_sync < min_isr) & (in_sync < changes.after[N_REPLICAS])
+        moved = np.flatnonzero(changes.moved).tolist() if self._short or is_short.any() else ()
+        for at in moved:
+            self._now_ms = changes.moments[at].now_ms
+            self.judge(changes.key(at), changes.infos[at], int(min_isr[at]))
+        self._now_ms = now_ms
+
+    def _isrs_moved(self, changes: ManyChanges, day: int) -> None:
+        """Counts brokers that left ISRs and came into them: one at a time, nearly always."""
+        shrunk = changes.left & changes.held
+        grown = (changes.isr >= 0) & ~among(changes.isr, changes.isr_before)
+        left, came = shrunk.sum(axis=0), grown.sum(axis=0)
+        one_left, one_came = (left == 1) & (came == 0), (left == 0) & (came == 1)
+        for broker_id, count in tally(changes.isr_before[shrunk & one_left]):
+            for cell in self._cells_of(day, (broker_id,)):
+                cell.isr_shrinks += count
+        for broker_id, count in tally(changes.isr[grown & one_came]):
+            for cell in self._cells_of(day, (broker_id,)):
+                cell.isr_expands += count
+        for at in np.flatnonzero(changes.moved & ~one_left & ~one_came).tolist():
+            self._isr_moved(day, changes.infos_before[at], changes.infos[at])
 
     def churn(self, before: PartitionInfo, now: PartitionInfo) -> None:
         """Counts what changed, not how long it was so."""
@@ -186,12 +225,15 @@ class Availability:
             for cell in self._cells_of(day, lost):
                 cell.leader_changes += 1
         if before.isr != now.isr:
-            key = (day, before.isr, now.isr, now.replicas)
-            shrunk, grown = self._moved.get(key) or self._isr_cells(key)
-            for cell in shrunk:
-                cell.isr_shrinks += 1
-            for cell in grown:
-                cell.isr_expands += 1
+            self._isr_moved(day, before, now)
+
+    def _isr_moved(self, day: int, before: PartitionInfo, now: PartitionInfo) -> None:
+        key = (day, before.isr, now.isr, now.replicas)
+        shrunk, grown = self._moved.get(key) or self._isr_cells(key)
+        for cell in shrunk:
+            cell.isr_shrinks += 1
+        for cell in grown:
+            cell.isr_expands += 1
 
     def judge(self, key: PartitionKey, now: PartitionInfo, min_isr: int) -> None:
         """Whether the partition is below min ISR: it changed, or what it needs did."""

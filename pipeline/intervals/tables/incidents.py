@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
+from metaquorum.metadata.image.chunk import LEADER
 from metaquorum.metadata.inspect.causes.broker_causes import SESSION_TIMEOUT_MS, fence_cause
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
@@ -32,58 +34,20 @@ from metaquorum.pipeline.derived_tables import (
     RETURNED,
     UNREGISTERED,
 )
+from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.tables.brokers import BrokerSessions
+from metaquorum.pipeline.intervals.tables.incident_parts import (
+    LogWords,
+    Loss,
+    OpenIncident,
+    PartitionKey,
+    is_by,
+    places_of,
+    recent,
+    story_of,
+)
 from metaquorum.pipeline.intervals.tables.settings import Configs
-
-PartitionKey = tuple[bytes, int]
-
-
-class _Incident(msgspec.Struct, array_like=True):
-    """One that is not over. `directories` are those that were lost; none where the broker itself is out."""
-
-    what: str
-    broker_id: int
-    cause: str | None
-    from_offset: int
-    from_ms: int | None
-    known: bool
-    directories: list[bytes] = []
-    actor: str | None = None
-    partitions: int = 0
-    leaders: int = 0
-    leaderless: int = 0
-    leaderless_ms: int | None = None
-
-
-class _Loss(NamedTuple):
-    """A broker that lost a leadership or its place in an ISR. `led` and `is_moved_off` are about the former:
-    the latter as the rules see a fence that is written in several batches."""
-
-    now_ms: int
-    broker_id: int
-    key: PartitionKey
-    led: bool
-    leaderless: bool
-    directory: bytes | None
-
-
-class LogWords:
-    """What the rules of causes may ask of the log: it is read on from batch to batch."""
-
-    def __init__(self, configs: Configs, brokers: Mapping[int, BrokerRegistration]) -> None:
-        self.stories: dict[int, BrokerStory] = {}
-        self.brokers = brokers
-        self.metadata_version = 0
-        self.is_known = True
-        self._configs = configs
-
-    def topic_config(self, topic: str, key: str) -> str | None:
-        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
-        return self._configs.setting(topic, key)
-
-    def ask_before(self, from_ms: int | None = None) -> None:
-        """Nothing before the log's beginning can be read."""
 
 
 class Incidents:
@@ -94,11 +58,11 @@ class Incidents:
         self._words = LogWords(configs, sessions.registrations)
         self._directories: dict[int, list[int]] = {}
         """The numbers of lost directories by broker."""
-        self._open: dict[tuple[int, int], _Incident] = {}
+        self._open: dict[tuple[int, int], OpenIncident] = {}
         """By broker and number: 0 for the broker itself, else the offset at which directories were lost."""
         self._without: dict[PartitionKey, tuple[tuple[int, int], int]] = {}
         """Partitions without a leader by an open incident, and since when."""
-        self._waiting: deque[_Loss] = deque()
+        self._waiting: deque[Loss] = deque()
         self._steps: list[BrokerStep] = []
         self._batch: list[PartitionStep] = []
         self._leader: tuple[int, int] | None = None
@@ -133,16 +97,16 @@ class Incidents:
     def _begin(
         self, key: tuple[int, int], what: str, moment: Moment, directories: Sequence[bytes] = ()
     ) -> None:
-        incident = _Incident(
+        incident = OpenIncident(
             what, key[0], None, moment.offset, moment.time_ms, True, list(directories), moment.actor
         )
         self._open[key] = incident
         if directories:
             self._directories.setdefault(key[0], []).append(key[1])
         self._forget_late(moment.now_ms)
-        rest: deque[_Loss] = deque()
+        rest: deque[Loss] = deque()
         for loss in self._waiting:
-            if loss.broker_id == key[0] and _is_by(loss, incident):
+            if loss.broker_id == key[0] and is_by(loss, incident):
                 self._count(key, loss)
             else:
                 rest.append(loss)
@@ -158,7 +122,7 @@ class Incidents:
         for partition in [at for at, (owner, _) in self._without.items() if owner == key]:
             del self._without[partition]
 
-    def _cause(self, incident: _Incident, moment: Moment) -> str | None:
+    def _cause(self, incident: OpenIncident, moment: Moment) -> str | None:
         """The rule that fits what the batch says, once all of it is known."""
         if incident.what == DIRECTORY_LOST:
             return "directory-failed"
@@ -208,15 +172,51 @@ class Incidents:
             if (broker_id == old or broker_id not in isr) and broker_id in replicas:
                 self._lost(broker_id, key, before, now, moment)
 
+    def changed_together(self, changes: ManyChanges) -> None:
+        """The same as `partition` for each of these. What open incidents explain is counted by broker."""
+        if self._steps:
+            _, firsts = np.unique(changes.before[LEADER], return_index=True)  # rules ask for these alone
+            for at in firsts.tolist():
+                before, now, offset = changes.infos_before[at], changes.infos[at], changes.moments[at].offset
+                step = PartitionStep(
+                    offset=offset, record=None, topic="", index=now.index, before=before, after=now
+                )
+                self._batch.append(step)
+        led, leader = changes.led, changes.before[LEADER]
+        lost = changes.held & (changes.left | ((changes.isr_before == leader) & led))
+        at_rest, rows = np.nonzero(lost.T)
+        who = changes.isr_before[rows, at_rest]
+        is_leader = led[at_rest] & (who == leader[at_rest])
+        plain = ~(is_leader & (changes.after[LEADER, at_rest] < 0))
+        for broker_id in np.unique(who).tolist():
+            incident, mine = self._open.get((broker_id, 0)), who == broker_id
+            if incident is None:
+                plain &= ~mine
+            else:
+                incident.partitions += int((mine & plain).sum())
+                incident.leaders += int((mine & plain & is_leader).sum())
+        one_by_one: dict[int, list[int]] = {at: [] for at in np.flatnonzero(led).tolist()}
+        strangers = led & (leader >= 0) & ~(changes.isr_before == leader).any(axis=0)
+        for at in np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0)).tolist():
+            one_by_one[at].append(int(leader[at]))
+        for at, broker_id in zip(at_rest[~plain].tolist(), who[~plain].tolist(), strict=True):
+            one_by_one.setdefault(at, []).append(broker_id)
+        for at in sorted(one_by_one):
+            key, moment = changes.key(at), changes.moments[at]
+            if led[at] and key in self._without:
+                self._found_leader(key, moment.now_ms)
+            for broker_id in one_by_one[at]:
+                self._lost(broker_id, key, changes.infos_before[at], changes.infos[at], moment)
+
     def _lost(
         self, broker_id: int, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment
     ) -> None:
         led = broker_id == before.leader != now.leader
         directory = before.directory_of(broker_id)
-        loss = _Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
+        loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
-            if incident is not None and _is_by(loss, incident):
+            if incident is not None and is_by(loss, incident):
                 self._count((broker_id, number), loss)
                 return
         self._forget_late(moment.now_ms)
@@ -226,7 +226,7 @@ class Incidents:
                 story = self._words.stories.setdefault(broker_id, BrokerStory())
                 story.moved_off = (moment.offset, moment.now_ms)
 
-    def _count(self, key: tuple[int, int], loss: _Loss) -> None:
+    def _count(self, key: tuple[int, int], loss: Loss) -> None:
         incident = self._open[key]
         incident.partitions += 1
         incident.leaders += loss.led
@@ -275,7 +275,7 @@ class Incidents:
         """The brokers of a snapshot: those that are out went before it, no one saw why."""
         for broker_id, at in sorted(brokers.items()):
             if not at.is_active:
-                self._open[broker_id, 0] = _Incident(
+                self._open[broker_id, 0] = OpenIncident(
                     BROKER_OUT, broker_id, None, moment.offset, moment.time_ms, False
                 )
 
@@ -298,7 +298,7 @@ class Incidents:
         return [self._row(key, at, end, None) for key, at in self._open.items()]
 
     def _row(
-        self, key: tuple[int, int], at: _Incident, end: Moment, by: str | None, *, known: bool = True
+        self, key: tuple[int, int], at: OpenIncident, end: Moment, by: str | None, *, known: bool = True
     ) -> Row:
         still = [end.now_ms - since for owner, since in self._without.values() if owner == key]
         longest = max([*still, *([] if at.leaderless_ms is None else [at.leaderless_ms])], default=None)
@@ -320,7 +320,7 @@ class Incidents:
         ]
         waiting = [loss for loss in self._waiting if now_ms - loss.now_ms <= SPLIT_MS]
         stories = [
-            (who, _recent(at.alive, now_ms, SESSION_TIMEOUT_MS), _recent(at.moved_off, now_ms, SPLIT_MS))
+            (who, recent(at.alive, now_ms, SESSION_TIMEOUT_MS), recent(at.moved_off, now_ms, SPLIT_MS))
             for who, at in self._words.stories.items()
         ]
         told = sorted(at for at in stories if at[1] or at[2])
@@ -350,42 +350,17 @@ class Incidents:
             self._words.stories.setdefault(who, story)
 
     def save(self) -> Any:
-        stories = [(broker_id, _places(story)) for broker_id, story in self._words.stories.items()]
+        stories = [(broker_id, places_of(story)) for broker_id, story in self._words.stories.items()]
         without = [(key, *owner) for key, owner in self._without.items()]
         return [list(self._open.items()), without, list(self._waiting), stories, self._leader]
 
     def load(self, saved: Any) -> None:
         opened, without, waiting, stories, leader = saved
-        self._open = {tuple(key): msgspec.convert(at, _Incident, strict=False) for key, at in opened}
+        self._open = {tuple(key): msgspec.convert(at, OpenIncident, strict=False) for key, at in opened}
         for broker_id, number in self._open:
             if number:
                 self._directories.setdefault(broker_id, []).append(number)
         self._without = {tuple(key): (tuple(owner), since_ms) for key, owner, since_ms in without}
-        self._waiting = deque(_Loss(now_ms, who, tuple(key), *rest) for now_ms, who, key, *rest in waiting)
-        self._words.stories = {who: _story(places) for who, places in stories}
+        self._waiting = deque(Loss(now_ms, who, tuple(key), *rest) for now_ms, who, key, *rest in waiting)
+        self._words.stories = {who: story_of(places) for who, places in stories}
         self._leader = None if leader is None else tuple(leader)
-
-
-def _is_by(loss: _Loss, incident: _Incident) -> bool:
-    """Whether the incident explains the loss."""
-    return incident.what == BROKER_OUT or loss.directory in incident.directories
-
-
-def _recent(place: tuple[int, int] | None, now_ms: int, within_ms: int) -> tuple[int, int] | None:
-    """The place, if a rule may still ask for it."""
-    return place if place is not None and now_ms - place[1] <= within_ms else None
-
-
-_PLACES = (
-    *("registered", "unfenced", "fenced", "shutdown"),
-    *("unregistered", "directory_lost", "alive", "moved_off"),
-)
-
-
-def _places(story: BrokerStory) -> list[Any]:
-    return [getattr(story, name) for name in _PLACES]
-
-
-def _story(places: list[Any]) -> BrokerStory:
-    given = [None if at is None else tuple(at) for at in places]
-    return BrokerStory(**dict(zip(_PLACES, given, strict=True)))

@@ -6,11 +6,13 @@ failovers, directories). The states themselves are the image's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
+from metaquorum.metadata.image.chunk import FLAGS, LEADER, LEADER_EPOCH, PARTITION_EPOCH, RECOVERING_FLAG
+from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.tables.failovers import is_unclean
 from metaquorum.storage.uuids import uuid_to_text
@@ -100,6 +102,49 @@ class PartitionStates:
         states[now.index] = tuple.__new__(_Open, (now, offset, time_ms, flags, changed, actor))  # as _Open()
         return before
 
+    def has_all(self, changes: ManyChanges) -> bool:
+        """Whether every partition of these was there before."""
+        topics = self._topics
+        pairs = zip(changes.topic_ids, changes.indexes, strict=True)
+        return all(topic_id in topics and index in topics[topic_id] for topic_id, index in pairs)
+
+    def changed_together(self, changes: ManyChanges, names: Sequence[str]) -> None:
+        """The same as `changed` for each of these, of topics with these names. Makes their objects."""
+        topics, closed = self._topics, self._closed
+        befores, infos = changes.infos_before, changes.infos
+        directories, doubtful = changes.directory_lists(), changes.may_be_unclean().tolist()
+        columns = zip(
+            *(changes.topic_ids, changes.indexes, names, changes.offsets, changes.moments),
+            changes.after[[LEADER, LEADER_EPOCH, PARTITION_EPOCH, FLAGS]].T.tolist(),
+            *(changes.isr_lists(), _all_differences(changes), doubtful),
+            strict=True,
+        )
+        for topic_id, index, name, offset, at, numbers, isr, differs, doubt in columns:
+            states = topics[topic_id]
+            was = states[index]
+            before = was.info
+            now = PartitionInfo(
+                topic_id=before.topic_id,
+                index=index,
+                replicas=before.replicas,
+                isr=before.isr if isr is None else isr,
+                leader=numbers[0],
+                leader_epoch=numbers[1],
+                partition_epoch=numbers[2],
+                leader_recovery_state=numbers[3] & RECOVERING_FLAG,
+                directories=directories.get(len(infos), before.directories),
+                removing=before.removing,
+                adding=before.adding,
+                elr=before.elr,
+                last_known_elr=before.last_known_elr,
+            )
+            closed.append(_row(name, was, False, offset, at.time_ms))
+            made = _KNOWN | _UNCLEAN if doubt and is_unclean(before, now) else _KNOWN
+            state = (now, offset, at.time_ms, made, differs, at.actor)
+            states[index] = tuple.__new__(_Open, state)  # as _Open()
+            befores.append(before)
+            infos.append(now)
+
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
         """Ends the states of a topic's partitions; what they were."""
         states = self._topics.pop(topic_id, {})
@@ -173,6 +218,16 @@ def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
         before.leader_recovery_state != now.leader_recovery_state,
         before.elr != now.elr or before.last_known_elr != now.last_known_elr,
     )
+
+
+def _all_differences(changes: ManyChanges) -> list[str]:
+    """The same of many changes, which name no other fields."""
+    recovery = (changes.before[FLAGS] ^ changes.after[FLAGS]) & RECOVERING_FLAG != 0
+    columns = [at.tolist() for at in (changes.led, changes.moved, changes.placed, recovery)]
+    return [
+        _named(led, moved, False, placed, False, recovers, False)
+        for led, moved, placed, recovers in zip(*columns, strict=True)
+    ]
 
 
 def _row(

@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
+from metaquorum.metadata.image.chunk import LEADER
+from metaquorum.pipeline.intervals.changes import ManyChanges, tally
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.tables.brokers import state_of
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
@@ -46,6 +50,17 @@ class BrokerShares:
                 for broker_id in info.isr:
                     self._in_sync[broker_id] += sign
                 self._held(info, sign)
+
+    def changed_together(self, changes: ManyChanges) -> None:
+        """The same for each of these."""
+        for sign, block, isr in ((-1, changes.before, changes.isr_before), (1, changes.after, changes.isr)):
+            for broker_id, count in tally(block[LEADER, changes.led]):
+                self._leaders[broker_id] += sign * count
+            for broker_id, count in tally(isr[:, changes.moved]):
+                self._in_sync[broker_id] += sign * count
+        for at in np.flatnonzero(changes.placed).tolist():
+            self._held(changes.infos_before[at], -1)
+            self._held(changes.infos[at], 1)
 
     def _held(self, info: PartitionInfo, sign: int) -> None:
         if info.replicas:

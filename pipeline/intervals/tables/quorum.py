@@ -74,6 +74,11 @@ class QuorumEpochs:
         if epoch == now.epoch:
             now.records += records
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the last batch, if it is known."""
+        return None if self._now is None else self._now.epoch
+
     def control(self, record: object) -> None:
         """A control record of the batch that was just given."""
         now = self._now

@@ -14,8 +14,8 @@ from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.invariants import ERROR, Violation, check_image, check_step
 from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.questions import Question
 from metaquorum.pipeline.intervals.rows import Intervals
-from metaquorum.pipeline.intervals.tables.questions import Question
 
 MAX_OPEN = 100_000
 """The number of broken rules that are known at once; more say nothing new, and are left out."""

@@ -91,29 +91,29 @@ class ActiveBrokers:
     """Which brokers are there and active, and so which partitions are no warning."""
 
     def __init__(self) -> None:
-        self._known: frozenset[int] = frozenset()
-        self._active: frozenset[int] = frozenset()
+        self.known: frozenset[int] = frozenset()
+        self.active: frozenset[int] = frozenset()
         self._lists: dict[tuple[tuple[int, ...], tuple[int, ...]], bool] = {}
 
     def set(self, registrations: Mapping[int, BrokerRegistration]) -> None:
         """After a batch that was about brokers."""
         known = frozenset(registrations)
         active = frozenset(at for at, registration in registrations.items() if registration.is_active)
-        if (known, active) != (self._known, self._active):
-            self._known, self._active = known, active
+        if (known, active) != (self.known, self.active):
+            self.known, self.active = known, active
             self._lists.clear()
 
     def carry(self, partition: PartitionInfo) -> bool:
         """True only if every replica is on a known broker, and the leader and the ISR on active ones."""
-        if partition.leader != NO_LEADER and partition.leader not in self._active:
+        if partition.leader != NO_LEADER and partition.leader not in self.active:
             return False
         key = (partition.replicas, partition.isr)
         fine = self._lists.get(key)
         if fine is None:
             if len(self._lists) >= MAX_LISTS:
                 self._lists.clear()
-            isr_is_active = len(partition.isr) < 2 or self._active.issuperset(partition.isr)
-            fine = self._lists[key] = isr_is_active and self._known.issuperset(partition.replicas)
+            isr_is_active = len(partition.isr) < 2 or self.active.issuperset(partition.isr)
+            fine = self._lists[key] = isr_is_active and self.known.issuperset(partition.replicas)
         return fine
 
 

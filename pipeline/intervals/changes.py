@@ -1,0 +1,310 @@
+"""Many changes of partitions at once: which batches are replayed together, what each change found and left.
+
+Owns the cut of windows into batches that only change partitions or are idle, those that are about brokers
+too, and the others; and what the parts that make rows ask of all changes together, in columns, so that each
+asks for objects of few of them. Nothing here decides what a change means: `settle` has the same for one
+partition after the other, and a test holds both ways equal.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from metaquorum.metadata.columnar.apply_changes import Versions, versions_of
+from metaquorum.metadata.columnar.changes import API_KEY as CHANGE_KEY
+from metaquorum.metadata.columnar.singles import idle_frames
+from metaquorum.metadata.columnar.windows import BatchWindow
+from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.image import ImageBuilder, PartitionInfo
+from metaquorum.metadata.image.chunk import (
+    FLAGS,
+    INDEX,
+    LEADER,
+    LEADER_EPOCH,
+    LISTS,
+    N_ISR,
+    N_REPLICAS,
+    PARTITION_EPOCH,
+    RARE_FLAG,
+    TOPIC,
+    IntArray,
+)
+from metaquorum.metadata.image.types import NO_LEADER
+from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.codec import decode
+from metaquorum.metadata.records.types import (
+    BrokerRegistrationChangeRecord,
+    FenceBrokerRecord,
+    UnfenceBrokerRecord,
+)
+from metaquorum.pipeline.intervals.moments import DAY_MS, BatchClock, Moment
+from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.storage.batches.batch import RecordBatch
+from metaquorum.storage.batches.places import Places
+
+Bools = npt.NDArray[np.bool_]
+MIN_TOGETHER = 12
+"""Fewer records are replayed faster one by one."""
+
+_IS_OF_BROKERS = np.zeros(128, dtype=bool)
+for _one in (BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord):
+    _IS_OF_BROKERS[_one.api_key] = True
+
+NOT_THE_FIRST = -1
+"""The first batch must be given by itself."""
+
+WORTH_IT = 4 * MIN_TOGETHER
+"""Where fewer are taken, it is tried less often: up to MAX_ALONE batches are replayed by themselves then."""
+MAX_ALONE = 16
+
+Together = Callable[[BatchWindow], int]
+"""Takes batches from the beginning of a window on, and says how many: NOT_THE_FIRST, or 0 where it does not
+know how many it could take."""
+Single = Callable[[RecordBatch], None]
+
+
+class Kinds(NamedTuple):
+    """The places of the changes of partitions in a window, those of other records, and the idle batches."""
+
+    changes: Places
+    others: Places
+    idle: list[bool]
+
+
+def kinds_of(window: BatchWindow) -> Kinds | None:
+    """None for a window that must be replayed batch by batch."""
+    frames = window.frames
+    is_change, is_idle = frames.keys == CHANGE_KEY, idle_frames(frames)
+    others = np.flatnonzero(~is_change & ~is_idle)
+    if len(others) and (len(window.batches) > 1 or not _IS_OF_BROKERS[frames.keys[others]].all()):
+        return None
+    idle = is_idle[window.ends - 1] & (window.counts == 1)
+    return Kinds(np.flatnonzero(is_change), others, idle.tolist())
+
+
+def decoded(window: BatchWindow, places: Places) -> list[DecodedRecord] | None:
+    """The records at some places; None if one of them cannot be decoded."""
+    if not len(places):
+        return []
+    frames, offsets = window.frames, window.offsets()
+    times_ms = window.each([at.header.max_timestamp_ms for at in window.batches])
+    found = []
+    try:
+        for place in places.tolist():
+            start = int(frames.starts[place])
+            version, record = decode(frames.data, start, start + int(frames.lengths[place]))
+            found.append(DecodedRecord(int(offsets[place]), int(times_ms[place]), version, record))
+    except RecordDecodeError:
+        return None
+    return found
+
+
+class Times(NamedTuple):
+    """When the batches of a window were, and what is known of time after them."""
+
+    moments: list[Moment]
+    clock: BatchClock
+    silence: Silence
+
+
+def times_of(window: BatchWindow, idle: list[bool], clock: BatchClock, silence: Silence) -> Times | None:
+    """None where a day ends, or no one wrote for too long. `clock` and `silence` stay as they are."""
+    clock, silence, moments = msgspec.structs.replace(clock), silence.copy(), list[Moment]()
+    for batch, is_idle in zip(window.batches, idle, strict=True):
+        moment = clock.moment(batch.header.base_offset, batch.header.max_timestamp_ms)
+        if silence.ends(moment.now_ms, idle=is_idle):
+            return None
+        moments.append(moment)
+    if moments[0].now_ms // DAY_MS != moments[-1].now_ms // DAY_MS:
+        return None
+    return Times(moments, clock, silence)
+
+
+def feed_window(window: BatchWindow, together: Together, single: Single) -> None:
+    """Gives parts of a window to `together`, and the batches that it does not take to `single`."""
+    for part, may_be_taken in _parts(window):
+        if may_be_taken:
+            _feed(part, together, single)
+        else:
+            for batch in part.batches:
+                single(batch)
+
+
+def _feed(window: BatchWindow, together: Together, single: Single) -> None:
+    """What is not taken is halved, so that what is special about it ends up alone. Where much is special, the
+    batches after it are not tried."""
+    at, count, alone = 0, len(window.batches), 1
+    step = count
+    while at < count:
+        part = window.part(at, min(at + step, count))
+        taken = together(part) if part.records >= MIN_TOGETHER else NOT_THE_FIRST
+        if not taken and len(part.batches) > 1:
+            step = len(part.batches) // 2
+            continue
+        if taken > 0:
+            alone = 1 if window.part(at, at + taken).records >= WORTH_IT else alone
+        else:
+            taken = min(alone, count - at)
+            for batch in window.batches[at : at + taken]:
+                single(batch)
+            alone = min(2 * alone, MAX_ALONE)
+        at += taken
+        step = max(2 * taken, MAX_ALONE)
+
+
+def _parts(window: BatchWindow) -> list[tuple[BatchWindow, bool]]:
+    """Stretches of batches that only change partitions or are idle, and of others; true for those that may be
+    taken together, and for batches that are about brokers too, each by itself."""
+    plain, mixed = _batch_kinds(window)
+    alone = np.flatnonzero(mixed)
+    turns = np.flatnonzero(np.diff(plain.astype(np.int8), prepend=-1, append=-1))
+    edges = np.unique(np.concatenate([turns, alone, alone + 1])).tolist()
+    return [
+        (window.part(low, high), bool(plain[low] or mixed[low])) for low, high in itertools.pairwise(edges)
+    ]
+
+
+def _batch_kinds(window: BatchWindow) -> tuple[Any, Any]:
+    """Which batches only change partitions or are idle; which others change many and are about brokers."""
+    frames, firsts = window.frames, window.ends - window.counts
+    is_change = frames.keys == CHANGE_KEY
+    plain = np.logical_and.reduceat(is_change | idle_frames(frames), firsts)
+    fit = np.logical_and.reduceat(is_change | _IS_OF_BROKERS[frames.keys], firsts)
+    changes = np.add.reduceat(is_change.astype(np.int64), firsts)
+    return plain, ~plain & fit & (changes >= MIN_TOGETHER)
+
+
+class ManyChanges:
+    """Changes in log order. `before` and `after` have a chunk's layout; `infos_before` and `infos` are the
+    same as objects, once `PartitionStates` has made them."""
+
+    def __init__(
+        self, builder: ImageBuilder, versions: Versions, window: BatchWindow, moments: Sequence[Moment]
+    ) -> None:
+        order = np.argsort(versions.records)
+        records, width = versions.records[order], versions.replica_width
+        self.versions = versions
+        self.before, self.after = versions.before()[:, order], versions.after[:, order]
+        again = np.flatnonzero(~versions.first)
+        numbers = np.searchsorted(window.ends, versions.records, side="right")
+        self.twice: Places = numbers[again][numbers[again] == numbers[again - 1]]
+        """The numbers of batches that change a partition twice: these changes are no states."""
+        self.offsets: list[int] = window.offsets()[records].tolist()
+        self.batch_of = np.searchsorted(window.ends, records, side="right")
+        self.moments = [moments[at] for at in self.batch_of.tolist()]
+        self.infos_before: list[PartitionInfo] = []
+        self.infos: list[PartitionInfo] = []
+
+        lists, end = LISTS + width, LISTS + 2 * width
+        self.directory_table = builder.topics.columns.directories
+        self.directories = self.after[lists:end]
+        self.placed: Bools = (self.before[lists:end] != self.directories).any(axis=0)
+        """Whose directories are others than before."""
+        self.replicas = self.after[LISTS:lists]
+        self.isr_before, self.isr = self.before[end:], self.after[end:]
+        self.led: Bools = self.before[LEADER] != self.after[LEADER]
+        """Whose leader is another."""
+        self.moved: Bools = (self.isr_before != self.isr).any(axis=0)
+        """Whose ISR is another."""
+        self.left: Bools = (self.isr_before >= 0) & ~among(self.isr_before, self.isr)
+        """Which members of the ISR before are in it no more."""
+        self.held: Bools = (self.isr_before >= 0) & among(self.isr_before, self.replicas)
+        """Which members of the ISR before hold a replica."""
+
+        slots = self.after[TOPIC].tolist()
+        known = {slot: builder.topics.by_slot[slot] for slot in set(slots)}
+        self.topic_ids: list[bytes] = [known[slot] for slot in slots]
+        self.indexes: list[int] = self.after[INDEX].tolist()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def key(self, at: int) -> tuple[bytes, int]:
+        return self.topic_ids[at], self.indexes[at]
+
+    def lists_of(self, block: IntArray, lengths: IntArray, places: Places) -> list[tuple[int, ...]]:
+        """The lists of some changes, without their padding."""
+        rows = zip(block[:, places].T.tolist(), lengths[places].tolist(), strict=True)
+        return [tuple(row[:count]) for row, count in rows]
+
+    def isr_lists(self) -> list[tuple[int, ...] | None]:
+        """The ISR of those that have another than before; None for the others."""
+        found: list[tuple[int, ...] | None] = [None] * len(self)
+        places = np.flatnonzero(self.moved)
+        lists = self.lists_of(self.isr, self.after[N_ISR], places)
+        for at, members in zip(places.tolist(), lists, strict=True):
+            found[at] = members
+        return found
+
+    def directory_lists(self) -> dict[int, tuple[bytes, ...]]:
+        """The directories of those that have others than before, by place."""
+        places = np.flatnonzero(self.placed)
+        lists = self.lists_of(self.directories, self.after[N_REPLICAS], places)
+        table = self.directory_table
+        return {at: table.ids(list(codes)) for at, codes in zip(places.tolist(), lists, strict=True)}
+
+    def may_be_unclean(self) -> Any:
+        """Who elected a leader that was not in sync."""
+        elected = (self.before[LEADER_EPOCH] != self.after[LEADER_EPOCH]) & (self.after[LEADER] >= 0)
+        return elected & ~(self.isr_before == self.after[LEADER]).any(axis=0)
+
+    def preferred(self, active: Collection[int]) -> Any:
+        """Who elected one of the ISR while the leader before could have gone on."""
+        before, now = self.before[LEADER], self.after[LEADER]
+        both = (before >= 0) & (now >= 0) & np.isin(before, list(active))
+        return both & (self.isr == before).any(axis=0) & (self.isr_before == now).any(axis=0)
+
+    def may_be_unsound(self, known: Collection[int], active: Collection[int]) -> Bools:
+        """Which are not plainly sound (`questions`), or of which that is not told here."""
+        after, isr, replicas = self.after, self.isr, self.replicas
+        leader, n_isr = after[LEADER], after[N_ISR]
+        is_active = np.isin(isr, list(active))
+        has_leader = leader != NO_LEADER
+        fine = ~has_leader | ((isr == leader) & is_active).any(axis=0)
+        fine &= (is_active | (isr < 0)).all(axis=0) | (n_isr < 2)
+        fine &= (np.isin(replicas, list(known)) | (replicas < 0)).all(axis=0)
+        fine &= (n_isr > 0) & ((isr >= 0).sum(axis=0) == n_isr)
+        fine &= (replicas >= 0).sum(axis=0) == after[N_REPLICAS]
+        fine &= (after[LEADER_EPOCH] >= 0) & (after[PARTITION_EPOCH] >= 0) & (after[FLAGS] & RARE_FLAG == 0)
+        fine &= (among(isr, replicas) | (isr < 0)).all(axis=0)
+        unsound: Bools = ~fine | _has_twice(isr) | _has_twice(replicas)
+        return unsound
+
+
+def changes_of(
+    builder: ImageBuilder, window: BatchWindow, places: Places, moments: Sequence[Moment]
+) -> ManyChanges | None:
+    """The changes at `places` of a window whose batches are at `moments`; nothing is applied. None where one
+    is unusual."""
+    versions = versions_of(builder, window.frames, places)
+    if versions is None:
+        return None
+    return ManyChanges(builder, versions, window, moments)
+
+
+def tally(ids: IntArray) -> list[tuple[int, int]]:
+    """How often each id is there; padding does not count."""
+    values, counts = np.unique(ids[ids >= 0], return_counts=True)
+    return list(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def among(members: IntArray, lists: IntArray) -> Any:
+    """Which members are in the list of the same change."""
+    found: Any = np.zeros(members.shape, dtype=bool)
+    for row in lists:
+        found |= members == row
+    return found
+
+
+def _has_twice(lists: IntArray) -> Any:
+    """Whose list has an id twice."""
+    found: Any = np.zeros(lists.shape[1], dtype=bool)
+    for at in range(1, len(lists)):
+        found |= ((lists[:at] == lists[at]) & (lists[at] >= 0)).any(axis=0)
+    return found

@@ -110,7 +110,7 @@ class BrokerNode:
         if self._stopped:
             return []
         if type(event) in _DATA_EVENTS:
-            return self._handle_data(cast("DataEvent", event), now_ms, wall_ms)
+            return self._handle_data(event, now_ms, wall_ms)  # type: ignore[arg-type]
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.tick(now_ms))
         if not self._stopped:
@@ -314,7 +314,7 @@ class BrokerNode:
             serves = now_ms < self._serves_before_ms
             effects = self._replicas.handle(event, serving=serves, now_ms=now_ms, wall_ms=wall_ms)
             if not self._out and _OF_THE_SESSION.isdisjoint(map(type, effects)):
-                return cast("list[Effect]", effects)
+                return effects  # type: ignore[return-value]
             self._data(now_ms, effects)
         return self._out.take()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaquorum.broker.replica.config import ReplicaConfig
-from metaquorum.broker.replica.deadlines import Deadlines, earliest
+from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.broker.replica.events import DataEffect, SendFetch
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, LAST_EPOCH, NO_SESSION
 from metaquorum.broker.replica.partition.partition import Partition
@@ -169,7 +169,7 @@ class Fetchers:
         loop = self._loop_of.get(key)
         if loop is None or key in self._paused:
             return
-        if key in loop.busy and loop.members[key].fetch_position() is not None:
+        if key in loop.busy and loop.members[key].can_fetch:
             loop.busy.discard(key)
         loop.changed[key] = None
         self.ready[loop] = None
@@ -200,10 +200,10 @@ class Fetchers:
         for loop in self._retries.take_due(now_ms):
             self.ready[loop] = None
 
-    def next_deadline_ms(self) -> int | None:
-        if not (self._paused.when or self._retries.when):
-            return None
-        return earliest(self._paused.next_ms(), self._retries.next_ms())
+    @property
+    def timers(self) -> tuple[Deadlines[PartitionKey], Deadlines[FetchLoop]]:
+        """When `tick` is due."""
+        return self._paused, self._retries
 
     def _send(self, loop: FetchLoop, now_ms: int) -> None:
         if loop.correlation_id is not None or loop.busy or not loop.members:
@@ -315,7 +315,7 @@ class Fetchers:
         match step:
             case FollowerStep.APPENDED | FollowerStep.CUT:
                 loop.trouble.pop(key, None)
-                if partition.fetch_position() is None:
+                if not partition.can_fetch:
                     loop.busy.add(key)
                 self._name_again(loop, key)
             case FollowerStep.NOTHING:

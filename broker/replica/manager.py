@@ -124,6 +124,7 @@ class ReplicaManager:
         self._checkpoints = Checkpoints(config, now_ms, out)
         self._rounds = rounds(config, now_ms, self._look_at_isr, self._clean, self._compact)
         self._rounds_due_ms = min(each.due_ms for each in self._rounds)
+        self._timers = (self._partition_deadlines, self._fetches.timer, *self._fetchers.timers)
 
     # ---- directories -----------------------------------------------------------------------------
 
@@ -224,20 +225,18 @@ class ReplicaManager:
         return self._out.take()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due; None: no timer is needed."""
-        if self._is_stopped:
-            return None
-        if self._placement.pending.keys:
-            return self._now_ms
+        """When `tick` is due; None: no timer is needed. Asked at every step."""
+        if self._is_stopped or self._placement.pending.keys:
+            return None if self._is_stopped else self._now_ms
+        first_ms = min(self._checkpoints.due_ms, self._rounds_due_ms)
+        for timer in self._timers:
+            if timer.when and (due_ms := timer.next_ms()) is not None and due_ms < first_ms:
+                first_ms = due_ms
         return earliest(
-            self._partition_deadlines.next_ms(),
-            self._fetchers.next_deadline_ms(),
-            self._fetches.next_deadline_ms(),
+            first_ms,
             self._controller.next_deadline_ms(),
-            self._checkpoints.due_ms,
-            self._placement.moves.next_deadline_ms(),
+            self._placement.moves.next_deadline_ms() if self._placement.moves.ready else None,
             None if self._user is None else self._user.next_deadline_ms(),
-            self._rounds_due_ms,
         )
 
     def status(self) -> LocalReplicaStatus:

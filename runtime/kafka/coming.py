@@ -40,7 +40,7 @@ class Coming(Generic[T]):
         """The value, which is there. Raises what `set_exception` was given."""
         if self._error is not None:
             raise self._error
-        return cast("T", self._value)
+        return self._value  # type: ignore[return-value]
 
     @property
     def error(self) -> BaseException | None:

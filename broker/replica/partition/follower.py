@@ -39,11 +39,17 @@ class Following:
         self._fenced = False
         log.changes |= Changes.POSITION
 
-    def position(self) -> FetchPartition | None:
-        """None while something is unfinished: the offset says that everything below it is held."""
+    @property
+    def is_ready(self) -> bool:
+        """False while something is unfinished: a fetch offset says that everything below it is held."""
         log = self._log
-        if log.cutting or log.is_held or self._fenced or log.acknowledged < log.end:
+        return not (log.cutting or log.is_held or self._fenced or log.acknowledged < log.end)
+
+    def position(self) -> FetchPartition | None:
+        """None while it is not ready."""
+        if not self.is_ready:
             return None
+        log = self._log
         return FetchPartition(
             key=log.key,
             fetch_offset=log.end,
@@ -54,8 +60,8 @@ class Following:
         )
 
     def take(self, part: FetchedPartition, asked: FetchPartition, *, wall_ms: int) -> FollowerOutcome:
-        now = self.position()
-        if now is None or (now.fetch_offset, now.current_leader_epoch, now.last_fetched_epoch) != (
+        log = self._log
+        if not self.is_ready or (log.end, self.epoch, log.last_epoch) != (
             asked.fetch_offset,
             asked.current_leader_epoch,
             asked.last_fetched_epoch,

@@ -320,6 +320,11 @@ class Partition(AnsweringReplica):
 
     # ---- following ---------------------------------------------------------------------------
 
+    @property
+    def can_fetch(self) -> bool:
+        """Whether there is a `fetch_position`."""
+        return self._following is not None and self._following.is_ready
+
     def fetch_position(self) -> FetchPartition | None:
         """What to ask the leader for; None while it does not follow, or an append or cut is not finished."""
         return None if self._following is None else self._following.position()

@@ -45,7 +45,7 @@ _MOVES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE
 
 
 class Fetches:
-    """`touched` is called for each partition that was given a follower's position."""
+    """`touched` is called for each partition that was given a follower's position. `timer`: `tick` is due."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Fetches:
         self._by_key: dict[object, Fetch] = {}
         self._by_session: dict[FetchSession, Fetch] = {}
         self._reads: dict[int, ReadUnderWay] = {}
-        self._deadlines: Deadlines[Fetch] = Deadlines()
+        self.timer: Deadlines[Fetch] = Deadlines()
         self.woken: dict[Fetch, None] = {}
         self.bytes = 0
 
@@ -152,12 +152,9 @@ class Fetches:
                 self._look(fetch, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        for fetch in self._deadlines.take_due(now_ms):
+        for fetch in self.timer.take_due(now_ms):
             if not fetch.is_over and not fetch.pending:
                 self._look(fetch, now_ms)
-
-    def next_deadline_ms(self) -> int | None:
-        return self._deadlines.next_ms()
 
     def read(self, event: PartitionRead) -> None:
         read = self._reads.pop(event.token, None)
@@ -254,9 +251,9 @@ class Fetches:
             else:
                 fetch.plans[key] = found
         if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
-            self._deadlines.arm(fetch, fetch.deadline_ms)
+            self.timer.arm(fetch, fetch.deadline_ms)
             return
-        self._deadlines.disarm(fetch)
+        self.timer.disarm(fetch)
         if fetch.plans:
             self._begin_reads(fetch)
         if not fetch.pending:
@@ -386,7 +383,7 @@ class Fetches:
         self._by_key.pop(fetch.key, None)
         self._by_session.pop(fetch.session, None)
         self.woken.pop(fetch, None)
-        self._deadlines.disarm(fetch)
+        self.timer.disarm(fetch)
         if fetch.session.session_id == NO_SESSION:
             for key in fetch.session.partitions:
                 self._unwatch(fetch.session, key)

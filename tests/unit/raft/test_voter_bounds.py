@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import Respond
 from metaquorum.raft.messages import RaftError
 from metaquorum.raft.protocol import answers, voter_changes
 from metaquorum.raft.protocol.voter_changes import Refusal
@@ -159,6 +160,24 @@ def test_a_change_waits_for_what_was_changed_before() -> None:
     voter_changes.settle(state, NOW)
     assert view.change is None and core.is_leader
     assert (voter_changes.settled_due_ms(state), voter_changes.answer_due_ms(state)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [("settle", RaftError.NONE), ("give_answer_up", RaftError.REQUEST_TIMED_OUT)],
+)
+def test_who_asked_for_a_change_is_answered_once_however_it_ends(end: str, error: RaftError) -> None:
+    core = leading()
+    state, view = core.state, core.state.leader_view()
+    newest = state.voter_history.newest_offset or 0
+    state.log.high_watermark = newest + 2
+    view.change = PendingChange(key=5, epoch=1, offset=newest + 1, deadline_ms=77)
+    state.out.clear()
+    for _ in range(2):
+        getattr(voter_changes, end)(state, NOW)
+        assert view.change is None
+    answered = [one for one in state.out if isinstance(one, Respond)]
+    assert [(one.key, one.response.error) for one in answered] == [(5, error)]
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,6 @@ MESSAGES = {
     "CoordinatorRequest": {"version": 0},
     "ListOffsetsPartition": {"current_leader_epoch": -1},
     "ListedOffset": {"offset": -1, "timestamp_ms": -1, "leader_epoch": -1},
-    "InitProducerIdRequest": {"producer_id": -1, "producer_epoch": -1},
 }
 DISK_WORK = {
     "ReplicaLog": {"start_offset": 0, "end_offset": 0, "high_watermark": 0, "size_bytes": 0},

@@ -111,7 +111,7 @@ class PartitionStates:
     def changed_together(self, changes: ManyChanges, names: Sequence[str]) -> None:
         """The same as `changed` for each of these, of topics with these names. Makes their objects."""
         topics, closed = self._topics, self._closed
-        befores, infos = changes.infos_before, changes.infos
+        earlier, infos = changes.infos_before, changes.infos
         directories, doubtful = changes.directory_lists(), changes.may_be_unclean().tolist()
         columns = zip(
             *(changes.topic_ids, changes.indexes, names, changes.offsets, changes.moments),
@@ -142,7 +142,7 @@ class PartitionStates:
             made = _KNOWN | _UNCLEAN if doubt and is_unclean(before, now) else _KNOWN
             state = (now, offset, at.time_ms, made, differs, at.actor)
             states[index] = tuple.__new__(_Open, state)  # as _Open()
-            befores.append(before)
+            earlier.append(before)
             infos.append(now)
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:

@@ -49,8 +49,8 @@ REPLICATION_BUGS = (
         breaks="a follower's fetch offset is its durable end",
         source="DECIDED in issue 5",
         file="broker/replica/partition/follower.py",
-        old="self._fenced or log.acknowledged < log.end:",
-        new="self._fenced or log.written < log.end:",
+        old="self._fenced or log.acknowledged < log.end)",
+        new="self._fenced or log.written < log.end)",
         caught_by=(FOLLOWER, SIM),
     ),
     Bug(

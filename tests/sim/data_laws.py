@@ -217,7 +217,11 @@ class DataLaws(DirectoryLaws):
             self._leader_begins(process, key, partition, name)
 
     def _leader_begins(self, process: DataBroker, key: PartitionKey, partition: Partition, name: str) -> None:
-        """A leader has everything that was committed before, as far as its generation promises it."""
+        """A leader has everything that was committed before, as far as its generation promises it. In a
+        directory that just died, and whose broker has yet to meet that, nothing can be looked at."""
+        worker = process.workers.get(partition.directory_id)
+        if worker is None or worker.failed or worker.directory.dead:
+            return
         generation = self.generation(key, partition.leader_epoch)
         own = {batch.header.base_offset: batch.data for batch in self.batches_of(process, partition)}
         if generation and (key, generation) not in self._seeded:

@@ -67,6 +67,7 @@ class DirectoryCleaner:
             if replica is None or plan is None:
                 self._postpone(replica, work)
                 continue
+            self._postponed.discard(key)
             self._asked[key] = work
             if best is None or plan.dirty_ratio > best[0]:
                 best = (plan.dirty_ratio, replica, plan, work.wall_ms)
@@ -85,8 +86,7 @@ class DirectoryCleaner:
         return cleaning
 
     def _postpone(self, replica: StoredReplica | None, work: CompactPartition) -> None:
-        """What only a checkpoint keeps from being cleaned is looked at again after it, not asked for
-        again."""
+        """What may wait for a checkpoint alone is looked at once more after it, without being asked for."""
         key = work.key
         if replica is not None and self.wants_checkpoint and key not in self._postponed:
             self._postponed.add(key)

@@ -182,6 +182,15 @@ def test_segments_above_the_recovery_point_wait_for_a_checkpoint() -> None:
     assert not store.checkpoint_due
     assert carry_out(store), "who waited for a checkpoint need not be asked for again"
     assert store.cleaner.next() is None and not store.checkpoint_due
+    for name in KEYS:
+        data = encode_batch(
+            base_offset=log.end_offset, leader_epoch=0, timestamp_ms=1, keys=[name.encode()], values=[b"v"]
+        )
+        bench.ask(AppendPartition, key, batches=Batches.sealed(data), sync=True)
+    bench.compact(key)
+    assert store.cleaner.next() is None and store.checkpoint_due
+    bench.sync(checkpoint=True)
+    assert carry_out(store), "nor the next time"
 
 
 def test_one_request_to_compact_asks_for_a_checkpoint_once_more_at_most() -> None:

@@ -37,9 +37,9 @@ from metaquorum.broker.server.data.watched_disk import DiskWatch
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
 
-WORK_MAX = 200_000
-"""Work that waits for one directory. More than the replicas of a broker is never needed: a directory that is
-so far behind counts as failed, so that its partitions are led elsewhere."""
+WORK_WARN = 200_000
+"""Work that waits for one directory, at which one line tells so. It is no failure: a hundred thousand new
+replicas bring as much at once, and a disk that hangs is told by the call that does not return."""
 
 ROUND_MAX = 256
 """Work items done before what they brought is reported."""
@@ -103,6 +103,7 @@ class DirectoryThreads:
         self.path = store.path
         self.watch = watch
         self.is_bad = False
+        self._behind = False
         self._store = store
         self._report = report
         self._crash = crash
@@ -137,8 +138,12 @@ class DirectoryThreads:
             self._reads.put(work)
             return
         self._work.put(work)
-        if self._work.qsize() > WORK_MAX:
-            self.fail(f"{WORK_MAX} operations are waiting for it: the disk is too slow")
+        waiting = self._work.qsize()
+        if waiting > WORK_WARN and not self._behind:
+            self._behind = True
+            _log.warning("log directory %s is behind: %d operations are waiting for it", self.path, waiting)
+        elif self._behind and waiting < WORK_WARN // 2:
+            self._behind = False
 
     def fail(self, reason: str) -> None:
         """The directory is bad from now on; told once."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
+
+import pytest
 
 from metaquorum.broker.replica.disk_work import (
     AbandonDirectory,
@@ -21,6 +24,7 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.broker.server.data import directory
 from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
@@ -347,6 +351,36 @@ def test_nothing_piles_up_for_a_directory_that_hangs() -> None:
         assert not any(isinstance(each, PartitionRead) for each in bench.events)
 
     run(test)
+
+
+def test_much_work_at_once_is_told_once_and_fails_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hundred thousand new replicas bring more work than any disk does in a moment; none of it is lost."""
+    monkeypatch.setattr(directory, "WORK_WARN", 10)
+
+    def hold(begun: threading.Event, release: threading.Event, work: DiskWork) -> None:
+        begun.set()
+        assert release.wait(60)
+
+    async def test(bench: Bench) -> None:
+        for burst in range(2):
+            first, begun, release = 100 * burst + 1, threading.Event(), threading.Event()
+            bench.store.gate = partial(hold, begun, release)
+            bench.threads.submit(append(first))
+            await asyncio.to_thread(begun.wait)
+            for end in range(first + 1, first + 40):
+                bench.threads.submit(append(end))
+            release.set()
+            await bench.until(lambda last=first + 39: bench.synced()[-1:] == [last])  # type: ignore[misc]
+            bench.threads.submit(append(first + 40))
+            assert len(caplog.messages) == burst + 1
+        await bench.until(lambda: bench.synced()[-1:] == [141])
+        assert bench.appended() == [*range(1, 42), *range(101, 142)]
+        assert not bench.failed() and await bench.threads.close(clean=True)
+
+    run(test)
+    assert caplog.messages[0] == "log directory /d is behind: 11 operations are waiting for it"
 
 
 def test_a_hung_sync_does_not_hold_up_the_end_of_a_bad_directory() -> None:

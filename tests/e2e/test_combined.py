@@ -170,4 +170,8 @@ def test_three_nodes_go_on_when_the_active_one_is_killed(tmp_path: Path) -> None
         assert len(found) == len(set(found))
         assert set(cluster.stop_all().values()) == {"stopped"}
     nodes = [cluster.layout.data(node) for node in cluster.layout.nodes]
-    assert "3 logs side by side" in said("log", "check", *nodes)
+    # A leader that stops last may hold records that nobody has but it: those were never committed.
+    checked = json.loads(CliRunner().invoke(main, ["log", "check", "--json", *map(str, nodes)]).output)
+    assert checked["batchesCompared"] > 0 and not checked["lostCommitted"]
+    assert {one["kind"] for one in checked["differences"]} <= {"epochs differ"}
+    assert not any(log["errors"] for log in checked["logs"])

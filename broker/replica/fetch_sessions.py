@@ -56,7 +56,7 @@ class FetchSession:
         self.partitions: dict[PartitionKey, FetchPartition] = {}
         self.fresh: dict[PartitionKey, None] = {}
         self.late: dict[PartitionKey, None] = {}
-        self.paused: set[PartitionKey] = set()
+        self.paused: dict[PartitionKey, None] = {}
         self.told: dict[PartitionKey, Head] = {}
         self.created_ms = now_ms
         self.used_ms = now_ms
@@ -65,12 +65,12 @@ class FetchSession:
         """Partitions that are new or have another position: looked at first."""
         for part in parts:
             self.partitions[part.key] = part
-            self.paused.discard(part.key)
+            self.paused.pop(part.key, None)
             self.fresh[part.key] = None
 
     def resume(self) -> None:
         """The fetcher has the last answer."""
-        self.fresh.update(dict.fromkeys(self.paused))
+        self.fresh.update(self.paused)
         self.paused.clear()
 
     def forget(self, key: PartitionKey) -> None:
@@ -78,7 +78,7 @@ class FetchSession:
         self.fresh.pop(key, None)
         self.late.pop(key, None)
         self.told.pop(key, None)
-        self.paused.discard(key)
+        self.paused.pop(key, None)
 
     def is_content(self, key: PartitionKey) -> bool:
         """It holds all of a partition that there was when it fetched last."""
@@ -102,7 +102,7 @@ class FetchSession:
         self.late.pop(key, None)
         self.told[key] = told
         if pause:
-            self.paused.add(key)
+            self.paused[key] = None
 
     def put_off(self, key: PartitionKey) -> None:
         """It was not looked at, since the answer is full: it waits behind the others."""

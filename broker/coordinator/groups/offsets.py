@@ -41,7 +41,7 @@ class OffsetTable:
         else:
             self._put(key.group, at, committed)
 
-    def marker(self, producer_id: int, *, committed: bool) -> set[str]:
+    def marker(self, producer_id: int, *, committed: bool) -> tuple[str, ...]:
         """A transaction ended: its offsets count, where no later commit has been made, or are dropped. The
         groups that it had offsets of."""
         pending = self._pending.pop(producer_id, {})
@@ -49,7 +49,7 @@ class OffsetTable:
             known = self.of(group_id).get(at)
             if committed and (known is None or known.log_offset < offset.log_offset):
                 self._put(group_id, at, offset)
-        return {group_id for group_id, _ in pending}
+        return tuple(dict.fromkeys(group_id for group_id, _ in pending))
 
     def _put(self, group_id: str, at: TopicPartition, committed: CommittedOffset) -> None:
         offsets = self._committed.setdefault(group_id, {})

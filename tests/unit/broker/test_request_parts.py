@@ -104,8 +104,19 @@ def test_what_was_told_waits_until_the_answer_has_arrived() -> None:
     assert list(made.fresh) == [A] and made.stir(A)
     made.answered(C, (5, 5, 0), pause=True)
     made.name((part(C, 7),))
-    assert made.partitions[C].fetch_offset == 7 and made.paused == set()
+    assert made.partitions[C].fetch_offset == 7 and made.paused == {}
     assert C in made.fresh
+
+
+def test_they_are_served_again_in_the_order_in_which_they_were_told() -> None:
+    many = [(bytes([at]) * 16, at) for at in (3, 1, 4, 0, 5, 9, 2, 6)]
+    made = session()
+    made.name(tuple(part(key, 0) for key in sorted(many)))
+    made.fresh = {}
+    for key in many:
+        made.answered(key, (5, 5, 0), pause=True)
+    made.resume()
+    assert list(made.fresh) == many
 
 
 def test_another_head_alone_can_wait_for_the_next_answer() -> None:

@@ -118,7 +118,11 @@ def on_fetch_response(
     role = state.role
     if isinstance(role, Unattached):
         _say_whom_it_cannot_follow(state, response)
-    if not isinstance(role, Follower) or role.leader_id != flight.to or response.epoch != state.epoch:
+    if not isinstance(role, Follower) or role.leader_id != flight.to:
+        return
+    if response.epoch != state.epoch:
+        # It led this epoch and does not know it any more: asking at once would only ask again and again.
+        role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
         return
     if response.error is not RaftError.NONE:
         _on_error(state, now_ms, role, request.fetch_offset, response)

@@ -10,22 +10,23 @@ from msgspec import structs
 
 from metaquorum.raft import messages as ms
 from metaquorum.raft.config import RaftConfig
-from metaquorum.raft.errors import RaftInvariantError
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
 from metaquorum.raft.voters.voter_set import PreferredCandidate, VersionRange, VoterNode, VoterSet
+from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.errors import CommittedLostError
 from metaquorum.storage.types import LogPosition
-from tests.raft.world import (
+from tests.raft.telling import (
     ADMIN,
     CLUSTER_ID,
-    MemoryDisk,
-    Message,
-    Node,
-    World,
-    address,
-    describe,
+    START_WALL_MS,
+    changes,
+    describe_message,
     directory,
+    held,
     show_voters,
 )
+from tests.raft.world import MemoryDisk, Message, Node, World, address
 
 
 def run_script(text: str) -> str:
@@ -37,6 +38,7 @@ def run_script(text: str) -> str:
             output += [line, *script.run(line[2:])]
         elif line.startswith("#") or not line.strip():
             output.append(line)
+    output += script.left()
     return "\n".join(output) + "\n"
 
 
@@ -50,6 +52,7 @@ class Script:
         self.paused: set[int] = set()
         self.copies: dict[int, MemoryDisk] = {}
         self._world: World | None = None
+        self._told: dict[int, dict[str, str]] = {}
 
     @property
     def world(self) -> World:
@@ -64,13 +67,39 @@ class Script:
         self.lines = []
         try:
             method(*plain, **options)
-        except (RaftInvariantError, CommittedLostError) as error:
+        except (RaftInvariantError, RaftUsageError, CommittedLostError) as error:
             self.lines.append(f"  STOPPED: {error}")
+        if self._world is not None:
+            for node in self._world.live:
+                self._tell(node)
         return self.lines
 
-    def _log(self, line: str) -> None:
-        if self.verbose or (line.startswith("  ") and line != "  lost"):
+    def left(self) -> list[str]:
+        """What no command has delivered."""
+        return [_line(message) for message in self.world.messages]
+
+    # ---- what is shown ---------------------------------------------------------------------------
+
+    def happened(self, line: str) -> None:
+        if self.verbose or line.startswith("  "):
             self.lines.append(line)
+
+    def asked(self, line: str) -> None:
+        if self.verbose:
+            self.lines.append(line)
+
+    def changed(self, core: RaftCore) -> None:
+        if self.verbose:
+            self._tell(self.world.nodes[core.node_id])
+
+    def _tell(self, node: Node) -> None:
+        """How what a node holds differs from what was shown of it last."""
+        assert node.core is not None
+        now = held(node.core, len(node.gate))
+        line = changes(self._told.get(node.node_id, {}), now)
+        self._told[node.node_id] = now
+        if line:
+            self.lines.append(f"    n{node.node_id}: {line}")
 
     # ---- the cluster -----------------------------------------------------------------------------
 
@@ -97,7 +126,7 @@ class Script:
             dynamic=dynamic == "yes",
             told=told == "yes",
             config=settings,
-            log=self._log,
+            listener=self,
         )
         for node_id in self.world.nodes:
             self.world.start(node_id)
@@ -111,7 +140,6 @@ class Script:
 
     def _fill(self, node_id: int, epochs: list[int], epoch: int, leader: str, vote: str) -> None:
         from metaquorum.raft.effects import PersistQuorumState
-        from metaquorum.storage.batches.batch import encode_batch
 
         node = self.world.nodes[node_id]
         self.world.crash(node_id)
@@ -119,12 +147,7 @@ class Script:
         disk.truncate(disk.start)
         disk.known = disk.durably_known = LogPosition(0, 0)
         for record_epoch in epochs:
-            value = f"record {disk.end} of epoch {record_epoch}".encode()
-            disk.append(
-                encode_batch(
-                    base_offset=disk.end, leader_epoch=record_epoch, timestamp_ms=1_000_000, values=[value]
-                )
-            )
+            disk.append(_batch(f"{disk.end}@{record_epoch}"))
         disk.synced = disk.end
         disk.hard = PersistQuorumState(
             token=1,
@@ -204,7 +227,7 @@ class Script:
         self.do_settle()
 
     def do_messages(self) -> None:
-        self.lines += [describe(message) for message in self.world.messages]
+        self.lines += [_line(message) for message in self.world.messages]
 
     def do_deliver(self, *links: str, repeat: str = "1") -> None:
         """deliver [1->2]: every message on its way now, once; repeat=2 delivers each twice."""
@@ -222,7 +245,7 @@ class Script:
         wanted = _links(links)
         for message in [m for m in self.world.messages if (m.source, m.target) in wanted]:
             self.world.messages.remove(message)
-            self.lines.append(f"lost {describe(message)}")
+            self.lines.append(f"lost {_line(message)}")
 
     def do_timeout(self, node: str) -> None:
         """timeout 3: what node 3 waits for was lost; its requests time out, its timers run."""
@@ -314,8 +337,9 @@ class Script:
 
     def _quietly(self, action: Callable[[], object]) -> None:
         lines, self.lines = self.lines, []
+        self.verbose = False
         action()
-        self.lines = lines
+        self.lines, self.verbose = lines, True
 
     # ---- requests of the node around the core ----------------------------------------------------
 
@@ -351,7 +375,6 @@ class Script:
 
     def do_vote(self, node: str, source: str, epoch: str, last: str, pre: str = "no", **other: str) -> None:
         """vote 1 source=2 epoch=5 last=3@1 [pre=yes cluster=x from_directory=9 to_directory=9 voter=2]"""
-        offset, last_epoch = (int(part) for part in last.split("@"))
         request = ms.VoteRequest(
             cluster_id=other.get("cluster", CLUSTER_ID),
             epoch=int(epoch),
@@ -359,8 +382,9 @@ class Script:
             candidate_directory_id=directory(int(other.get("from_directory", source))),
             voter_id=int(other.get("voter", node)),
             voter_directory_id=directory(int(other.get("to_directory", node))),
-            last_position=LogPosition(last_epoch, offset),
+            last_position=_position(last),
             pre_vote=pre == "yes",
+            kraft_version=int(other.get("kraft_version", "0")),
         )
         self._ask(int(source), int(node), request)
 
@@ -371,6 +395,7 @@ class Script:
             leader_id=int(source),
             voter_id=int(other.get("voter", node)),
             voter_directory_id=directory(int(other.get("to_directory", node))),
+            leader_endpoints=address(other["at"]) if "at" in other else (),
         )
         self._ask(int(source), int(node), request)
 
@@ -381,50 +406,74 @@ class Script:
             epoch=int(epoch),
             leader_id=int(source),
             preferred_candidates=tuple(_candidate(word) for word in successors.split(",") if word),
+            leader_endpoints=address(other["at"]) if "at" in other else (),
         )
         self._ask(int(source), int(node), request)
 
     def do_fetch(self, node: str, source: str, epoch: str, last: str, **other: str) -> None:
         """fetch 1 source=2 epoch=1 last=3@1 [hw=0 wait=100 round=0 from_directory=9 cluster=x]"""
-        offset, last_epoch = (int(part) for part in last.split("@"))
+        at = _position(last)
         request = ms.FetchRequest(
             cluster_id=other.get("cluster", CLUSTER_ID),
             replica_id=int(source),
-            replica_directory_id=directory(int(other.get("from_directory", source))),
+            replica_directory_id=directory(max(0, int(other.get("from_directory", source)))),
             epoch=int(epoch),
-            fetch_offset=offset,
-            last_fetched_epoch=last_epoch,
+            fetch_offset=at.offset,
+            last_fetched_epoch=at.epoch,
             high_watermark=int(other.get("hw", "-1")),
             max_wait_ms=int(other.get("wait", "0")),
-            max_bytes=1_000_000,
+            max_bytes=int(other.get("max", "1000000")),
             read_round=int(other.get("round", "0")),
         )
         self._ask(int(source), int(node), request)
 
-    def do_fetch_snapshot(self, node: str, source: str, epoch: str, snapshot: str, byte: str = "0") -> None:
-        offset, last_epoch = (int(part) for part in snapshot.split("@"))
+    def do_fetch_snapshot(
+        self, node: str, source: str, epoch: str, snapshot: str, byte: str = "0", max_bytes: str = "1000000"
+    ) -> None:
         request = ms.FetchSnapshotRequest(
             cluster_id=CLUSTER_ID,
             replica_id=int(source),
-            replica_directory_id=directory(int(source)),
+            replica_directory_id=directory(max(int(source), 0)),
             epoch=int(epoch),
-            snapshot=LogPosition(last_epoch, offset),
+            snapshot=_position(snapshot),
             position=int(byte),
-            max_bytes=1_000_000,
+            max_bytes=int(max_bytes),
         )
         self._ask(int(source), int(node), request)
 
     def _ask(self, source: int, target: int, request: ms.RaftRequest) -> None:
         """Deliver a request that no core sent, complete the writes, show the answer and do not deliver it."""
         before = set(map(id, self.world.messages))
-        cuts, self.world.cuts = self.world.cuts, set()
-        self.world.deliver(Message(source, target, -1, request, True))
-        self.world.cuts = cuts
+        self._uncut(Message(source, target, -1, request, is_request=True))
         while self._complete_one():
             pass
         for message in [m for m in self.world.messages if id(m) not in before and m.correlation_id == -1]:
             self.world.messages.remove(message)
-            self.lines.append(f"  {describe(message)}")
+            self.lines.append(f"  {_line(message)}")
+
+    def _uncut(self, message: Message) -> None:
+        cuts, self.world.cuts = self.world.cuts, set()
+        self.world.deliver(message)
+        self.world.cuts = cuts
+
+    def do_respond(self, node: str, source: str, kind: str, number: str = "", **fields: str) -> None:
+        """respond 1 2 fetch epoch=1 leader=2 [number=7 hw=3 records=3@1,4@2 diverging=2@1 error=NAME ...]:
+        node 1 gets this answer of node 2 to its newest request there, or to that number; records are batches
+        of one record each, or garbage."""
+        sent = self.world.core(int(node)).state.in_flight.items()
+        asked = [key for key, at in sent if at.to == int(source)]
+        assert asked or number, f"node {node} asks node {source} nothing now: {dict(sent)}"
+        values = {_LONG_NAMES.get(name, name): _field(name, word) for name, word in fields.items()}
+        self.world.spoiled = True
+        response = _RESPONSES[kind](**{"error": ms.RaftError.NONE, "leader_id": None} | values)
+        self._uncut(Message(int(source), int(node), int(number or asked[-1]), response, is_request=False))
+
+    def do_fail(self, node: str, target: str, number: str) -> None:
+        """fail 1 2 7: node 1 hears that its request 7 to node 2 failed."""
+        self.world.input(
+            int(node),
+            lambda core: core.on_request_failed(self.world.now, int(target), int(number), "refused"),
+        )
 
     def do_forge(self, source: str, target: str, **fields: str) -> None:
         """forge 2 1 epoch=9: change fields of the responses on their way from node 2 to node 1."""
@@ -433,8 +482,7 @@ class Script:
             if name == "error":
                 values[name] = ms.RaftError[value]
             elif "@" in value:
-                offset, epoch = value.split("@")
-                values[name] = LogPosition(int(epoch), int(offset))
+                values[name] = _position(value)
             else:
                 values[name] = int(value)
         for index, message in enumerate(self.world.messages):
@@ -529,6 +577,65 @@ class Script:
                 f"  n{replica.node_id} {kind} end={replica.log_end_offset} "
                 f"fetched={replica.last_fetch_wall_ms} caught-up={replica.last_caught_up_wall_ms}"
             )
+
+
+_RESPONSES: dict[str, Callable[..., ms.RaftResponse]] = {
+    "vote": lambda **fields: ms.VoteResponse(**{"vote_granted": False, "pre_vote": False} | fields),
+    "begin": ms.BeginQuorumEpochResponse,
+    "end": ms.EndQuorumEpochResponse,
+    "fetch": ms.FetchResponse,
+    "snapshot": ms.FetchSnapshotResponse,
+    "change": ms.VoterChangeResponse,
+}
+_LONG_NAMES = {
+    "leader": "leader_id",
+    "hw": "high_watermark",
+    "start": "log_start_offset",
+    "round": "read_round",
+    "at": "leader_endpoints",
+    "granted": "vote_granted",
+    "pre": "pre_vote",
+    "last": "last_position",
+    "byte": "position",
+    "size": "size_bytes",
+}
+
+
+def _field(name: str, word: str) -> object:
+    match name:
+        case "error":
+            return ms.RaftError[word]
+        case "granted" | "pre":
+            return word == "yes"
+        case "last" | "diverging" | "snapshot":
+            return _position(word)
+        case "at":
+            return address(word)
+        case "data":
+            return bytes(int(word))
+        case "records":
+            return b"garbage" if word == "garbage" else b"".join(map(_batch, word.split(",")))
+        case "leader":
+            return int(word) or None
+        case _:
+            return int(word)
+
+
+def _position(word: str) -> LogPosition:
+    offset, epoch = word.split("@")
+    return LogPosition(int(epoch), int(offset))
+
+
+def _batch(word: str) -> bytes:
+    at = _position(word)
+    value = f"record {at.offset} of epoch {at.epoch}".encode()
+    return encode_batch(
+        base_offset=at.offset, leader_epoch=at.epoch, timestamp_ms=START_WALL_MS, values=[value]
+    )
+
+
+def _line(message: Message) -> str:
+    return describe_message(message.source, message.target, message.payload)
 
 
 def _candidate(word: str) -> PreferredCandidate:

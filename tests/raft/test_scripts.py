@@ -1,7 +1,8 @@
 """Interaction scripts: commands, and everything that happened, recorded beside them.
 
 A line that starts with `> ` is a command, the lines below it are its recorded output, `# ` is a comment.
-`pytest tests/raft --rewrite` writes the output anew. The commands are the methods of `Script`.
+`pytest tests/raft --rewrite` writes the output anew. The commands are the methods of `Script`; `telling.py`
+says what is shown: every message with its fields, every effect in order, and what changed in each core.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from msgspec import structs
 
@@ -31,24 +32,23 @@ from metaquorum.raft.state.quorum import majority
 from metaquorum.raft.store.stored_voters import changes_at
 from metaquorum.raft.voters.history import CONFIGURED_VOTERS, VotersAt
 from metaquorum.raft.voters.records import voter_changes
-from metaquorum.raft.voters.voter_set import OWN_VERSIONS, Endpoint, PreferredCandidate, VoterNode, VoterSet
+from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.files.known_committed import NOTHING, Acknowledged
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.types import LogPosition
-
-CLUSTER_ID = "raft-scripts"
-
-
-ADMIN = 0
-"""Asks for changes of voters and only reads the answers."""
-BOOTSTRAP = -100
-"""Node 1 as a bootstrap server is -101, and so on."""
-
-
-def directory(node_id: int) -> bytes:
-    return bytes([node_id]) * 16
+from tests.raft.telling import (
+    ADMIN,
+    BOOTSTRAP,
+    CLUSTER_ID,
+    START_WALL_MS,
+    describe_effect,
+    describe_exchange,
+    describe_message,
+    directory,
+    name_exchange,
+)
 
 
 def address(host: str) -> tuple[Endpoint, ...]:
@@ -159,8 +159,21 @@ class Node:
     starts: int = 0
 
 
+class Listener(Protocol):
+    """Hears of everything that happens, as it happens."""
+
+    def happened(self, line: str) -> None:
+        """A message arrives, or a core wants something that is no message."""
+
+    def asked(self, line: str) -> None:
+        """A core wants a message sent, or a write let some go."""
+
+    def changed(self, core: RaftCore) -> None:
+        """A core has had an input."""
+
+
 class World:
-    """`log` is called with one line for everything that happens."""
+    """With a `listener`, every event becomes a line."""
 
     def __init__(
         self,
@@ -172,10 +185,10 @@ class World:
         dynamic: bool = False,
         told: bool = True,
         config: RaftConfig | None = None,
-        log: Callable[[str], None] = lambda line: None,
+        listener: Listener | None = None,
     ) -> None:
         self.config = config or RaftConfig()
-        self.log = log
+        self.listener = listener
         self.seed = seed
         self.now = 0
         self.voters = tuple(
@@ -210,7 +223,8 @@ class World:
         self.acknowledged = 0
         self.marks: set[str] = set()
         self.spoiled = False
-        """A directory was replaced by an older copy: the laws across nodes cannot hold any more."""
+        """A directory was replaced by an older copy, or an answer was made up: the laws across nodes cannot
+        hold any more."""
         self._last_key = 0
 
     def _node(self, node_id: int, directory_id: bytes) -> Node:
@@ -259,9 +273,9 @@ class World:
             node.disk.recovered(),
             rng,
         )
-        node.core.wall_ms = 1_000_000 + self.now
-        self._execute(node, node.gate.push(node.core.start(self.now)))
-        self._check()
+        node.core.wall_ms = START_WALL_MS + self.now
+        self._emit(node, node.core.start(self.now))
+        self._settled(node.core)
 
     def crash(self, node_id: int) -> None:
         """The power is gone: unsynced records and unpersisted votes are lost, connections break."""
@@ -311,21 +325,23 @@ class World:
     def input(self, node_id: int, call: Callable[[RaftCore], list[fx.RaftEffect]]) -> None:
         node = self.nodes[node_id]
         core = self.core(node_id)
-        core.wall_ms = 1_000_000 + self.now
+        core.wall_ms = START_WALL_MS + self.now
         before = CoreSnapshot.of(core)
         emitted = call(core)
         check_input(before, core)
-        self._execute(node, node.gate.push(emitted))
-        self._check()
+        self._emit(node, emitted)
+        self._settled(core)
 
     def deliver(self, message: Message) -> None:
-        self.log(f"{describe(message)}")
+        if self.listener is not None:
+            self.listener.happened(describe_message(message.source, message.target, message.payload))
         if message.target == ADMIN:
             return
         node = self.at(message.target)
         source = message.source if message.source >= ADMIN else self.at(message.source).node_id
         if node.core is None or (source, node.node_id) in self.cuts:
-            self.log("  lost")
+            if self.listener is not None:
+                self.listener.asked("  lost")
             if message.is_request and node.core is None:
                 self.fail(message.source, message.correlation_id, "connection refused")
             return
@@ -346,7 +362,11 @@ class World:
         node = self.nodes[node_id]
         state = node.persists.pop(0)
         node.disk.hard = state
-        self._execute(node, node.gate.persisted(state.token))
+        released = node.gate.persisted(state.token)
+        if self.listener is not None and released:
+            gone = " ".join(name_exchange(effect, self.requests) for effect in released)
+            self.listener.asked(f"  n{node_id} has written #{state.token}, which lets go {gone}")
+        self._execute(node, released)
         self.input(node_id, lambda core: core.on_quorum_state_persisted(self.now, state.token))
 
     def sync_next(self, node_id: int) -> None:
@@ -374,7 +394,7 @@ class World:
         data = encode_batch(
             base_offset=core.log_end_offset,
             leader_epoch=core.epoch,
-            timestamp_ms=1_000_000 + self.now,
+            timestamp_ms=START_WALL_MS + self.now,
             values=[text.encode()],
         )
         self.input(node_id, lambda core: core.append(self.now, Batches.sealed(data), wake_observers))
@@ -403,11 +423,19 @@ class World:
 
     # ---- effects ---------------------------------------------------------------------------------
 
+    def _emit(self, node: Node, effects: list[fx.RaftEffect]) -> None:
+        """What a core wants goes through its gate."""
+        if self.listener is not None:
+            for effect in effects:
+                exchange = describe_exchange(effect, self.requests)
+                if exchange is None:
+                    self.listener.happened(f"  n{node.node_id} {describe_effect(effect)}")
+                else:
+                    self.listener.asked(f"  n{node.node_id} {exchange}")
+        self._execute(node, node.gate.push(effects))
+
     def _execute(self, node: Node, released: list[fx.RaftEffect]) -> None:
         for effect in released:
-            line = describe_effect(effect)
-            if line:
-                self.log(f"  n{node.node_id} {line}")
             self._execute_one(node, effect)
 
     def _execute_one(self, node: Node, effect: fx.RaftEffect) -> None:
@@ -481,6 +509,11 @@ class World:
         if effect.endpoints in ((), self.at(effect.to).identity.endpoints, configured.get(effect.to)):
             self.messages.append(request)
 
+    def _settled(self, core: RaftCore) -> None:
+        self._check()
+        if self.listener is not None:
+            self.listener.changed(core)
+
     # ---- the durable truth -----------------------------------------------------------------------
 
     def _check_request(self, node: Node, effect: fx.SendRequest) -> None:
@@ -540,140 +573,3 @@ class World:
             for base, end, _, data in node.disk.batches[-8:]:
                 if end <= core.high_watermark and not self.spoiled:
                     assert self.content.setdefault(base, data) == data, "one committed log, byte for byte"
-
-
-def _position(position: LogPosition | None) -> str:
-    return "-" if position is None else f"{position.offset}@{position.epoch}"
-
-
-def _id(node_id: int | None) -> str:
-    if node_id is None:
-        return "-"
-    return (
-        "admin" if node_id == ADMIN else f"n{node_id}" if node_id > 0 else f"bootstrap{BOOTSTRAP - node_id}"
-    )
-
-
-def _candidate(one: PreferredCandidate) -> str:
-    """With its directory where that is not the usual one."""
-    if one.directory_id == directory(one.node_id):
-        return _id(one.node_id)
-    return f"{_id(one.node_id)}:{one.directory_id[:1].hex() or 'any'}"
-
-
-def _voter(voter: VoterNode) -> str:
-    hosts = ",".join(endpoint.host for endpoint in voter.endpoints)
-    number = "any" if voter.directory_id is None else voter.directory_id[:1].hex()
-    versions = "" if voter.versions == OWN_VERSIONS else f" {voter.versions.lowest}-{voter.versions.highest}"
-    return f"{voter.node_id}:{number}@{hosts or '-'}{versions}"
-
-
-def show_voters(voters: VoterSet) -> str:
-    """Each as id:directory@host."""
-    return "{" + " ".join(_voter(voter) for voter in voters.nodes) + "}"
-
-
-def describe(message: Message) -> str:
-    """One line for a message on its way."""
-    body = describe_payload(message.payload)
-    return f"{_id(message.source)} -> {_id(message.target)} {body}"
-
-
-def describe_payload(payload: ms.RaftRequest | ms.RaftResponse) -> str:
-    match payload:
-        case ms.VoteRequest():
-            name = "PreVote" if payload.pre_vote else "Vote"
-            return f"{name} epoch={payload.epoch} last={_position(payload.last_position)}"
-        case ms.BeginQuorumEpochRequest():
-            return f"BeginQuorumEpoch epoch={payload.epoch} leader={_id(payload.leader_id)}"
-        case ms.EndQuorumEpochRequest():
-            successors = ",".join(map(_candidate, payload.preferred_candidates))
-            return f"EndQuorumEpoch epoch={payload.epoch} successors={successors or '-'}"
-        case ms.FetchRequest():
-            text = f"Fetch epoch={payload.epoch} from={payload.fetch_offset}@{payload.last_fetched_epoch}"
-            text += f" hw={payload.high_watermark} wait={payload.max_wait_ms}"
-            return text + (f" round={payload.read_round}" if payload.read_round else "")
-        case ms.FetchSnapshotRequest():
-            text = f"FetchSnapshot epoch={payload.epoch} snapshot={_position(payload.snapshot)}"
-            return f"{text} byte={payload.position}"
-        case ms.AddVoterRequest():
-            return f"AddVoter {_voter(payload.voter)}"
-        case ms.RemoveVoterRequest():
-            return f"RemoveVoter {payload.voter_id}:{payload.voter_directory_id[:1].hex()}"
-        case ms.UpdateVoterRequest():
-            return f"UpdateVoter epoch={payload.epoch} {_voter(payload.voter)}"
-        case ms.UpgradeRequest():
-            return f"Upgrade kraft.version={payload.kraft_version} {show_voters(payload.voters)}"
-        case _:
-            return _describe_response(payload)
-
-
-def _describe_response(response: ms.RaftResponse) -> str:
-    head = "" if response.error is ms.RaftError.NONE else f" {response.error.name}"
-    head += f" epoch={response.epoch} leader={_id(response.leader_id)}"
-    match response:
-        case ms.VoteResponse():
-            name = "PreVote" if response.pre_vote else "Vote"
-            return f"{name}Response{head} granted={'yes' if response.vote_granted else 'no'}"
-        case ms.VoterChangeResponse():
-            return f"VoterChangeResponse{head}" + (f" {response.message}" if response.message else "")
-        case ms.BeginQuorumEpochResponse():
-            return f"BeginQuorumEpochResponse{head}"
-        case ms.EndQuorumEpochResponse():
-            return f"EndQuorumEpochResponse{head}"
-        case ms.FetchResponse():
-            text = f"FetchResponse{head} hw={response.high_watermark}"
-            if response.error is not ms.RaftError.NONE:
-                told = [one for one in response.leader_endpoints if not one.name]
-                text += "".join(f" at={one.host}:{one.port}" for one in told)
-            if response.diverging is not None:
-                text += f" diverging={_position(response.diverging)}"
-            if response.snapshot is not None:
-                text += f" snapshot={_position(response.snapshot)}"
-            headers = [batch.header for batch in iter_batches(response.records)]
-            if headers:
-                text += f" records=[{headers[0].base_offset},{headers[-1].next_offset})"
-            return text + (f" round={response.read_round}" if response.read_round else "")
-        case ms.FetchSnapshotResponse():
-            return (
-                f"FetchSnapshotResponse{head} snapshot={_position(response.snapshot)} "
-                f"byte={response.position} data={len(response.data)} of {response.size_bytes}"
-            )
-
-
-def describe_effect(effect: fx.RaftEffect) -> str | None:
-    """One line for an effect, None for messages: they are shown when they arrive."""
-    match effect:
-        case fx.PersistQuorumState():
-            leader, voted = _id(effect.leader_id), _id(effect.voted_id)
-            return f"persist #{effect.token} epoch={effect.epoch} leader={leader} vote={voted}"
-        case fx.AppendLog():
-            changes = [
-                f" kraft.version={one.kraft_version}"
-                if one.voters is None
-                else f" voters={show_voters(one.voters)}"
-                for one in voter_changes(effect.batches)
-            ]
-            return f"append [{effect.base_offset},{effect.end_offset})" + "".join(changes)
-        case fx.TruncateLog():
-            return f"truncate to {effect.end_offset}"
-        case fx.ResetLog():
-            return f"reset to {_position(effect.position)}"
-        case fx.WriteSnapshotChunk():
-            what = f"{_position(effect.snapshot)} at byte {effect.position}"
-            return f"write chunk of {what}, {len(effect.data)} bytes"
-        case fx.FinishSnapshot():
-            return f"finish snapshot {_position(effect.snapshot)}"
-        case fx.HighWatermarkChanged():
-            return f"high watermark {effect.high_watermark}"
-        case fx.RoleChanged():
-            start = "" if effect.epoch_start is None else f" start={effect.epoch_start}"
-            return f"{effect.role} epoch={effect.epoch} leader={_id(effect.leader_id)}{start}"
-        case fx.ReadReady():
-            return f"read {effect.token} ready at {effect.offset}"
-        case fx.ReadFailed():
-            return f"read {effect.token} failed"
-        case fx.Warn():
-            return f"warn: {effect.message}"
-        case _:
-            return None

@@ -8,13 +8,17 @@ from metaquorum.broker.coordinator.config import CoordinatorConfig
 from metaquorum.broker.coordinator.coordinators import CoordinatorKind
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.transactions.state import TransactionState
+from metaquorum.metadata.access.authorizer import Authorizer
 
 
-def coordinator_kinds(config: CoordinatorConfig, rng: random.Random) -> dict[str, CoordinatorKind]:
+def coordinator_kinds(
+    config: CoordinatorConfig, rng: random.Random, authorizer: Authorizer | None = None
+) -> dict[str, CoordinatorKind]:
     """By the name of their topic."""
     return {
         config.offsets_topic.name: CoordinatorKind(
-            lambda _: GroupState(config.groups, rng), commit_timeout_ms=config.offsets_commit_timeout_ms
+            lambda _: GroupState(config.groups, rng, authorizer),
+            commit_timeout_ms=config.offsets_commit_timeout_ms,
         ),
         config.transactions_topic.name: CoordinatorKind(
             lambda partition: TransactionState(partition, config.transactions),

@@ -40,6 +40,7 @@ from metaquorum.runtime.allocator import keep_freed_buffers
 from metaquorum.runtime.api.errors import Hints
 from metaquorum.runtime.client.admin import AdminClient
 from metaquorum.runtime.clock import SystemClock
+from metaquorum.runtime.config.access.listeners import new_authorizer
 from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.driver import Ending
 from metaquorum.runtime.health import Health
@@ -361,6 +362,7 @@ def broker_node(
     """The pure node on what was found in the directories. Takes the proof of a clean stop away. `metadata`:
     see `BrokerNode`."""
     own, rng = process.replica.identity, process.rng
+    kinds = coordinator_kinds(config.coordinators(), rng, new_authorizer(config.values))
     now_ms = process.clock.monotonic_ms()
     return BrokerNode(
         config.broker(own.cluster_id, data.good_ids, _features()),
@@ -377,7 +379,7 @@ def broker_node(
             rng=rng,
             now_ms=now_ms,
             metadata_directory=own.directory_id if config.metadata_log_dir in config.log_dirs else None,
-            new_user=partial(Coordinators, coordinator_kinds(config.coordinators(), rng)),
+            new_user=partial(Coordinators, kinds),
         ),
     )
 

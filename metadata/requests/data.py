@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.log_dirs import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 from metaquorum.metadata.requests.log_ends import (
@@ -310,7 +311,7 @@ class MarkLogDirOfflineResponse(msgspec.Struct, frozen=True, kw_only=True):
 class CoordinatorRequest(Struct, frozen=True, kw_only=True):
     """A request to the coordinator that lives in partition `partition` of the internal topic `topic`. `body`
     is Kafka's message of version `version`, or the part of it that concerns this coordinator. `client_id` and
-    `client_host` are stored with members of groups."""
+    `client_host` are stored with members of groups. `principal` is who asks."""
 
     topic: str
     partition: int
@@ -318,6 +319,7 @@ class CoordinatorRequest(Struct, frozen=True, kw_only=True):
     version: int = 0
     client_id: str = ""
     client_host: str = ""
+    principal: str = ANONYMOUS
 
 
 class CoordinatorResponse(Struct, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ fetch.purgatory.purge.interval.requests follower.replication.throttled.rate grou
 group.consumer.heartbeat.interval.ms group.consumer.max.heartbeat.interval.ms
 group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
 group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
+group.consumer.regex.refresh.interval.ms
 group.consumer.session.timeout.ms group.coordinator.append.linger.ms group.coordinator.new.enable
 group.coordinator.rebalance.protocols group.coordinator.threads group.initial.rebalance.delay.ms
 group.max.session.timeout.ms group.max.size group.min.session.timeout.ms group.share.delivery.count.limit

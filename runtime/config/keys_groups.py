@@ -103,6 +103,13 @@ COORDINATORS = (
         "Interval of such a member's heartbeats.",
     ),
     _count("group.consumer.max.size", "int", MAX_INT, "Maximum number of members of such a group."),
+    _ms(
+        "group.consumer.regex.refresh.interval.ms",
+        _GROUPS.group_consumer_regex_refresh_interval_ms,
+        "How often topics that match the patterns of such a group are looked up though no topic is new: what "
+        "members may describe may have changed.",
+        minimum=10_000,
+    ),
     Key(
         "group.consumer.migration.policy",
         "choice",
@@ -163,6 +170,7 @@ def coordinator_config(number: Callable[[str], int], text: Callable[[str], str])
             group_consumer_session_timeout_ms=number("group.consumer.session.timeout.ms"),
             group_consumer_heartbeat_interval_ms=number("group.consumer.heartbeat.interval.ms"),
             group_consumer_max_size=number("group.consumer.max.size"),
+            group_consumer_regex_refresh_interval_ms=number("group.consumer.regex.refresh.interval.ms"),
             group_consumer_migration_policy=MigrationPolicy(text("group.consumer.migration.policy")),
             offset_metadata_max_bytes=number("offset.metadata.max.bytes"),
             offsets_retention_ms=number("offsets.retention.minutes") * 60_000,

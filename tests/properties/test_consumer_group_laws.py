@@ -6,11 +6,14 @@ heartbeats, the group becomes stable, and every partition is with one member, as
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
+from metaquorum.broker.coordinator.groups.consumer import patterns
 from metaquorum.broker.coordinator.groups.consumer.assignors import Subscriber, assign_range, assign_uniform
 from metaquorum.broker.coordinator.groups.consumer.group import LEFT, flat
 from metaquorum.metadata.errors import ErrorCode
@@ -48,7 +51,8 @@ def image_of(topics: dict[str, tuple[bytes, int]]) -> MetadataImage:
 
 
 class Consumer:
-    """A member that does as it is told: it gives up at once, and says what it has."""
+    """A member that does as it is told: it gives up at once, and says what it has. `topics`: what begins with
+    `~` is a pattern."""
 
     def __init__(self, name: str, groups: Groups) -> None:
         self.name = name
@@ -57,6 +61,9 @@ class Consumer:
         self.owns: set[tuple[bytes, int]] = set()
         self.topics: tuple[str, ...] = ("t",)
         self.heard_ms = 0
+
+    def wants(self, topic: str) -> bool:
+        return any(topic == each or re.fullmatch(each.removeprefix("~"), topic) for each in self.topics)
 
     def lose(self) -> None:
         self.epoch, self.owns = 0, set()
@@ -70,13 +77,15 @@ class Consumer:
                 member_id=self.name,
                 member_epoch=self.epoch if epoch is None else epoch,
                 rebalance_timeout_ms=2 * SESSION_MS,
-                subscribed_topic_names=self.topics,
+                subscribed_topic_names=tuple(each for each in self.topics if not each.startswith("~")),
+                subscribed_topic_regex="".join(each[1:] for each in self.topics if each.startswith("~")),
                 topic_partitions=tuple(
                     kinds.TopicPartitions(topic_id=topic, partitions=parts) for topic, parts in said.items()
                 ),
             ),
             version=1,
         )
+        self.groups.wait(0)
         answer: ConsumerGroupHeartbeatResponse = self.groups.answers[key]
         self.heard_ms = self.groups.now_ms
         if is_lost:
@@ -93,11 +102,15 @@ class Consumer:
 class ConsumerMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
+        self.between_ms, patterns.REFRESH_MIN_MS = patterns.REFRESH_MIN_MS, -1
         self.topics = dict(TOPICS)
         self.image = image_of(self.topics)
         self.groups = Groups(CONFIG)
         self.groups.publish(self.image, MetadataImage())
         self.members = [Consumer(f"member-{at}", self.groups) for at in range(4)]
+
+    def teardown(self) -> None:
+        patterns.REFRESH_MIN_MS = self.between_ms
 
     def _expire(self) -> None:
         """A client whose session may have ended stops consuming."""
@@ -105,7 +118,12 @@ class ConsumerMachine(RuleBasedStateMachine):
             if self.groups.now_ms - member.heard_ms >= SESSION_MS:
                 member.lose()
 
-    @rule(who=WHO, topics=st.sampled_from([("t",), ("u",), ("t", "u"), ("t", "none")]))
+    @rule(
+        who=WHO,
+        topics=st.sampled_from(
+            [("t",), ("u",), ("t", "u"), ("t", "none"), ("~[tu]",), ("~u|none",), ("t", "~u|none")]
+        ),
+    )
     def subscribe(self, who: int, topics: tuple[str, ...]) -> None:
         self.members[who].topics = topics
         self.members[who].heartbeat()
@@ -163,12 +181,12 @@ class ConsumerMachine(RuleBasedStateMachine):
         wanted = {
             (topic_id, index)
             for name, (topic_id, count) in self.topics.items()
-            if any(name in member.topics for member in self.members)
+            if any(member.wants(name) for member in self.members)
             for index in range(count)
         }
         assert sorted(owned) == sorted(wanted)
         assert all(
-            {t for t, _ in each.owns} <= {TOPICS[n][0] for n in each.topics if n in TOPICS}
+            {t for t, _ in each.owns} <= {TOPICS[n][0] for n in TOPICS if each.wants(n)}
             for each in self.members
         )
 

@@ -101,6 +101,15 @@ value
     Partitions []int32
   PartitionsPendingRevocation []TopicPartitions
 
+ConsumerGroupRegularExpression in __consumer_offsets key 16-16 value 0-0 flexible 0+
+key
+  GroupId string
+  RegularExpression string
+value
+  Topics []string
+  Version int64
+  Timestamp int64
+
 TransactionLog in __transaction_state key 0-0 value 0-1 flexible 1+
 key
   TransactionalId string

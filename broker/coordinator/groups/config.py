@@ -37,6 +37,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2**31 - 1
+    group_consumer_regex_refresh_interval_ms: int = 600_000
     group_consumer_migration_policy: MigrationPolicy = MigrationPolicy.DISABLED
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 86_400_000

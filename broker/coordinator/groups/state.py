@@ -41,6 +41,7 @@ from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.shard import RETRY_MS, coordinator_error
 from metaquorum.broker.coordinator.state import NOTHING, Ask, BatchOrigin, Decision, Now, Reply
 from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.metadata.access.authorizer import Authorizer
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import (
@@ -70,16 +71,16 @@ _DELETED_TOPICS: Timer = ("deleted topics", "", "")
 
 
 class GroupState:
-    """See the module and `CoordinatorState`."""
+    """See the module and `CoordinatorState`. `authorizer` None: everyone may describe every topic."""
 
-    def __init__(self, config: GroupConfig, rng: random.Random) -> None:
+    def __init__(self, config: GroupConfig, rng: random.Random, authorizer: Authorizer | None = None) -> None:
         self._config = config
         self._timers: Deadlines[Timer] = Deadlines()
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetTable()
         self._rebalances = Rebalances(config, self._timers, rng)
         self._commits = Commits(config, self.offsets, self._rebalances, self._is_full)
-        self.consumers = ConsumerGroups(config, self._timers)
+        self.consumers = ConsumerGroups(config, self._timers, authorizer)
         self._heartbeats = ConsumerHeartbeats(config, self.consumers, rng)
         self._classic = ClassicRequests(config, self._rebalances)
         self._mixed = ClassicMembers(config, self.consumers, rng)
@@ -116,7 +117,7 @@ class GroupState:
     def loaded(self, image: MetadataImage, now: Now) -> Decision:
         self._is_loaded = True
         work = Work(now)
-        self.consumers.image = image
+        self.consumers.published(image)
         for group_id in self.offsets.groups:
             if group_id not in self.consumers.groups:
                 self._group_or_new(group_id)
@@ -247,7 +248,7 @@ class GroupState:
             work.reply(ask.key, not_joined("", ErrorCode.GROUP_MAX_SIZE_REACHED))
             return
         if consumers is not None:
-            work.records += group_tombstones(body.group_id)
+            work.records += group_tombstones(consumers)
         group = self._group_or_new(body.group_id) if group is None else group
         self._classic.join(work, ask, group, member_of(ask))
 
@@ -295,7 +296,7 @@ class GroupState:
         if group is not None:
             self._bury(work, group)
         if consumers is not None:
-            work.records += group_tombstones(group_id)
+            work.records += group_tombstones(consumers)
         return ErrorCode.NONE
 
     def _bury(self, work: Work, group: Group) -> None:
@@ -308,7 +309,7 @@ class GroupState:
     # ---- time ------------------------------------------------------------------------------------
 
     def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
-        self.consumers.image = image
+        self.consumers.published(image)
         if image.topics is not previous.topics:
             for name in self.offsets.topics:
                 before, after = previous.topics.topic_named(name), image.topics.topic_named(name)
@@ -372,7 +373,7 @@ class GroupState:
             if group.phase is not Phase.EMPTY or not all_expired or self.offsets.is_held(group.group_id):
                 continue
             if isinstance(group, ConsumerGroup):
-                work.records += group_tombstones(group.group_id)
+                work.records += group_tombstones(group)
             elif not group.pending:
                 self._bury(work, group)
         self._timers.arm(_CLEANING, next_ms)

@@ -11,6 +11,7 @@ from metaquorum.broker.coordinator.groups.group import Group, Phase
 from metaquorum.broker.coordinator.groups.requests import FetchOffsets
 from metaquorum.broker.coordinator.groups.state import GroupState
 from metaquorum.broker.coordinator.state import Ask, BatchOrigin, Decision, Now
+from metaquorum.metadata.access.authorizer import ANONYMOUS, Authorizer
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.data import CoordinatorRequest
@@ -53,11 +54,13 @@ class Groups:
         records: list[StoredRecord] | None = None,
         now_ms: int = 1_000,
         seed: int = 7,
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.config = config
+        self.authorizer = authorizer
         self.now_ms = now_ms
         self._seed = seed
-        self.state = GroupState(config, random.Random(seed))
+        self.state = GroupState(config, random.Random(seed), authorizer)
         self.records: list[StoredRecord] = []
         self.answers: dict[object, Any] = {}
         self.next_key = 0
@@ -78,15 +81,23 @@ class Groups:
 
     def again(self) -> Groups:
         """What another broker finds in the log."""
-        return Groups(self.config, self.records, self.now_ms, self._seed + 1)
+        return Groups(self.config, self.records, self.now_ms, self._seed + 1, self.authorizer)
 
     # ---- inputs ----------------------------------------------------------------------------------
 
-    def ask(self, body: Any, *, version: int = 5, refuse: ErrorCode | None = None) -> int:
+    def ask(
+        self, body: Any, *, version: int = 5, refuse: ErrorCode | None = None, principal: str = ANONYMOUS
+    ) -> int:
         """The key under which the answer comes. `refuse`: the log does not take the records."""
         self.next_key += 1
         request = CoordinatorRequest(
-            topic="", partition=0, body=body, version=version, client_id="client", client_host="/h"
+            topic="",
+            partition=0,
+            body=body,
+            version=version,
+            client_id="client",
+            client_host="/h",
+            principal=principal,
         )
         self._take(self.state.decide(Ask(self.next_key, request), self.now), refuse)
         return self.next_key

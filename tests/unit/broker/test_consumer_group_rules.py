@@ -337,7 +337,7 @@ def test_epochs_and_topics_of_a_group_come_and_go() -> None:
         group.replay(record)
     assert (group.epoch, group.target_epoch, group.topics) == (9, 8, {"t": (T, 3), "u": (U, 1)})
     states = []
-    for record in group_tombstones("g"):
+    for record in group_tombstones(ConsumerGroup(group_id="g")):
         group.replay(record)
         states.append((group.epoch, group.target_epoch, len(group.topics)))
     assert states == [(9, 0, 2), (9, 0, 0), (0, 0, 0)]

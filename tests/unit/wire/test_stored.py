@@ -80,7 +80,7 @@ def test_types_are_those_of_their_topic() -> None:
 
 
 def test_what_is_no_such_record_is_named() -> None:
-    assert decode_stored("__consumer_offsets", b"\x00\x10", b"") is None
+    assert decode_stored("__consumer_offsets", b"\x00\x63", b"") is None
     with pytest.raises(DecodeError, match="must begin with a version"):
         decode_stored("__consumer_offsets", b"\0", None)
     key, value = encode_stored(

@@ -6,16 +6,20 @@ itself changes when the log has them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.consumer.assignors import ASSIGNORS, Parts, Subscriber
 from metaquorum.broker.coordinator.groups.consumer.group import (
     ConsumerGroup,
     ConsumerMember,
+    ResolvedPattern,
     assignment_record,
     group_record,
     member_record,
     member_tombstones,
+    pattern_record,
     target_record,
     targets_record,
 )
@@ -43,9 +47,11 @@ class GroupChange:
         say). What it has after one step to its target."""
         draft = self.group
         is_new = before.member_id not in draft.members
+        topics = draft.topics_of(before)
         if is_new or member != before:
             self.put(member_record(draft.group_id, member))
-        self.raise_epoch(must=is_new or set(member.topics) != set(before.topics))
+            self._forget_pattern(before.pattern)
+        self.raise_epoch(must=is_new or draft.topics_of(member) != topics)
         if draft.epoch > draft.target_epoch:
             self._assign()
         after = reconciled(draft, member, owned)
@@ -59,15 +65,35 @@ class GroupChange:
         member = replace(old, member_id=new_id, epoch=0, previous_epoch=-1)
         target = draft.targets.get(old.member_id, {})
         if new_id != old.member_id:
-            self.remove(old.member_id)
+            for record in member_tombstones(draft.group_id, old.member_id):
+                self.put(record)
         self.put(member_record(draft.group_id, member))
         self.put(target_record(draft.group_id, new_id, target))
         self.put(assignment_record(draft.group_id, member))
         return member
 
     def remove(self, member_id: str) -> None:
+        pattern = self.group.members[member_id].pattern
         for record in member_tombstones(self.group.group_id, member_id):
             self.put(record)
+        self._forget_pattern(pattern)
+
+    def _forget_pattern(self, pattern: str | None) -> None:
+        """Unless a member still subscribes to it."""
+        if pattern in self.group.patterns and pattern not in self.group.subscribed_patterns():
+            self.put(pattern_record(self.group.group_id, pattern, None))
+
+    def resolved(self, found: Mapping[str, ResolvedPattern]) -> None:
+        """What patterns match now, as far as members still subscribe to them."""
+        before = self.group.patterns.copy()
+        for pattern in sorted(found.keys() & self.group.subscribed_patterns()):
+            self.put(pattern_record(self.group.group_id, pattern, found[pattern]))
+        self.raise_epoch(
+            must=any(
+                each.topics != (before[pattern].topics if pattern in before else frozenset())
+                for pattern, each in self.group.patterns.items()
+            )
+        )
 
     def raise_epoch(self, *, must: bool) -> None:
         """A new epoch where members or their topics are others than those of the last one."""
@@ -96,7 +122,7 @@ class GroupChange:
             Subscriber(
                 member_id=each.member_id,
                 instance_id=each.instance_id,
-                topics=frozenset(ids[topic] for topic in each.topics if topic in ids),
+                topics=frozenset(ids[topic] for topic in draft.topics_of(each) if topic in ids),
                 has=draft.targets.get(each.member_id, {}),
             )
             for each in draft.members.values()

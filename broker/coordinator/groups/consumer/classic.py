@@ -99,6 +99,7 @@ class ClassicMembers:
             client_id=joining.client_id,
             client_host=joining.client_host,
             topics=tuple(sorted(set(found.value.topics))),
+            pattern=None,
             rebalance_timeout_ms=joining.rebalance_timeout_ms,
             classic=ClassicMember(session_timeout_ms=joining.session_timeout_ms, protocols=joining.protocols),
         )

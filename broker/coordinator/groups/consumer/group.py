@@ -24,6 +24,8 @@ from metaquorum.wire.messages import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
@@ -41,6 +43,7 @@ CONSUMER_RECORDS = (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupRegularExpressionKey,
 )
 
 
@@ -60,9 +63,19 @@ class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
     protocols: Protocols
 
 
+class ResolvedPattern(msgspec.Struct, frozen=True):
+    """The topics that a pattern matched and its subscriber may describe, at offset `version` of the metadata
+    log and time of day `wall_ms`."""
+
+    topics: frozenset[str]
+    version: int
+    wall_ms: int
+
+
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
-    """`assigned`: what it may consume, `revoking`: what it must stop to. `previous_epoch`: that of the answer
-    before, which it may not have got. `classic` None: it speaks the new protocol."""
+    """It subscribes to `topics` and to those that match `pattern`. `assigned`: what it may consume,
+    `revoking`: what it must stop to. `previous_epoch`: that of the answer before, which it may not have got.
+    `classic` None: it speaks the new protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -70,6 +83,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
+    pattern: str | None = None
     rebalance_timeout_ms: int = -1
     assignor: str | None = None
     classic: ClassicMember | None = None
@@ -83,7 +97,8 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
     """`epoch` rises when members or topics change, `target_epoch` is the one for which `targets` were made.
-    `topics`: (topic id, number of partitions) by name, as they were when the epoch was last raised."""
+    `topics`: (topic id, number of partitions) by name, as they were when the epoch was last raised.
+    `patterns`: those of members, as far as they were looked up."""
 
     group_id: str
     protocol_type = CONSUMER
@@ -92,11 +107,13 @@ class ConsumerGroup:
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     targets: dict[str, Parts] = field(default_factory=dict)
     topics: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    patterns: dict[str, ResolvedPattern] = field(default_factory=dict)
 
     def draft(self) -> ConsumerGroup:
         """A copy to decide on."""
         found = copy.copy(self)
         found.members, found.targets = dict(self.members), dict(self.targets)
+        found.patterns = dict(self.patterns)
         return found
 
     # ---- records ---------------------------------------------------------------------------------
@@ -119,6 +136,11 @@ class ConsumerGroup:
                 self._replay_member(member_id, value)
             case ConsumerGroupCurrentMemberAssignmentKey(member_id=member_id):
                 self._replay_assignment(member_id, value)
+            case ConsumerGroupRegularExpressionKey(regular_expression=pattern):
+                self.patterns.pop(pattern, None)
+                if value is not None:
+                    topics = frozenset(value.topics)
+                    self.patterns[pattern] = ResolvedPattern(topics, value.version, value.timestamp)
 
     def _replay_member(self, member_id: str, value: ConsumerGroupMemberMetadataValue | None) -> None:
         if value is None:
@@ -131,6 +153,7 @@ class ConsumerGroup:
             client_id=value.client_id,
             client_host=value.client_host,
             topics=value.subscribed_topic_names,
+            pattern=value.subscribed_topic_regex or None,
             rebalance_timeout_ms=value.rebalance_timeout_ms,
             assignor=value.server_assignor,
             classic=_classic_of(value.classic_member_metadata),
@@ -184,8 +207,17 @@ class ConsumerGroup:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """By name, or matched by its pattern."""
+        found = None if member.pattern is None else self.patterns.get(member.pattern)
+        return frozenset(member.topics) if found is None else found.topics.union(member.topics)
+
     def subscribed(self) -> frozenset[str]:
-        return frozenset(name for each in self.members.values() for name in each.topics)
+        names = {name for each in self.members.values() for name in each.topics}
+        return frozenset(names.union(*(each.topics for each in self.patterns.values())))
+
+    def subscribed_patterns(self) -> frozenset[str]:
+        return frozenset(each.pattern for each in self.members.values() if each.pattern is not None)
 
     @property
     def is_all_classic(self) -> bool:
@@ -252,7 +284,7 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=member.topics,
-        subscribed_topic_regex=None,
+        subscribed_topic_regex=member.pattern,
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         server_assignor=member.assignor,
         classic_member_metadata=None
@@ -319,10 +351,23 @@ def targets_record(group_id: str, epoch: int) -> StoredRecord:
     return StoredRecord(key, ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch), 6)
 
 
-def group_tombstones(group_id: str, member_ids: Iterable[str] = ()) -> tuple[StoredRecord, ...]:
-    """Everything that is stored of a group with these members; the last one ends it."""
+def pattern_record(group_id: str, pattern: str, found: ResolvedPattern | None) -> StoredRecord:
+    """None: no member subscribes to it any more."""
+    key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
+    value = None
+    if found is not None:
+        value = ConsumerGroupRegularExpressionValue(
+            topics=tuple(sorted(found.topics)), version=found.version, timestamp=found.wall_ms
+        )
+    return StoredRecord(key, value, 16)
+
+
+def group_tombstones(group: ConsumerGroup) -> tuple[StoredRecord, ...]:
+    """Everything that is stored of a group; the last one ends it."""
+    group_id = group.group_id
     return (
-        *(record for each in member_ids for record in member_tombstones(group_id, each)),
+        *(record for each in group.members for record in member_tombstones(group_id, each)),
+        *(pattern_record(group_id, each, None) for each in sorted(group.patterns)),
         StoredRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), None, 6),
         StoredRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None, 4),
         StoredRecord(ConsumerGroupMetadataKey(group_id=group_id), None, 3),

@@ -6,11 +6,13 @@ from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.consumer.change import GroupChange
 from metaquorum.broker.coordinator.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState
 from metaquorum.broker.coordinator.groups.consumer.migration import downgrade_records
+from metaquorum.broker.coordinator.groups.consumer.patterns import Patterns
 from metaquorum.broker.coordinator.groups.consumer.replies import consumer_described, consumer_listed
 from metaquorum.broker.coordinator.groups.rebalance import Timer
 from metaquorum.broker.coordinator.groups.requests import ListGroups
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.replica.deadlines import Deadlines
+from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.wire.messages import (
     ConsumerGroupDescribeResponse,
@@ -20,18 +22,19 @@ from metaquorum.wire.messages import (
 from metaquorum.wire.stored import StoredRecord
 
 _SESSION, _REVOCATION, _JOIN, _SYNC = "consumer session", "revocation", "classic join", "classic sync"
-_DOWNGRADE = "downgrade"
-CONSUMER_TIMERS = (_SESSION, _REVOCATION, _JOIN, _SYNC, _DOWNGRADE)
+_DOWNGRADE, _PATTERNS = "downgrade", "patterns"
+CONSUMER_TIMERS = (_SESSION, _REVOCATION, _JOIN, _SYNC, _DOWNGRADE, _PATTERNS)
 """Of a member: it was silent, has not given up what it must, or, a classic one, has not joined again or not
-asked for its assignment. Of a group: only classic members are left in it."""
+asked for its assignment. Of a group: only classic members are left in it. Of all: patterns are looked up."""
 
 
 class ConsumerGroups:
     """See the module. `image`: the newest metadata."""
 
-    def __init__(self, config: GroupConfig, timers: Deadlines[Timer]) -> None:
+    def __init__(self, config: GroupConfig, timers: Deadlines[Timer], authorizer: Authorizer | None) -> None:
         self._config = config
         self._timers = timers
+        self._patterns = Patterns(config, authorizer)
         self.image = MetadataImage()
         self.groups: dict[str, ConsumerGroup] = {}
 
@@ -45,6 +48,10 @@ class ConsumerGroups:
             group = self.groups[group_id] = ConsumerGroup(group_id=group_id)
         if group is not None:
             group.replay(record)
+
+    def published(self, image: MetadataImage) -> None:
+        self.image = image
+        self._patterns.published(image)
 
     def begin(self, work: Work) -> None:
         """The log was read: members have their session's time to be heard."""
@@ -96,9 +103,11 @@ class ConsumerGroups:
     def is_due(self, work: Work, timer: Timer) -> None:
         """A member was silent, or has not done in time what it must: it is thrown out."""
         name, group_id, member_id = timer
+        if name == _PATTERNS:
+            self._look_on(work)
         if group_id not in self.groups:
             return
-        change: GroupChange = work.drafts.setdefault(group_id, self.change(work, group_id))
+        change = self._draft(work, group_id)
         if name == _DOWNGRADE:
             self._downgrade(change)
         elif member_id in change.group.members:
@@ -120,6 +129,22 @@ class ConsumerGroups:
             self._timers.disarm((_REVOCATION, *at))
         elif is_new_step:
             self._timers.arm((_REVOCATION, *at), work.now.ms + max(0, member.rebalance_timeout_ms))
+
+    def look_up(self, work: Work, group: ConsumerGroup, caller: Caller) -> None:
+        """A member was heard: topics that match the group's patterns may be others now."""
+        if self._patterns.heard(group, caller, work.now.wall_ms):
+            self._timers.arm((_PATTERNS, "", ""), work.now.ms)
+
+    def _look_on(self, work: Work) -> None:
+        group_id, found = self._patterns.go_on(work.now.wall_ms)
+        if self._patterns.is_looking:
+            self._timers.arm((_PATTERNS, "", ""), work.now.ms)
+        if found and group_id in self.groups:
+            self._draft(work, group_id).resolved(found)
+
+    def _draft(self, work: Work, group_id: str) -> GroupChange:
+        draft: GroupChange = work.drafts.setdefault(group_id, self.change(work, group_id))
+        return draft
 
     def must_join(self, work: Work, group: ConsumerGroup, member: ConsumerMember) -> None:
         """A classic member hears that it is to join again."""

@@ -19,8 +19,10 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
     parts_of,
 )
 from metaquorum.broker.coordinator.groups.consumer.groups import ConsumerGroups
+from metaquorum.broker.coordinator.groups.consumer.patterns import pattern_problem
 from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.coordinator.state import Ask
+from metaquorum.metadata.access.authorizer import Caller
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -28,7 +30,6 @@ from metaquorum.wire.stored import StoredRecord
 
 _CLIENTS_MAKE_IDS = 1
 """From this version on a member brings its id (KIP-1082)."""
-_NO_REGEX = "a subscription by regular expression is not supported: subscribe to topics by name"
 
 
 class ConsumerHeartbeats:
@@ -56,7 +57,7 @@ class ConsumerHeartbeats:
         error = self._leave(change, ask) if leaves else self._alive(change, ask)
         if error is not None:
             work.records.clear()
-            work.reply(ask.key, heartbeat_refused(error, _WORDS.get(error, error.name)))
+            work.reply(ask.key, heartbeat_refused(error, _words(error, body)))
             return False
         for member in change.group.members.values() if first else ():
             if member.classic is not None:
@@ -68,17 +69,20 @@ class ConsumerHeartbeats:
         before = self._member(change, ask)
         if isinstance(before, ErrorCode):
             return before
+        if body.subscribed_topic_regex and pattern_problem(body.subscribed_topic_regex) is not None:
+            return ErrorCode.INVALID_REGULAR_EXPRESSION
         member = _updated(before, ask)
         owned = None if body.topic_partitions is None else parts_of(body.topic_partitions)
         after = change.update(before, member, owned)
         self._consumers.heard(change.work, change.group, after, is_new_step=after != member)
         is_full = body.member_epoch == 0 or (
-            body.rebalance_timeout_ms >= 0
-            and body.subscribed_topic_names is not None
-            and body.topic_partitions is not None
+            body.rebalance_timeout_ms >= 0 and _names_topics(body) and body.topic_partitions is not None
         )
         tell = is_full or after.assigned != before.assigned
         change.work.reply(ask.key, self._answer(after, tell=tell))
+        request = ask.request
+        caller = Caller(request.principal, request.client_host.removeprefix("/"))
+        self._consumers.look_up(change.work, change.group, caller)
         return None
 
     def _member(self, change: GroupChange, ask: Ask) -> ConsumerMember | ErrorCode:
@@ -156,6 +160,13 @@ _WORDS = {
 }
 
 
+def _words(error: ErrorCode, body: ConsumerGroupHeartbeatRequest) -> str:
+    if error is ErrorCode.INVALID_REGULAR_EXPRESSION:
+        pattern = body.subscribed_topic_regex or ""
+        return f"SubscribedTopicRegex {pattern} is not valid in RE2: {pattern_problem(pattern)}"
+    return _WORDS.get(error, error.name)
+
+
 def too_many_groups() -> ConsumerGroupHeartbeatResponse:
     """The answer where no other group may begin."""
     text = "there are too many groups here (group.coordinator.max.groups): delete some"
@@ -186,13 +197,16 @@ def _problem(body: ConsumerGroupHeartbeatRequest, version: int) -> tuple[ErrorCo
     for is_wrong, text in checks:
         if is_wrong:
             return ErrorCode.INVALID_REQUEST, text
-    if body.subscribed_topic_regex:
-        return ErrorCode.INVALID_REQUEST, _NO_REGEX
-    if body.member_epoch == 0 and not body.subscribed_topic_names:
-        return ErrorCode.INVALID_REQUEST, "SubscribedTopicNames is missing"
+    if body.member_epoch == 0 and not _names_topics(body):
+        return ErrorCode.INVALID_REQUEST, "SubscribedTopicNames and SubscribedTopicRegex are missing"
     if body.server_assignor is not None and body.server_assignor not in ASSIGNORS:
         return ErrorCode.UNSUPPORTED_ASSIGNOR, f"use one of the assignors {', '.join(ASSIGNORS)}"
     return None
+
+
+def _names_topics(body: ConsumerGroupHeartbeatRequest) -> bool:
+    """Perhaps none: a member may subscribe later."""
+    return body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None
 
 
 def _is_replaceable(static: ConsumerMember, member_id: str) -> bool:
@@ -224,6 +238,9 @@ def _updated(member: ConsumerMember, ask: Ask) -> ConsumerMember:
         client_id=ask.request.client_id,
         client_host=ask.request.client_host,
         topics=topics,
+        pattern=(
+            member.pattern if body.subscribed_topic_regex is None else body.subscribed_topic_regex or None
+        ),
         rebalance_timeout_ms=(
             member.rebalance_timeout_ms if body.rebalance_timeout_ms < 0 else body.rebalance_timeout_ms
         ),

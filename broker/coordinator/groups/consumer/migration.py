@@ -147,7 +147,7 @@ def downgrade_records(
         for each in classic.members.values()
     }
     return (
-        *group_tombstones(group.group_id, group.members),
+        *group_tombstones(group),
         group_record(classic, assignments, wall_ms),
     )
 

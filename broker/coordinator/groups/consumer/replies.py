@@ -53,6 +53,7 @@ def consumer_described(
                 client_id=each.client_id,
                 client_host=each.client_host,
                 subscribed_topic_names=each.topics,
+                subscribed_topic_regex=each.pattern,
                 assignment=assignment(each.assigned),
                 target_assignment=assignment(group.targets.get(each.member_id, {})),
                 member_type=_NEW_PROTOCOL if each.classic is None else _CLASSIC,

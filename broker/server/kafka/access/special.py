@@ -24,7 +24,6 @@ from metaquorum.wire.messages import (
     AlterReplicaLogDirsResponse,
     FindCoordinatorResponse,
     MetadataResponse,
-    OffsetFetchResponse,
 )
 
 NOT_ASKED = -(2**31)
@@ -215,94 +214,6 @@ class CoordinatorsFound(AccessStep):
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
         return replace(answer, coordinators=(*answer.coordinators, *note)) if note else answer
-
-
-class FetchedOffsets(AccessStep):
-    """OffsetFetch: groups that the client may describe, and in them topics that it may describe."""
-
-    checks: tuple[RightNeeded, ...] = (
-        RightNeeded(Operation.DESCRIBE, ResourceType.GROUP, "group_id"),
-        RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),
-    )
-
-    def before(self, asked: AccessAsked, body: Any) -> StepResult:
-        if asked.version >= 8:
-            return self._groups(asked, body)
-        if not asked.allows(Operation.DESCRIBE, ResourceType.GROUP, body.group_id):
-            code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-            topics = tuple(
-                refused_item("OffsetFetch", "topics", each, code, NO_OFFSET) for each in body.topics or ()
-            )
-            return StepResult(body, answer=OffsetFetchResponse(error_code=code, topics=topics))
-        if body.topics is None:
-            return StepResult(body)
-        kept, refused = self._split(asked, body.topics, OffsetFetchResponse.OffsetFetchResponseTopic)
-        return StepResult(replace(body, topics=kept), refused)
-
-    def _groups(self, asked: AccessAsked, body: Any) -> StepResult:
-        kept, refused = [], {}
-        made: Any = OffsetFetchResponse.OffsetFetchResponseGroup
-        for group in body.groups:
-            if not asked.allows(Operation.DESCRIBE, ResourceType.GROUP, group.group_id):
-                code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-                refused[group.group_id] = made(group_id=group.group_id, error_code=code)
-                continue
-            topics = group.topics
-            if topics is not None:
-                topics, denied = self._split(asked, topics, OffsetFetchResponse.OffsetFetchResponseTopics)
-                refused[group.group_id] = denied
-            kept.append(replace(group, topics=topics))
-        return StepResult(replace(body, groups=tuple(kept)), refused, None if kept else OffsetFetchResponse())
-
-    def _split(self, asked: AccessAsked, topics: Any, made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The topics that go on, and the results of the others."""
-        kept, refused = [], []
-        parts: Any = (
-            OffsetFetchResponse.OffsetFetchResponsePartitions
-            if made is OffsetFetchResponse.OffsetFetchResponseTopics
-            else OffsetFetchResponse.OffsetFetchResponsePartition
-        )
-        for topic in topics:
-            name = asked.topic_name(topic)
-            if name is None or asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name):
-                kept.append(topic)
-                continue
-            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            partitions = tuple(
-                parts(partition_index=index, error_code=code, **NO_OFFSET)
-                for index in topic.partition_indexes
-            )
-            by_id = {"topic_id": topic.topic_id} if hasattr(topic, "topic_id") else {}
-            refused.append(made(name=topic.name, partitions=partitions, **by_id))
-        return tuple(kept), tuple(refused)
-
-    def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
-        if asked.version < 8:
-            return replace(answer, topics=(*self._seen(asked, answer.topics), *(note or ())))
-        refused = note or {}
-        groups = [
-            replace(group, topics=(*self._seen(asked, group.topics), *_denied(refused.get(group.group_id))))
-            for group in answer.groups
-        ]
-        groups += [each for each in refused.values() if not isinstance(each, tuple)]
-        return replace(answer, groups=tuple(groups))
-
-    def _seen(self, asked: AccessAsked, topics: Any) -> tuple[Any, ...]:
-        """What the answer to a request for all may have."""
-        return tuple(
-            each
-            for each in topics
-            if (name := asked.topic_name(each)) is None
-            or asked.allows(Operation.DESCRIBE, ResourceType.TOPIC, name, is_asked=False)
-        )
-
-
-def _denied(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else ()
-
-
-NO_OFFSET = {"committed_offset": -1, "metadata": ""}
-"""What a refused partition of an OffsetFetch answers."""
 
 
 class IdempotentProducers(AccessStep):

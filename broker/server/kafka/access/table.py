@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from metaquorum.broker.server.kafka.access.groups import AssignedTopics, FetchedOffsets, SubscribedTopics
 from metaquorum.broker.server.kafka.access.special import (
     UNREAD,
     Acks,
     AuthorizedOperations,
     CoordinatorsFound,
-    FetchedOffsets,
     IdempotentProducers,
     MovedReplicas,
     OwnedTokens,
@@ -114,7 +114,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     "SyncGroup": (_group(Op.READ),),
     "Heartbeat": (_group(Op.READ),),
     "LeaveGroup": (_group(Op.READ),),
-    "ConsumerGroupHeartbeat": (_group(Op.READ),),
+    "ConsumerGroupHeartbeat": (_group(Op.READ), SubscribedTopics()),
     "OffsetCommit": (
         Each(
             "topics", "topics", (RightNeeded(Op.READ, GROUP, "group_id"), RightNeeded(Op.READ, TOPIC, ITEM))
@@ -129,6 +129,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
     "ConsumerGroupDescribe": (
         AuthorizedOperations(GROUP, "authorized_operations", "groups", "group_id"),
         Each("group_ids", "groups", (RightNeeded(Op.DESCRIBE, GROUP, ITEM),)),
+        AssignedTopics(),
     ),
     "ListGroups": (
         Listed(

@@ -89,6 +89,7 @@ class GroupCoordinators:
                 version=request.header.version,
                 client_id=request.header.client_id or "",
                 client_host=f"/{client.address}",
+                principal=client.principal,
             )
         )
         if isinstance(answer, ApiError):

@@ -424,3 +424,40 @@ def test_a_fetch_that_waited_is_answered_by_the_rights_of_then_and_needs_no_task
     may_read = False
     kept = later.finish(answer).responses[0].partitions[0]
     assert (kept.partition_index, kept.error_code, kept.records) == (4, 29, b"")
+
+
+@pytest.mark.parametrize(("names", "code"), [(("t",), 0), (("t", "u"), 29), (None, 0), ((), 0)])
+def test_who_subscribes_to_a_topic_may_describe_it(names: tuple[str, ...] | None, code: int) -> None:
+    from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+    rights = rights_of((ResourceType.GROUP, "g", Operation.READ), (TOPIC, "t", Operation.READ))
+    body = ConsumerGroupHeartbeatRequest(
+        group_id="g", subscribed_topic_names=names, subscribed_topic_regex="u.*"
+    )
+    found, seen = run("ConsumerGroupHeartbeat", 1, body, rights, ConsumerGroupHeartbeatResponse())
+    assert (found.error_code, len(seen)) == (code, code == 0)
+
+
+@pytest.mark.parametrize("target", [False, True])
+def test_a_group_is_shown_to_who_may_describe_the_topics_of_its_members(target: bool) -> None:
+    from metaquorum.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+
+    kinds: Any = ConsumerGroupDescribeResponse
+
+    def group(name: str, topic: str) -> Any:
+        held = kinds.Assignment(topic_partitions=(kinds.TopicPartitions(topic_name=topic),))
+        none = kinds.Assignment()
+        member = kinds.Member(
+            member_id="m", assignment=none if target else held, target_assignment=held if target else none
+        )
+        return kinds.DescribedGroup(group_id=name, members=(member,))
+
+    rights = rights_of(
+        *((ResourceType.GROUP, name, Operation.DESCRIBE) for name in "gh"), (TOPIC, "t", Operation.DESCRIBE)
+    )
+    answer = kinds(groups=(group("g", "t"), group("h", "u")))
+    body = ConsumerGroupDescribeRequest(group_ids=("g", "h"))
+    found, _ = run("ConsumerGroupDescribe", 1, body, rights, answer)
+    shown, hidden = found.groups
+    assert shown == answer.groups[0]
+    assert (hidden.group_id, hidden.error_code, hidden.members) == ("h", 29, ())

@@ -29,6 +29,7 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.scripts.player import Player, show
+from tests.scripts.stored import told_file
 from tests.scripts.replicas_words import batches, key
 from tests.unit.broker.directory_bench import walked
 
@@ -112,17 +113,14 @@ class DirectoryPlayer(Player):
         self.disk = self.disk.kill()
 
     def do_files(self, below: str = "") -> None:
-        """Every file, with its size; small text files with what they say."""
+        """Every file, with what is in it."""
         for name in sorted(self.disk.list_directory(join(PATH, below) if below else PATH)):
             path = join(below, name) if below else name
             if self.disk.is_directory(join(PATH, path)):
                 self.say(f"{path}/")
                 self.do_files(path)
                 continue
-            text = ""
-            if path.endswith(("-checkpoint", ".metadata")):
-                text = " " + " | ".join(read_file(self.disk, join(PATH, path)).decode().splitlines())
-            self.say(f"{path} {self.disk.file_size(join(PATH, path))}{text}")
+            self.say(told_file(path, read_file(self.disk, join(PATH, path))))
 
     def do_put(self, path: str, *words: str) -> None:
         """put x-0/f words: a file with these lines; put dir/: a directory."""

@@ -1,4 +1,4 @@
-"""Scripts for the broker's and the controller's state machines: commands, and all that followed, recorded.
+"""Scripts for the broker's and the controller's state machines and a partition's log: commands, and all that followed, recorded.
 
 A line that starts with `> ` is a command, the lines below it are its recorded output, `# ` is a comment.
 `pytest tests/scripts --rewrite` writes the output anew: the difference is reviewed like code. The folder says
@@ -14,15 +14,21 @@ import pytest
 
 from tests.scripts.controller_player import ControllerPlayer
 from tests.scripts.directory_player import DirectoryPlayer
+from tests.scripts.groups_player import GroupsPlayer
+from tests.scripts.log_player import LogPlayer
 from tests.scripts.player import Player, play
 from tests.scripts.replicas_player import ReplicasPlayer
 from tests.scripts.session_player import SessionPlayer
+from tests.scripts.transactions_player import TransactionsPlayer
 
 PLAYERS: dict[str, Callable[[], Player]] = {
     "controller": ControllerPlayer,
     "directory": DirectoryPlayer,
+    "groups": GroupsPlayer,
+    "log": LogPlayer,
     "replicas": ReplicasPlayer,
     "session": SessionPlayer,
+    "transactions": TransactionsPlayer,
 }
 HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("*/*.txt"))

@@ -31,6 +31,7 @@ class Layer:
 
 
 _STORAGE_TESTS = (
+    "tests/scripts",
     "tests/unit/storage",
     "tests/conformance/test_disk.py",
     "tests/properties/test_storage_crash.py",

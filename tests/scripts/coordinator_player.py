@@ -1,7 +1,7 @@
 """A coordinator's state machine without a log, driven by a script: answers, records, effects, timers, state.
 
-Records are replayed at once and kept, so that `again` can be another broker that finds them in the log. What a
-kind of coordinator is asked, and what it knows, is in `groups_player` and `transactions_player`.
+Records are replayed at once and kept, so that `again` can be another broker that finds them in the log. What
+a kind of coordinator is asked, and what it knows, is in `groups_player` and `transactions_player`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ALIAS = re.compile(r"#\d+")
 
 
 class CoordinatorPlayer(Player):
-    """Callers are k1, k2 and so on, made-up ids #1, #2 and so on, times T+ms. Every request takes `refuse=CODE`
-    (the log takes no record), `unsettled=yes` (nobody knows whether they will be committed) and
-    `version=N`."""
+    """Callers are k1, k2 and so on, made-up ids #1, #2 and so on, times T+ms. Requests take `refuse=CODE`
+    (the log takes no record), `unsettled=yes` (nobody knows whether they will be committed), `version=N` and
+    `client=NAME`."""
 
     def __init__(self, internal_topic: str) -> None:
         super().__init__()

@@ -29,8 +29,8 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.scripts.player import Player, show
-from tests.scripts.stored import told_file
 from tests.scripts.replicas_words import batches, key
+from tests.scripts.stored import told_file
 from tests.unit.broker.directory_bench import walked
 
 PATH = "/data/d"

@@ -81,7 +81,9 @@ class GroupsPlayer(CoordinatorPlayer):
             facts |= {f"offset {group_id} {show(at)}": show(each) for at, each in committed.items()}
         facts |= {f"held by {producer}": show(held) for producer, held in offsets._pending.items()}
         timers = sorted((due, *timer) for timer, due in state._timers.when.items())
-        facts["timers"] = ", ".join(f"{' '.join(names).strip()} +{due - self.now_ms}" for due, *names in timers)
+        facts["timers"] = ", ".join(
+            f"{' '.join(names).strip()} +{due - self.now_ms}" for due, *names in timers
+        )
         return facts
 
     def do_configure(self, policy: str = "", **figures: str) -> None:
@@ -171,8 +173,8 @@ class GroupsPlayer(CoordinatorPlayer):
     # ---- members of the new protocol -------------------------------------------------------------
 
     def do_consume(self, member: str, epoch: str = "0", group: str = G, **options: str) -> None:
-        """consume MEMBER EPOCH topics=t,u owned=t.0.1 timeout=500 instance=i rack=r assignor=range regex=x: at
-        epoch 0 with topics, an empty `owned` and a timeout; `-` leaves a field out."""
+        """consume MEMBER EPOCH topics=t,u owned=t.0.1 timeout=500 instance=i rack=r assignor=range regex=x:
+        at epoch 0 with topics, an empty `owned` and a timeout; `-` leaves a field out."""
         begins = {"topics": "t", "owned": "", "timeout": "500"} if epoch == "0" else {}
         said = {name: value for name, value in (begins | options).items() if value != "-"}
         kinds = ConsumerGroupHeartbeatRequest

@@ -7,7 +7,6 @@ than before: segments with their indexes, epochs, recovery point, producers and 
 
 from __future__ import annotations
 
-import random
 import re
 from typing import Any
 
@@ -38,8 +37,8 @@ _RECORD = re.compile(r"([a-z]*)(!|:(\d+))?([+-]\d+)?")
 
 
 class LogPlayer(Player):
-    """A batch is `a:10,b!,:5+20/@2/~100/p7.0.5t/z1/o12`: records by key and bytes of the value (`!`: none) and
-    later by so many ms, then leader epoch, time, producer with epoch and first sequence (`t`: in a
+    """A batch is `a:10,b!,:5+20/@2/~100/p7.0.5t/z1/o12`: records by key and bytes of the value (`!`: none)
+    and later by so many ms, then leader epoch, time, producer with epoch and first sequence (`t`: in a
     transaction), codec, base offset. `commit` and `abort` are markers, with `c3` of coordinator epoch 3.
     """
 
@@ -233,12 +232,15 @@ class LogPlayer(Player):
 
     # ---- the cleaner
 
-    def do_clean(self, now: str = "0", stable: str = "1000000", keys: str = "100000", **settings: str) -> None:
+    def do_clean(
+        self, now: str = "0", stable: str = "1000000", keys: str = "100000", **settings: str
+    ) -> None:
         """clean now=100 min_dirty_ratio=0.1 delete_retention_ms=50 between=cut_3: a pass; `between`: before
         what is staged is swapped in."""
         between = settings.pop("between", "")
         given: dict[str, Any] = {
-            name: float(value) if name == "min_dirty_ratio" else int(value) for name, value in settings.items()
+            name: float(value) if name == "min_dirty_ratio" else int(value)
+            for name, value in settings.items()
         }
         chosen = replace(CleanerSettings(min_dirty_ratio=0.0), **given)
         log, now_ms, open_from = self.at, START_MS + int(now), self.at.producers.open_from

@@ -7,6 +7,7 @@ letters are that letter, record batches are their offsets and epochs. Knows none
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -128,3 +129,71 @@ def _default(field: Any) -> object:
         return factory()
     unset = isinstance(field.default, dataclasses._MISSING_TYPE) or field.default is msgspec.NODEFAULT
     return _NONE if unset else field.default
+
+
+# ---- what an object remembers --------------------------------------------------------------------
+
+_OBJECT = re.compile(r"<[\w.]*?(\w+) object at 0x[0-9a-f]+>")
+_EMPTY = frozenset({"-", "no", "0", "-1", "''", "[]", "{}", "deque([])", "array('q')"})
+
+
+class Memory:
+    """The attributes of state machines and of their parts, by their paths; those that are others than when
+    they were told last. What is empty from the beginning is not told. `leaves_out`: names of attributes."""
+
+    def __init__(self, *leaves_out: str) -> None:
+        self._leaves_out = leaves_out
+        self._known: dict[str, str] = {}
+
+    def told(self, **machines: object) -> str:
+        """`path=value` of what has changed."""
+        found: dict[str, str] = {}
+        seen = set(map(id, machines.values()))
+        for name, machine in machines.items():
+            self._look(machine, f"{name}." if len(machines) > 1 else "", found, seen)
+        before, self._known = self._known, found
+        return " ".join(
+            f"{path}={text}"
+            for path, text in found.items()
+            if before.get(path) != text and (path in before or text not in _EMPTY)
+        )
+
+    def _look(self, value: object, at: str, found: dict[str, str], seen: set[int]) -> None:
+        for name, one in _attributes(value):
+            if name in self._leaves_out or callable(one):
+                continue
+            parts, path = _parts(one), f"{at}{name.lstrip('_')}"
+            if parts is None:
+                found[path] = _named(one)
+                continue
+            for key, part in parts:
+                if id(part) not in seen:
+                    seen.add(id(part))
+                    self._look(part, f"{path}{key}.", found, seen)
+
+
+def _parts(value: object) -> list[tuple[str, object]] | None:
+    """The parts that a value is or has, with what names each; None: it is a plain value."""
+    if _is_part(value):
+        return [("", value)]
+    if isinstance(value, dict) and any(map(_is_part, value.values())):
+        return [(f"[{_named(key)}]", each) for key, each in value.items()]
+    if isinstance(value, list | tuple) and any(map(_is_part, value)):
+        return [(f"[{at}]", each) for at, each in enumerate(value)]
+    return None
+
+
+def _named(value: object) -> str:
+    """As shown, objects without fields by the name of their class."""
+    return _OBJECT.sub(r"\1", show(value))
+
+
+def _is_part(value: object) -> bool:
+    ours = type(value).__module__.startswith("metaquorum.") and not isinstance(value, Enum)
+    return ours and _fields(value) is None and not isinstance(value, tuple)
+
+
+def _attributes(value: object) -> list[tuple[str, object]]:
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    names = [*slots, *getattr(value, "__dict__", {})]
+    return [(name, getattr(value, name)) for name in names if hasattr(value, name)]

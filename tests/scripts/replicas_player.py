@@ -1,7 +1,7 @@
 """A broker's replicas, driven by a script: metadata, disks, clients, followers, leaders and the controller.
 
 Nothing happens by itself. Every effect of a command is shown, then the partitions and figures that are others
-than before, and when the next tick is due.
+than before, when the next tick is due, and what partitions, fetchers and requests to the controller remember.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from metaquorum.broker.replica.disk_work import (
     DirectoryMeasured,
     FindOffset,
-    FoundReplica,
     LogAppended,
     LogsSynced,
     OffsetFound,
@@ -31,7 +30,6 @@ from metaquorum.broker.replica.events import (
     PeerFetched,
     PeerFetchFailed,
 )
-from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import (
     BROKER_RESOURCE,
@@ -51,37 +49,22 @@ from metaquorum.metadata.requests.data import (
     ProducePartition,
     ProduceRequest,
 )
-from tests.scripts.player import Player, show
-from tests.scripts.replicas_words import accepted, batches, fetched, key, numbers, place_of, position
+from tests.scripts.player import Memory, Player, show
+from tests.scripts.replicas_words import (
+    accepted,
+    batches,
+    fetched,
+    found_directory,
+    key,
+    numbers,
+    place_of,
+    position,
+    setting,
+)
 from tests.unit.broker.manager_world import Cluster, Host, key_of, topic_id
 from tests.unit.broker.replica_world import ListDisk
 
-
-def _setting(word: str) -> Any:
-    return word == "yes" if word in ("yes", "no") else int(word)
-
-
-def _directory(
-    name: str, options: dict[str, str], disks: dict[tuple[bytes, PartitionKey], ListDisk]
-) -> FoundDirectory:
-    value = options[name]
-    found: list[FoundReplica] = []
-    for each in [] if value in ("", "!", "?") else value.split(","):
-        word, _, log = each.partition(":")
-        disk = disks[place_of(name), key(word)] = ListDisk()
-        if log:
-            disk.append(batches(log))
-        disk.synced = len(disk.batches)
-        opened = disk.opened(int(options.get("hw", "0")))
-        found.append(FoundReplica(key=key(word), topic=word.rpartition("-")[0], incarnation=1, log=opened))
-    return FoundDirectory(
-        path=f"/data/{name}",
-        directory_id=None if value == "?" else place_of(name),
-        problem="EIO" if value == "!" else None,
-        replicas=tuple(found),
-        total_bytes=int(options.get(f"total.{name}", "-1")),
-        usable_bytes=int(options.get(f"usable.{name}", "-1")),
-    )
+LEFT_OUT = "_config _rng _out _image _brokers _heap _serial members settings topics".split()
 
 
 class ReplicasPlayer(Player):
@@ -93,6 +76,7 @@ class ReplicasPlayer(Player):
         self._host: Host | None = None
         self.asked: deque[AskController] = deque()
         self._known: dict[str, str] = {}
+        self._memory = Memory(*LEFT_OUT)
 
     @property
     def host(self) -> Host:
@@ -128,6 +112,12 @@ class ReplicasPlayer(Player):
         for name in sorted(self._known.keys() - facts.keys()):
             self.say(f". {name}: no more")
         self._known = facts
+        partitions = {show(at): each for at, each in manager.partitions.items()}
+        remembered = self._memory.told(
+            **partitions, controller=manager._controller, fetchers=manager._fetchers
+        )
+        if remembered:
+            self.say(f". {remembered}")
 
     def _partition(self, at: PartitionKey) -> str:
         each = self.host.manager.partitions[at]
@@ -153,11 +143,11 @@ class ReplicasPlayer(Player):
     def do_start(self, **options: str) -> None:
         """start a=x-0,y-0:3x1@1 b= c=! d=? config.<name>=<number> usable.a=1000: directories with what lies
         in them (`!`: bad, `?`: without an id), and how much room there is."""
-        config = {name[7:]: _setting(value) for name, value in options.items() if name.startswith("config.")}
+        config = {name[7:]: setting(value) for name, value in options.items() if name.startswith("config.")}
         disks: dict[tuple[bytes, PartitionKey], ListDisk] = {}
-        found = [_directory(name, options, disks) for name in options if len(name) == 1]
+        found = [found_directory(name, options, disks) for name in options if len(name) == 1]
         metadata = options["metadata"].encode() * 16 if "metadata" in options else None
-        self._known, self.asked = {}, deque()
+        self._known, self._memory, self.asked = {}, Memory(*LEFT_OUT), deque()
         self._host = Host(self.cluster, *found, metadata_directory=metadata, **config)
         self._host.disks.update(disks)
         self.take(self._host.start())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from metaquorum.broker.replica.disk_work import FoundReplica
+from metaquorum.broker.replica.found import FoundDirectory
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import LOST, MIGRATING, UNASSIGNED
 from metaquorum.metadata.requests.data import FetchedPartition, FetchPartition, PartitionKey
@@ -19,7 +21,7 @@ from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, Al
 from metaquorum.storage.types import LogPosition
 from tests.scripts.player import show
 from tests.unit.broker.manager_world import key_of
-from tests.unit.broker.replica_world import batch
+from tests.unit.broker.replica_world import ListDisk, batch
 
 PLACES = {"unassigned": UNASSIGNED, "lost": LOST, "migrating": MIGRATING}
 
@@ -85,6 +87,33 @@ def fetched(word: str) -> FetchedPartition:
         leader_epoch=int(fields.get("epoch", "-1")),
         diverging=None if diverging is None else LogPosition(*map(int, diverging.split("/"))),
         records=batches(fields["records"], int(fields.get("base", "0"))) if "records" in fields else b"",
+    )
+
+
+def setting(word: str) -> Any:
+    return word == "yes" if word in ("yes", "no") else int(word)
+
+
+def found_directory(
+    name: str, options: dict[str, str], disks: dict[tuple[bytes, PartitionKey], ListDisk]
+) -> FoundDirectory:
+    value = options[name]
+    found: list[FoundReplica] = []
+    for each in [] if value in ("", "!", "?") else value.split(","):
+        word, _, log = each.partition(":")
+        disk = disks[place_of(name), key(word)] = ListDisk()
+        if log:
+            disk.append(batches(log))
+        disk.synced = len(disk.batches)
+        opened = disk.opened(int(options.get("hw", "0")))
+        found.append(FoundReplica(key=key(word), topic=word.rpartition("-")[0], incarnation=1, log=opened))
+    return FoundDirectory(
+        path=f"/data/{name}",
+        directory_id=None if value == "?" else place_of(name),
+        problem="EIO" if value == "!" else None,
+        replicas=tuple(found),
+        total_bytes=int(options.get(f"total.{name}", "-1")),
+        usable_bytes=int(options.get(f"usable.{name}", "-1")),
     )
 
 

@@ -11,7 +11,7 @@ from metaquorum.broker.session import BrokerSession
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.requests.common import BrokerHeartbeatResponse, RegisterBrokerResponse
-from tests.scripts.player import Player, show
+from tests.scripts.player import Memory, Player, show
 
 INCARNATION = b"i" * 16
 
@@ -33,6 +33,7 @@ class SessionPlayer(Player):
         self.now_ms = 1_000
         self.session: BrokerSession | None = None
         self.sent: list[SendToController] = []
+        self._memory = Memory("_config", "_rng", "_out")
 
     @property
     def at(self) -> BrokerSession:
@@ -61,6 +62,9 @@ class SessionPlayer(Player):
             ("serves", at.serves_before_ms > self.now_ms),
         )
         self.say(" ".join([*words, *(name for name, holds in flags if holds)]))
+        remembered = self._memory.told(session=at)
+        if remembered:
+            self.say(f". {remembered}")
 
     # ---- the beginning
 

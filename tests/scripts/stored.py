@@ -42,7 +42,9 @@ def _content(name: str, data: bytes) -> str:
     if kind == "timeindex":
         return " ".join(f"{time}:+{offset}" for time, offset in _entries(TIME_ENTRY, data))
     if kind == "txnindex":
-        return " ".join(f"v{one[0]}:p{one[1]}:{one[2]}..{one[3]}<{one[4]}" for one in _entries(ABORTED_ENTRY, data))
+        return " ".join(
+            f"v{one[0]}:p{one[1]}:{one[2]}..{one[3]}<{one[4]}" for one in _entries(ABORTED_ENTRY, data)
+        )
     if kind == "snapshot":
         try:
             return "; ".join(told_producer(each) for each in decode_entries(data, name))
@@ -72,7 +74,9 @@ def told_batches(data: bytes) -> list[str]:
     lines, at = [], 0
     while len(data) - at >= HEADER_BYTES:
         header = parse_header(data, at)
-        lines.append(timed(f"{_header(header)} {_records(header, data[at : at + header.size_bytes])}".rstrip()))
+        lines.append(
+            timed(f"{_header(header)} {_records(header, data[at : at + header.size_bytes])}".rstrip())
+        )
         at += header.size_bytes
     if at != len(data):
         lines.append(f"{len(data) - at} bytes more")

@@ -1,8 +1,8 @@
-"""Scripts for the broker's and the controller's state machines and a partition's log: commands, and all that followed, recorded.
+"""Scripts for state machines and a partition's log: commands, and all that followed, recorded.
 
 A line that starts with `> ` is a command, the lines below it are its recorded output, `# ` is a comment.
 `pytest tests/scripts --rewrite` writes the output anew: the difference is reviewed like code. The folder says
-which machine is driven, the commands are the methods of its player.
+what is driven, the commands are the methods of its player.
 """
 
 from __future__ import annotations

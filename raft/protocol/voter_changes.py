@@ -226,7 +226,8 @@ def _refuse_removal(state: RaftState, request: RemoveVoterRequest) -> Refusal | 
 def _upgrade(state: RaftState, request: UpgradeRequest) -> list[ControlValue] | Refusal:
     level, voters = request.kraft_version, request.voters
     if level == state.kraft_version:
-        return []
+        is_committed = state.voter_history.at(max(0, state.log.high_watermark)).kraft_version == level
+        return [] if is_committed else _not_now(state) or []
     if level < state.kraft_version:
         problem = f"kraft.version is {state.kraft_version} and never falls"
     elif level > NEWEST_KRAFT_VERSION:

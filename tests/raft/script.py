@@ -128,6 +128,7 @@ class Script:
             config=settings,
             listener=self,
         )
+        self._told = {}
         for node_id in self.world.nodes:
             self.world.start(node_id)
 
@@ -617,6 +618,8 @@ def _field(name: str, word: str) -> object:
             return b"garbage" if word == "garbage" else b"".join(map(_batch, word.split(",")))
         case "leader":
             return int(word) or None
+        case "message":
+            return word
         case _:
             return int(word)
 

@@ -48,11 +48,18 @@ def _position(position: LogPosition | None) -> str:
 
 
 def node_name(node_id: int | None) -> str:
+    """`n1`, `bootstrap1`, or who is no node: `tool` reads the log."""
     if node_id is None:
         return "-"
-    return (
-        "admin" if node_id == ADMIN else f"n{node_id}" if node_id > 0 else f"bootstrap{BOOTSTRAP - node_id}"
-    )
+    if node_id <= ADMIN:
+        return (
+            "admin"
+            if node_id == ADMIN
+            else "tool"
+            if node_id > BOOTSTRAP
+            else f"bootstrap{BOOTSTRAP - node_id}"
+        )
+    return f"n{node_id}"
 
 
 def _directory(directory_id: bytes | None) -> str:

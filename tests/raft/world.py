@@ -335,10 +335,10 @@ class World:
     def deliver(self, message: Message) -> None:
         if self.listener is not None:
             self.listener.happened(describe_message(message.source, message.target, message.payload))
-        if message.target == ADMIN:
-            return
+        if BOOTSTRAP < message.target <= ADMIN:
+            return  # who asked is no node here
         node = self.at(message.target)
-        source = message.source if message.source >= ADMIN else self.at(message.source).node_id
+        source = message.source if message.source > BOOTSTRAP else self.at(message.source).node_id
         if node.core is None or (source, node.node_id) in self.cuts:
             if self.listener is not None:
                 self.listener.asked("  lost")

@@ -7,15 +7,11 @@ than before: segments with their indexes, epochs, recovery point, producers and 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec.structs import replace
 
-from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
-from metaquorum.storage.batches.codecs import pack
-from metaquorum.storage.batches.format import HEADER_BYTES, TRANSACTIONAL
-from metaquorum.storage.batches.markers import EndMarker, encode_marker
+from metaquorum.storage.batches.batch import parse_header
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, first_dirty_offset, plan_cleaning
@@ -23,24 +19,24 @@ from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.log.config import LogConfig
+from metaquorum.storage.log.log import SegmentedLog, SyncTicket
+from metaquorum.storage.log.segment import Segment
 from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.checkpoint import Checkpoint
 from metaquorum.storage.partition.partition_log import PartitionLog
+from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.scripts.log_words import batch_of, marker_of
 from tests.scripts.player import Player, show
 from tests.scripts.stored import START_MS, timed, told_batches, told_file, told_producer
 from tests.unit.storage.journal import Journal
 
 PLACE = "/d/t-0"
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=150)
-_RECORD = re.compile(r"([a-z]*)(!|:(\d+))?([+-]\d+)?")
 
 
 class LogPlayer(Player):
-    """A batch is `a:10,b!,:5+20/@2/~100/p7.0.5t/z1/o12`: records by key and bytes of the value (`!`: none)
-    and later by so many ms, then leader epoch, time, producer with epoch and first sequence (`t`: in a
-    transaction), codec, base offset. `commit` and `abort` are markers, with `c3` of coordinator epoch 3.
-    """
+    """Batches are words of `log_words`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +48,7 @@ class LogPlayer(Player):
         self.log: PartitionLog | None = None
         self.cleaned_to: int | None = None
         self.checkpoints: list[Checkpoint] = []
+        self.tickets: list[SyncTicket] = []
         self._known: dict[str, str] = {}
         self._files: dict[str, str] = {}
 
@@ -89,8 +86,9 @@ class LogPlayer(Player):
             self.say(f". {name}: no more")
         self._known = facts
 
-    @staticmethod
-    def _facts(log: PartitionLog) -> dict[str, str]:
+    def _facts(self, log: PartitionLog) -> dict[str, str]:
+        if not isinstance(log, PartitionLog):
+            return self._metadata_facts(log)
         known, producers = log._producers, log.producers
         missing = sorted(log._indexes.missing)
         flags = {"to sync": log.needs_sync, "pointed": log.is_pointed, "closed": log.closed}
@@ -114,11 +112,34 @@ class LogPlayer(Player):
             "snapshots": str(known.snapshots._offsets),
         }
 
+    @staticmethod
+    def _metadata_facts(log: SegmentedLog) -> dict[str, str]:
+        last = log.last_position
+        return {
+            "log": " ".join(
+                [
+                    f"{log.start_offset}..{log.end_offset}@{last.epoch} synced={log.synced_offset}",
+                    f"from={log.start_epoch} size={log.size_bytes} generation={log.generation}",
+                    f"unpointed={log._unpointed_bytes}",
+                ]
+            ),
+            **{f"segment {at}": show(each) for at, each in enumerate(log.segments())},
+            **{f"places of {each.base_offset}": _places(each) for each in log._segments},
+            "epochs": f"{show(log.epochs.entries)} stored {show(log._stored_epochs)}",
+            "point": show(log.recovery_point),
+        }
+
     # ---- opening and closing
 
-    def do_open(self, verify: str = "no", **figures: str) -> None:
+    def do_open(self, verify: str = "no", kind: str = "partition", **figures: str) -> None:
+        """open kind=metadata segment_bytes=300"""
         self.config = replace(self.config, **{name: int(value) for name, value in figures.items()})
         self.log = None
+        if kind == "metadata":
+            self.log = SegmentedLog.open(
+                self.disk, PLACE, self.config, lambda text: self.say(f"warning: {text}")
+            )  # type: ignore[assignment]
+            return
         pool, system = FilePool(self.disk, 3), self.disk.file_system("/d")
         self.log = PartitionLog.load(
             self.disk, PLACE, self.config, pool, system, lambda text: self.say(f"warning: {text}"),
@@ -129,8 +150,11 @@ class LogPlayer(Player):
         self.config = replace(self.config, **{name: int(value) for name, value in figures.items()})
         self.at.configure(self.config)
 
-    def do_close(self) -> None:
-        self.at.close()
+    def do_close(self, clean: str = "no") -> None:
+        if clean == "yes":
+            self.at.clean_close()
+        else:
+            self.at.close()
 
     def do_kill(self) -> None:
         self._again(self.disk.kill())
@@ -144,7 +168,7 @@ class LogPlayer(Player):
         names = ("_files", "_directories", "_durable_files", "_durable_directories", "_pending", "_moves")
         for name in names:
             setattr(self.disk, name, getattr(survivor, name))
-        self.log, self.checkpoints = None, []
+        self.log, self.checkpoints, self.tickets = None, [], []
 
     # ---- writing
 
@@ -152,12 +176,32 @@ class LogPlayer(Player):
         """put BATCH...: one append."""
         base, parts = self.at.end_offset, []
         for word in words:
-            parts.append(_batch(word, base))
+            parts.append(batch_of(word, base))
             base = parse_header(parts[-1]).next_offset
         self.say(show(self.at.append(Batches.sealed(b"".join(parts)))))
 
     def do_sync(self) -> None:
         self.say(show(self.at.sync()))
+
+    def do_ticket(self) -> None:
+        """What a sync would make durable now; `run` carries it out, `done` notes it."""
+        self.tickets.append(self.at.prepare_sync())
+        ticket = self.tickets[-1]
+        self.say(f"to {ticket.end_offset} in {ticket.segment.base_offset} {show(ticket.point)}")
+
+    def do_run(self) -> None:
+        self.tickets[0].run()
+
+    def do_done(self) -> None:
+        self.say(show(self.at.sync_completed(self.tickets.pop(0))))
+
+    def do_reset(self, epoch: str, offset: str) -> None:
+        self.at.reset_to(LogPosition(int(epoch), int(offset)))
+
+    def do_blocks(self, start: str, most: str = "100000") -> None:
+        """As a follower of the metadata log reads: whole batches of one segment."""
+        for line in told_batches(self.at.read(int(start), int(most)).data):
+            self.say(line)
 
     def do_checkpoint(self, indexes: str = "no", stage: str = "all") -> None:
         """checkpoint stage=only: the rest follows with `place`."""
@@ -221,8 +265,8 @@ class LogPlayer(Player):
     def do_check(self, *words: str) -> None:
         """check BATCH...: whether the leader may append these now."""
         for word in words:
-            data = _batch(word, self.at.end_offset)
-            header, marker = parse_header(data), _marker(word)
+            data = batch_of(word, self.at.end_offset)
+            header, marker = parse_header(data), marker_of(word)
             table = self.at.producers
             self.say(show(table.check(header) if marker is None else table.check_marker(header, marker)))
 
@@ -307,52 +351,11 @@ class LogPlayer(Player):
         return join(PLACE, f"{int(stem):020d}{dot}{suffix}" if stem.isdigit() else name)
 
 
+def _places(each: Segment) -> str:
+    return " ".join(f"{o}@{p}" for o, p in zip(each._offsets, each._positions, strict=True))
+
+
 def _segment(each: TimedSegment) -> str:
-    places = " ".join(f"{o}@{p}" for o, p in zip(each._offsets, each._positions, strict=True))
     times = " ".join(f"{t}:{o}" for t, o in zip(each._times, each._time_offsets, strict=True))
     newest = f"{each._newest_ms}:{each._newest_offset} to byte {each._timed_to}"
-    return f"..{show(each.sealed_end)} {each.size} bytes [{places}] times [{times}] newest {newest}"
-
-
-def _batch(word: str, base: int) -> bytes:
-    records, *parts = word.split("/")
-    given = {part[0]: part[1:] for part in parts}
-    base = int(given.get("o", base))
-    epoch, time_ms = int(given.get("@", "1")), START_MS + int(given.get("~", 10 * base))
-    producer, producer_epoch, sequence = [
-        *(int(each) for each in given.get("p", "-1.-1.-1").rstrip("t").split(".")), 0, -1
-    ][:3]  # fmt: skip
-    marker = _marker(word)
-    if marker is not None:
-        data = encode_marker(
-            marker, producer_id=producer, producer_epoch=producer_epoch, timestamp_ms=time_ms
-        )
-        header = parse_header(data)._replace(base_offset=base, leader_epoch=epoch)
-        return seal_batch(header, data[HEADER_BYTES:])
-    found = [_RECORD.fullmatch(each) for each in records.split(",")]
-    rows = [one.groups() for one in found if one is not None]
-    assert len(rows) == len(found), f"{word}: not records"
-    times = [time_ms + int(row[3] or 0) for row in rows]
-    plain = encode_batch(
-        base_offset=base,
-        leader_epoch=epoch,
-        timestamp_ms=time_ms,
-        max_timestamp_ms=max(times),
-        keys=[row[0].encode() or None for row in rows],
-        values=[None if row[1] == "!" else b"v" * int(row[2] or 0) for row in rows],
-        timestamps=times,
-        producer_id=producer,
-        producer_epoch=producer_epoch,
-        base_sequence=sequence,
-        attributes=TRANSACTIONAL if given.get("p", "").endswith("t") else 0,
-    )
-    codec = int(given.get("z", "0"))
-    header = parse_header(plain)
-    header = header._replace(attributes=header.attributes | codec)
-    return seal_batch(header, pack(codec, plain[HEADER_BYTES:])) if codec else plain
-
-
-def _marker(word: str) -> EndMarker | None:
-    kind, *parts = word.split("/")
-    epochs = [int(part[1:]) for part in parts if part[0] == "c"]
-    return EndMarker(kind == "commit", *(epochs or [0])) if kind in ("commit", "abort") else None
+    return f"..{show(each.sealed_end)} {each.size} bytes [{_places(each)}] times [{times}] newest {newest}"

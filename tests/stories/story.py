@@ -1,7 +1,7 @@
 """Runs one story: commands write a metadata log record by record, and ask the log tools what they make of it.
 
-Owns the commands and how answers are shown. A batch is a Python expression of `records_of` names; an answer
-is what `metaquorum log` prints, its JSON as `key=value` so that a reviewer can read every field.
+Owns the commands. A batch is a Python expression of `records_of` names; an answer is what `metaquorum log`
+prints (`answers`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from click.testing import CliRunner
 
@@ -35,13 +33,13 @@ from metaquorum.storage.files.quorum_state import QuorumState, store_quorum_stat
 from metaquorum.storage.files.snapshots import BOOTSTRAP_SNAPSHOT, snapshot_name
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
+from tests.stories.answers import shown
 from tests.stories.records_of import Records, voter
 from tests.unit.metadata.made_logs import CLUSTER, START_MS
 
 METADATA = "__cluster_metadata-0"
-INLINE = 60
-"""Longer objects get lines of their own."""
-SAME_IN_EVERY_ANSWER = ("askedByText",)
+NAMED = 12
+"""Of so many entities `all` asks why they are as they are."""
 STEP_MS = 100
 """From one batch to the next, unless a story waits."""
 
@@ -336,68 +334,35 @@ class Story:
         result = CliRunner().invoke(main, ["log", *args], catch_exceptions=False)
         lines = []
         for line in result.stdout.splitlines():
-            lines += _shown(line) if "--json" in words else [line]
+            lines += shown(line) if "--json" in words else [line]
         lines += [f"! {line}" for line in result.stderr.splitlines()]
         if result.exit_code:
             lines.append(f"exit code {result.exit_code}")
-        shown = (f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines)
-        return [line for line in shown if line]  # blank lines are the story's own
+        placed = (f"  {line.replace(f'{self._home}/', '')}".rstrip() for line in lines)
+        return [line for line in placed if line]  # blank lines are the story's own
+
+    def do_all(self, rest: str) -> list[str]:
+        """all NAME...: what every tool says of the whole log, and why of what happened to something."""
+        lines = []
+        for name in rest.split():
+            every = [
+                ["timeline", name, "--severity", "detail", "--json"],
+                ["summary", name, "--json"],
+                ["check", name, "--json"],
+                ["state", name, "--json"],
+                *(["why", name, entity, "--json"] for entity in self._happened(name)[:NAMED]),
+            ]
+            for words in every:
+                lines += [f"  {' '.join(words)}", *(f"  {line}" for line in self._ask(words))]
+        return lines
+
+    def _happened(self, name: str) -> list[str]:
+        args = ["log", "timeline", self._placed(name, {name}), "--severity", "detail", "--json"]
+        found = CliRunner().invoke(main, args, catch_exceptions=False).stdout.splitlines()
+        return sorted({each for line in found for each in json.loads(line).get("entities", ())})
 
     def _placed(self, word: str, names: set[str]) -> str:
         """Words that are a node, or a path in it or beside it (`./new`), are below the story's directory."""
         name, at, place = word.partition("@")
         first = name.partition("/")[0]
         return f"{self._home / name}{at}{place}" if first in names or first == "." else word
-
-
-def _shown(line: str) -> list[str]:
-    """One line of JSON as lines that a person can review, without what is null or empty."""
-    try:
-        return list(_lines(json.loads(line), ""))
-    except ValueError:
-        return [line]
-
-
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    if not isinstance(value, dict):
-        yield f"{indent}{_flat(value)}"
-        return
-    plain, below = [], []
-    for key, one in value.items():
-        if one is None or one in ([], {}):
-            continue
-        text = _flat(one)
-        if key in SAME_IN_EVERY_ANSWER:
-            continue
-        if len(text) <= INLINE or not _is_nested(one):
-            plain.append(f"{key}={text}")
-            continue
-        parts = one if isinstance(one, list) else [one]
-        below.append(f"{indent}  {key}:")
-        for part in parts:
-            below += _lines(part, f"{indent}    ")
-    if plain:
-        yield f"{indent}{' '.join(plain)}"
-    yield from below
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict))
-
-
-def _flat(value: Any) -> str:
-    """A time of the story is shown as ms after its beginning."""
-    match value:
-        case bool() | None:
-            return json.dumps(value)
-        case int() if abs(value - START_MS) < 10**10:
-            return f"T{value - START_MS:+d}"
-        case str():
-            return value if re.fullmatch(r"[\w/.:+-]+", value) else f'"{value}"'
-        case list():
-            return "[" + ",".join(map(_flat, value)) + "]"
-        case dict():
-            return (
-                "{" + " ".join(f"{key}={_flat(one)}" for key, one in value.items() if one is not None) + "}"
-            )
-    return str(value)

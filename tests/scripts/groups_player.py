@@ -75,6 +75,7 @@ class GroupsPlayer(CoordinatorPlayer):
             name = f"consumers {group_id}"
             facts[name] = f"{one.state_name} {one.epoch}/{one.target_epoch} of {show(one.topics)}"
             facts |= {f"{name} {each.member_id}": show(each) for each in one.members.values()}
+            facts |= {f"{name} pattern {each}": show(found) for each, found in one.patterns.items()}
             facts |= {f"{name} {each} target": show(parts) for each, parts in one.targets.items()}
         offsets = state.offsets
         for group_id, committed in offsets._committed.items():

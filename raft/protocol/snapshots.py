@@ -82,9 +82,7 @@ def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPositio
             "directory with the leader's"
         )
         return
-    current = role.snapshot
-    if current is None or (current.snapshot != snapshot and not current.loading):
-        role.snapshot = SnapshotFetch(snapshot=snapshot)
+    role.snapshot = SnapshotFetch(snapshot=snapshot)
 
 
 def send_fetch_snapshot(state: RaftState, now_ms: int, role: Follower, fetch: SnapshotFetch) -> None:

@@ -272,21 +272,6 @@ def test_a_leader_that_refuses_for_a_lasting_reason_is_named_once(error: RaftErr
     assert not warns or error.name in told[0].message
 
 
-def test_a_snapshot_is_named_anew_only_if_it_is_another_one() -> None:
-    core, request = redirected()
-    request = sent(core.on_response(2, 2, request.correlation_id, chunk(0, b"abcd")))
-    assert isinstance(core.state.role, Follower)
-    role = core.state.role
-    snapshots.redirect(core.state, 3, role, LogPosition(3, 9), 1)
-    assert role.snapshot is not None
-    assert (role.snapshot.snapshot, role.snapshot.position) == (LogPosition(3, 9), 4)
-    snapshots.redirect(core.state, 3, role, LogPosition(4, 20), 1)
-    assert (role.snapshot.snapshot, role.snapshot.position) == (LogPosition(4, 20), 0)
-    role.snapshot.loading = True
-    snapshots.redirect(core.state, 3, role, LogPosition(4, 30), 1)
-    assert role.snapshot.snapshot == LogPosition(4, 20)
-
-
 @pytest.mark.parametrize(("epoch", "offset"), [(4, 0), (4, 1)])
 def test_a_snapshot_that_contradicts_what_is_committed_stops_the_node(epoch: int, offset: int) -> None:
     core, fetch = follower(((1, 0),), 1)

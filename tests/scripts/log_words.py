@@ -18,11 +18,11 @@ from tests.scripts.stored import START_MS
 _RECORD = re.compile(r"([a-z]*)(!|:(\d+))?([+-]\d+)?")
 
 
-def batch_of(word: str, base: int) -> bytes:
+def batch_of(word: str, base: int, epoch: int = 1) -> bytes:
     records, *parts = word.split("/")
     given = {part[0]: part[1:] for part in parts}
     base = int(given.get("o", base))
-    epoch, time_ms = int(given.get("@", "1")), START_MS + int(given.get("~", 10 * base))
+    epoch, time_ms = int(given.get("@", epoch)), START_MS + int(given.get("~", 10 * base))
     producer, producer_epoch, sequence = [
         *(int(each) for each in given.get("p", "-1.-1.-1").rstrip("t").split(".")), 0, -1
     ][:3]  # fmt: skip

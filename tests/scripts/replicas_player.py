@@ -38,18 +38,16 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.requests.data import (
-    DescribeLogDirsRequest,
     FetchRequest,
     FetchResponse,
-    InitProducerIdRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
-    MarkLogDirOfflineRequest,
     PartitionKey,
     ProducePartition,
     ProduceRequest,
 )
-from tests.scripts.player import Memory, Player, show
+from tests.scripts.player import Memory, show
+from tests.scripts.replicas_requests import OtherRequests
 from tests.scripts.replicas_words import (
     accepted,
     batches,
@@ -67,7 +65,7 @@ from tests.unit.broker.replica_world import ListDisk
 LEFT_OUT = "_config _rng _out _image _brokers _heap _serial members settings topics".split()
 
 
-class ReplicasPlayer(Player):
+class ReplicasPlayer(OtherRequests):
     """Broker 1 of brokers 1 to 3, whose directories are named by letters."""
 
     def __init__(self) -> None:
@@ -314,8 +312,8 @@ class ReplicasPlayer(Player):
         self.take(self.host.ask(request, name))
 
     def do_fetch(self, name: str, *parts: str, **options: str) -> None:
-        """fetch KEY x-0@5/1/0 follower=2 epoch=102 session=9/1 wait=500 min=1 max=1000 forget=y-0: offset,
-        the leader epoch that is known, and that of the last record."""
+        """fetch KEY x-0@5/1/0 follower=2 epoch=102 session=9/1 wait=500 min=1 max=1000 forget=y-0
+        committed=yes rack=r: offset, the leader epoch that is known, and that of the last record."""
         follower = int(options.get("follower", "-1"))
         session, _, epoch = options.get("session", "0/-1").partition("/")
         request = FetchRequest(
@@ -328,31 +326,20 @@ class ReplicasPlayer(Player):
             session_epoch=int(epoch),
             partitions=tuple(position(each, int(options.get("part", "100000"))) for each in parts),
             forgotten=tuple(key(each) for each in options.get("forget", "").split(",") if each),
+            read_committed=options.get("committed") == "yes",
+            rack=options.get("rack"),
         )
         self.take(self.host.ask(request, name))
 
-    def do_list(self, name: str, *parts: str, epoch: str = "-1") -> None:
+    def do_list(self, name: str, *parts: str, epoch: str = "-1", committed: str = "no") -> None:
         """list KEY x-0:-1"""
         split = [each.split(":") for each in parts]
         request = ListOffsetsRequest(
             partitions=tuple(
                 ListOffsetsPartition(key=key(word), timestamp_ms=int(time), current_leader_epoch=int(epoch))
                 for word, time in split
-            )
-        )
-        self.take(self.host.ask(request, name))
-
-    def do_init(self, name: str) -> None:
-        self.take(self.host.ask(InitProducerIdRequest(), name))
-
-    def do_describe(self, name: str, *topics: str) -> None:
-        wanted = tuple(topic_id(each) for each in topics) or None
-        self.take(self.host.ask(DescribeLogDirsRequest(topic_ids=wanted), name))
-
-    def do_mark(self, name: str, path: str = "-", directory: str = "-") -> None:
-        request = MarkLogDirOfflineRequest(
-            path=None if path == "-" else path,
-            directory_id=None if directory == "-" else place_of(directory),
+            ),
+            read_committed=committed == "yes",
         )
         self.take(self.host.ask(request, name))
 

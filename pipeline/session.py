@@ -31,6 +31,8 @@ SQL_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
 }
 """What the source and the tables need of any session."""
+LIGHT_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Without the second compiler a JVM that runs for a minute takes half the processor time."""
 _INSTALL_JAVA = (
     f"install Java {MIN_JAVA} or 21 (Debian: apt-get install openjdk-17-jre-headless) and put it in PATH "
     "or JAVA_HOME"
@@ -82,8 +84,8 @@ def require_pyspark() -> None:
     del pyarrow, pyspark
 
 
-def settings(master: str) -> dict[str, str]:
-    """Spark's settings for a master."""
+def settings(master: str, *, light: bool = False) -> dict[str, str]:
+    """Spark's settings for a master; `light` as in `spark_session`."""
     found = {
         **SQL_SETTINGS,
         "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
@@ -94,11 +96,14 @@ def settings(master: str) -> dict[str, str]:
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.python.worker.reuse": "true",
     }
+    java = [LIGHT_JAVA] if light and master.startswith("local") else []
     quiet = Path(__file__).with_name("log4j2.properties")
     if quiet.is_file():
-        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={quiet.as_uri()}"
+        java.append(f"-Dlog4j2.configurationFile={quiet.as_uri()}")
     else:
         found["spark.log.level"] = "ERROR"  # a level that is set so is announced on standard error
+    if java:
+        found["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
         found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
@@ -106,9 +111,14 @@ def settings(master: str) -> dict[str, str]:
 
 
 def spark_session(
-    master: str | None = None, *, name: str = "metaquorum-pipeline", extra: dict[str, str] | None = None
+    master: str | None = None,
+    *,
+    name: str = "metaquorum-pipeline",
+    extra: dict[str, str] | None = None,
+    light: bool = False,
 ) -> SparkSession:
-    """The session in which the pipeline runs, with the data source `metadata_log` registered.
+    """The session in which the pipeline runs, with the data source `metadata_log` registered. `light`: it
+    only moves tasks of Python, so that a JVM on this machine need not compile much.
 
     With spark-submit the master is the one that it was given; sc://host:port is a server of Spark Connect.
     Raises SessionError when Java or the extra is missing, or the server does not answer.
@@ -130,7 +140,7 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     if chosen and not submitted:
         builder = builder.master(chosen)
-    for key, value in {**settings(chosen), **(extra or {})}.items():
+    for key, value in {**settings(chosen, light=light), **(extra or {})}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     register(session)
@@ -197,6 +207,12 @@ def watched(session: SparkSession, told: Callable[[int], None]) -> Iterator[None
     finally:
         ended.set()
         thread.join()
+
+
+def is_executor(session: SparkSession) -> bool:
+    """Whether the driver's machine, and nothing else, runs the tasks of a session."""
+    master = "" if _is_remote(session) else session.sparkContext.master or ""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def _is_remote(session: SparkSession) -> bool:

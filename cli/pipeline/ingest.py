@@ -91,7 +91,7 @@ def ingest(paths: tuple[str, ...], out: str, master: str | None, cluster: str | 
 
         given = list(paths)
         find_logs(StoreDisk(), given, cluster)  # what is wrong with a path is said before Java starts
-        session = spark_session(master)
+        session = spark_session(master, light=True)
     except (SessionError, NoLogsError, PathError, StorageError) as error:
         raise Failure(str(error)) from error
     try:

@@ -7,6 +7,7 @@ Uses DataFrames only, so the same code runs in a classic session, under spark-su
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from metaquorum.pipeline.ingest import call
-from metaquorum.pipeline.ingest.tasks import installed
+from metaquorum.pipeline.ingest.tasks import installed, run_task
 from metaquorum.pipeline.ingest.work import (
     ExecutorError,
     RecordsTask,
@@ -23,6 +24,7 @@ from metaquorum.pipeline.ingest.work import (
     Task,
     TaskResult,
 )
+from metaquorum.pipeline.session import is_executor
 from metaquorum.pipeline.stores.address import is_remote
 from metaquorum.pipeline.tables import TABLES, spark_schema
 
@@ -40,6 +42,9 @@ INSTALL = (
 )
 SURVEYED_BYTES = 2_000
 """Bytes of a log that are looked at in the time in which a record is replayed."""
+HERE_RECORDS = 300_000
+"""What costs up to so many records is done before the first job of a session has begun: no job is made of it
+where the driver's machine would run it."""
 Watch = Callable[["SparkSession", Callable[[int], None]], AbstractContextManager[None]]
 """Tells how many Spark tasks have ended while its body runs."""
 
@@ -89,16 +94,30 @@ def _size(task: Task) -> int:
             return SLICE_RECORDS
 
 
+def _run_here(tasks: list[Task], show: Callable[[int, int], None]) -> list[TaskResult]:
+    known, found = gc.get_threshold(), []
+    try:
+        for number, task in enumerate(tasks):
+            show(number, len(tasks))
+            found.append(run_task(task))
+    finally:
+        gc.set_threshold(*known)
+    return found
+
+
 def run_tasks(
     session: SparkSession,
     tasks: list[Task],
     show: Callable[[int, int], None] = lambda done, of: None,
     watch: Watch = unwatched,
 ) -> list[TaskResult]:
-    """Runs every task on the executors; results in the order of the tasks. Raises ExecutorError where an
+    """Runs every task on the executors, or a few small ones in this process, if it is on the only executor;
+    results in the order of the tasks. Raises ExecutorError where an
     executor lacks this package or a module that it needs, or has another release, and where Spark fails."""
     if not tasks:
         return []
+    if is_executor(session) and sum(map(_size, tasks)) <= HERE_RECORDS:
+        return _run_here(tasks, show)
     from pyspark.errors import PySparkException
 
     _send_by_value()

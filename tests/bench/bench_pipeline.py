@@ -103,14 +103,15 @@ def _size(session: SparkSession, folder: Path, records: int, clusters: int, figu
 
 
 def _one(folder: Path, records: int) -> list[Figure]:
-    """One cluster with a snapshot each SPAN_RECORDS, after a small one that warms the session."""
+    """One cluster with a snapshot each SPAN_RECORDS, after others that warm the session."""
     from metaquorum.pipeline.fleet.files import write_fleet
-    from metaquorum.pipeline.fleet.plan import MIN_RECORDS, FleetPlan
+    from metaquorum.pipeline.fleet.plan import FleetPlan
+    from metaquorum.pipeline.ingest.spark import HERE_RECORDS
     from metaquorum.pipeline.logs.spans import SPAN_RECORDS
 
     snapshots = max(records // SPAN_RECORDS, 2)
     write_fleet(FleetPlan(clusters=1, records=records, seed=7, snapshots=snapshots), folder / "fleet")
-    write_fleet(FleetPlan(clusters=2, records=2 * MIN_RECORDS, seed=8), folder / "small")
+    write_fleet(FleetPlan(clusters=2, records=HERE_RECORDS, seed=8), folder / "small")
     spent = {
         n: _timed(f"local[{n}]", [folder / "small", folder / "fleet"], folder / f"out{n}") for n in (1, 2)
     }
@@ -139,7 +140,7 @@ def _timed(master: str, fleets: list[Path], out: Path) -> float:
     from metaquorum.pipeline.ingest.job import ingest
     from metaquorum.pipeline.session import spark_session
 
-    session, spent = spark_session(master), 0.0
+    session, spent = spark_session(master, light=True), 0.0  # as the command does
     try:
         for number, fleet in enumerate(fleets):
             started = time.perf_counter()

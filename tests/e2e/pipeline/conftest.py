@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from metaquorum.pipeline.ingest import spark as tasks
 from metaquorum.pipeline.ingest.job import ingest
 from metaquorum.pipeline.session import SessionError, require_java, spark_session
 from tests.unit.pipeline.recorded import GOLDEN, LIGHT_JVM
@@ -51,7 +52,9 @@ def spark(connect_port: int) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SPARK_SUBMIT_OPTS", LIGHT_JVM)
         session = spark_session("local[2]", extra=extra)
-    yield session
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tasks, "HERE_RECORDS", -1)  # jobs of Spark, however small
+        yield session
     session.stop()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 
 from metaquorum.cli.main import main
-from metaquorum.pipeline.ingest.spark import SLICE_RECORDS, slots_of
+from metaquorum.pipeline.ingest.spark import HERE_RECORDS, SLICE_RECORDS, SURVEYED_BYTES, run_tasks, slots_of
 from metaquorum.pipeline.ingest.work import RecordsTask, SurveyTask, Task
 from metaquorum.pipeline.logs.pieces import Piece
 from metaquorum.pipeline.logs.places import LogPlace
@@ -86,6 +89,42 @@ def test_spark_announces_no_log_level_and_shows_errors_only() -> None:
     lines = dict(line.split(" = ", 1) for line in path.read_text().splitlines() if " = " in line)
     assert lines["rootLogger.level"] == lines["logger.gateway.level"] == "error"
     assert lines["appender.stderr.target"] == "SYSTEM_ERR"
+
+
+class Session:
+    """A session of a master, that makes no job."""
+
+    def __init__(self, master: str) -> None:
+        self.sparkContext = SimpleNamespace(master=master)
+
+    def createDataFrame(self, *given: object) -> None:
+        raise PySparkException("a job of Spark")
+
+
+def test_where_the_driver_is_the_executor_it_does_small_tasks_itself(tmp_path: Path) -> None:
+    def run(master: str, size_bytes: int) -> str | None:
+        place = LogPlace(path=str(tmp_path / "none"), cluster="c", node_id=None)
+        task = SurveyTask(place=place, size_bytes=size_bytes, split_bytes=1)
+        thresholds = gc.get_threshold()
+        (result,) = run_tasks(Session(master), [task])  # type: ignore[arg-type]
+        assert gc.get_threshold() == thresholds
+        return result.problem
+
+    for master in ("local", "local[2]", "local[*]"):
+        assert "no such file" in (run(master, 0) or "")
+    for master, size_bytes in (
+        ("local[2]", HERE_RECORDS * SURVEYED_BYTES),
+        ("local-cluster[2,1,1024]", 0),
+        ("spark://host:7077", 0),
+    ):
+        with pytest.raises(PySparkException, match="a job of Spark"):
+            run(master, size_bytes)
+
+
+def test_a_session_that_only_moves_tasks_compiles_less() -> None:
+    assert "TieredStopAtLevel" in settings("local[2]", light=True)["spark.driver.extraJavaOptions"]
+    for given in (settings("local[2]"), settings("spark://host:7077", light=True)):
+        assert "TieredStopAtLevel" not in given["spark.driver.extraJavaOptions"]
 
 
 def test_small_tasks_share_a_task_of_spark_and_large_ones_have_their_own() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from metaquorum.metadata.errors import UnsupportedVersionError
+from metaquorum.metadata.image.damaged import damaged_in, given_up_in
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_record
@@ -68,6 +69,9 @@ class Records:
         )
         self._names.update({name: getattr(self, name) for name in own})
         self._names.update(uuid=uuid, level=self.level, Endpoint=BrokerEndpoint, QuotaEntity=QuotaEntity)
+        self._names.update(
+            damaged_in=lambda one: damaged_in(uuid(one)), given_up_in=lambda one: given_up_in(uuid(one))
+        )
 
     def values(self, text: str, offset: int) -> list[bytes]:
         """The encoded values of one batch; `text` is one expression or several between commas."""
@@ -110,7 +114,9 @@ class Records:
 
     # ---- brokers ---------------------------------------------------------------------------------
 
-    def registers(self, broker: int, *dirs: str, again: bool = False, **fields: Any) -> r.BrokerRecord:
+    def registers(
+        self, broker: int, *dirs: str | bytes, again: bool = False, **fields: Any
+    ) -> r.BrokerRecord:
         """A broker starts; `again`, the same process registers once more."""
         if not again:
             self._incarnations[broker] = self._incarnations.get(broker, 0) + 1
@@ -120,7 +126,7 @@ class Records:
                 broker,
                 uuid(f"{broker} {self._incarnations[broker]}"),
                 self._next,
-                log_dirs=tuple(uuid(one) for one in dirs),
+                log_dirs=tuple(map(place, dirs)),
                 **{name: _frozen(value) for name, value in fields.items()},
             )
         )
@@ -139,8 +145,8 @@ class Records:
     def stops(self, broker: int) -> Any:
         return self.stays(broker, in_controlled_shutdown=1)
 
-    def dirs(self, broker: int, *names: str) -> Any:
-        return self.stays(broker, log_dirs=tuple(uuid(one) for one in names))
+    def dirs(self, broker: int, *names: str | bytes) -> Any:
+        return self.stays(broker, log_dirs=tuple(map(place, names)))
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -169,6 +175,11 @@ class Records:
 
     def level(self, number: int, name: str = "metadata.version") -> r.FeatureLevelRecord:
         return self._made(r.FeatureLevelRecord(name, number))
+
+
+def place(word: str | bytes) -> bytes:
+    """A directory by its name, or its id itself."""
+    return uuid(word) if isinstance(word, str) else word
 
 
 def _flat(made: Iterable[Any]) -> Iterable[Any]:

@@ -20,7 +20,7 @@ from metaquorum.metadata.requests import partitions as requests_partitions
 from metaquorum.metadata.requests import reassignments as requests_reassignments
 from metaquorum.metadata.requests import settings as requests_settings
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
-from tests.scripts.player import Player, show
+from tests.scripts.player import Memory, Player, show
 from tests.scripts.session_player import ids, numbers
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
@@ -47,6 +47,13 @@ FEATURES = (
 """That every broker supports."""
 
 
+NOT_TOLD = (
+    *("_replica", "_config", "config", "_rng", "rng", "_quorum", "incarnation_id", "_scans"),
+    *("_candidates_of", "image", "_topic_defaults", "_seen_brokers"),
+)
+"""What the node remembers that the records and facts show already."""
+
+
 class ControllerPlayer(Player):
     """Brokers 1, 2, ... with one directory each, which are named by letters: d of broker 1 is `d1`."""
 
@@ -57,6 +64,7 @@ class ControllerPlayer(Player):
         self.waiting: dict[int, str] = {}
         self.names: dict[str, str] = {}
         self._known: dict[str, str] = {}
+        self._memory = Memory(*NOT_TOLD)
         self.tokens: list[requests_settings.CreateTokenResponse] = []
         self.mutator: Mutator | None = None
 
@@ -117,6 +125,9 @@ class ControllerPlayer(Player):
         for name in sorted(self._known.keys() - facts.keys()):
             self.say(f". {name}: no more")
         self._known = facts
+        told = self._memory.told(active=node.active)
+        if told:
+            self.say(f". due={node.next_deadline_ms()} {told}")
 
     # ---- commands
 

@@ -160,7 +160,8 @@ class Memory:
 
     def _look(self, value: object, at: str, found: dict[str, str], seen: set[int]) -> None:
         for name, one in _attributes(value):
-            if name in self._leaves_out or callable(one):
+            functions = isinstance(one, dict) and any(map(callable, one.values()))
+            if name in self._leaves_out or callable(one) or functions:
                 continue
             parts, path = _parts(one), f"{at}{name.lstrip('_')}"
             if parts is None:

@@ -220,6 +220,80 @@ class ControllerPlayer(Player):
         topic = requests.NewTopic(name=name, assignments=tuple(numbers(each) for each in lists))
         self.request(f"create {name}", requests.CreateTopicsRequest(topics=(topic,)))
 
+    def do_isr(self, name: str, index: str, members: str, **options: str) -> None:
+        """isr x 0 1,2 [by=3 epoch=-1 version=-1 state=1 told=2]: its leader, or another, wants this ISR;
+        epochs relative to those of the image. told: members whose epoch is said, and off by `late`."""
+        topic = self.image.topics.topic_named(name)
+        assert topic is not None
+        known = self.image.topics.partition(topic.topic_id, int(index))
+        sender = int(options.get("by", "0")) or (1 if known is None else known.leader)
+        told = numbers(options.get("told", ""))
+        late = int(options.get("late", "0"))
+        wanted = requests_partitions.PartitionAlteration(
+            topic_id=topic.topic_id,
+            partition=int(index),
+            leader_epoch=(known.leader_epoch if known else 0) + int(options.get("epoch", "0")),
+            partition_epoch=(known.partition_epoch if known else 0) + int(options.get("version", "0")),
+            isr=tuple(
+                requests_partitions.IsrMember(
+                    broker_id=each,
+                    broker_epoch=self.image.brokers[each].epoch + late if each in told else None,
+                )
+                for each in numbers(members)
+            ),
+            leader_recovery_state=int(options.get("state", "0")),
+        )
+        epoch = self.image.brokers[sender].epoch
+        request = requests_partitions.AlterPartitionRequest(
+            broker_id=sender, broker_epoch=epoch, partitions=(wanted,)
+        )
+        self.request(f"isr {name}-{index}", request)
+
+    def do_place(self, broker: str, directory: str, *replicas: str) -> None:
+        """place 1 d x-0 x-1: broker 1 says that these replicas of it are in its directory d."""
+        parts = [replica.rsplit("-", 1) for replica in replicas]
+        topics = self.image.topics
+        request = requests_partitions.AssignReplicasToDirsRequest(
+            broker_id=int(broker),
+            broker_epoch=self.image.brokers[int(broker)].epoch,
+            assignments=tuple(
+                requests_partitions.ReplicaAssignment(
+                    directory_id=ids(directory)[0],
+                    topic_id=topics.topic_named(name).topic_id,  # type: ignore[union-attr]
+                    partition=int(index),
+                )
+                for name, index in parts
+            ),
+        )
+        self.request(f"place {broker}", request)
+
+    def do_set(self, resource: str, key: str, value: str = "", kind: str = "SET") -> None:
+        """set topic:x unclean.leader.election.enable true, set broker: min.insync.replicas kind=DELETE"""
+        types = {"topic": 2, "broker": 4}
+        kind_of, _, name = resource.partition(":")
+        op = requests_settings.ConfigOp(
+            kind=requests_settings.OpKind[kind], name=key, value=value if kind != "DELETE" else None
+        )
+        change = requests_settings.ConfigChange(resource=ConfigResource(types[kind_of], name), ops=(op,))
+        self.request(f"set {resource}", requests_settings.AlterConfigsRequest(changes=(change,)))
+
+    def do_move(self, name: str, index: str, replicas: str) -> None:
+        """move x 0 2,3; move x 0 - cancels."""
+        wanted = requests_reassignments.WantedReplicas(
+            topic=name, partition=int(index), replicas=None if replicas == "-" else numbers(replicas)
+        )
+        self.request(
+            f"move {name}-{index}", requests_reassignments.AlterReassignmentsRequest(wanted=(wanted,))
+        )
+
+    def do_elect(self, kind: str, *partitions: str) -> None:
+        """elect unclean x-0; elect preferred: all."""
+        named = tuple((each.rsplit("-", 1)[0], int(each.rsplit("-", 1)[1])) for each in partitions)
+        request = requests_partitions.ElectLeadersRequest(
+            unclean={"unclean": True, "preferred": False}[kind], partitions=named or None
+        )
+        self.request(f"elect {kind}", request)
+
     def do_by(self, user: str, client_id: str, kind: str) -> None:
         """by alice cli strict, by alice cli patient: this client sends the requests from now on."""
         self.mutator = Mutator(

@@ -91,7 +91,8 @@ class NodeProcess:
     ) -> None:
         """Makes the driver of `node`. `tls`: towards controllers; `hear` sees what others say before the
         driver does; `service`: where a node that votes is asked."""
-        self._client = RaftClient(self.controllers, hear or self._hear, tls=tls, rng=self.rng)
+        votes = service is not None
+        self._client = RaftClient(self.controllers, hear or self._hear, tls=tls, rng=self.rng, lanes=votes)
         self._transport = GrpcRaftTransport(self._client, service)
         self.driver = Driver(
             node,

@@ -54,6 +54,7 @@ from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.rpc.rights import grpc_rights
+from metaquorum.runtime.sockets.lane import PORT_KEY, LaneDoor
 from metaquorum.runtime.tls.material import TlsMaterial
 
 STOP_GRACE_S = 0.1
@@ -119,6 +120,12 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
     )
 
 
+def lane_door(config: NodeConfig) -> LaneDoor | None:
+    """Where other voters take up lanes; None: none is offered, because of TLS or by configuration."""
+    listener, port = config.listeners[0], config.number(PORT_KEY)
+    return None if listener.is_tls or port < 0 else LaneDoor(listener.host, port)
+
+
 class ControllerRole:
     """The parts of a running controller and how they are tied together. It makes the driver of its process,
     for `driven`: its own `node`, or one that has it as a part; `on_effect` gets what is not the log's."""
@@ -139,7 +146,8 @@ class ControllerRole:
         self._raft = raft = process.raft
         self._server = server
         self._process = process
-        service = RaftService(self._hear, process.controllers)
+        self._door = lane_door(config)
+        service = RaftService(self._hear, process.controllers, self._door)
         process.drive(
             driven,
             tls,
@@ -190,6 +198,8 @@ class ControllerRole:
 
     async def start(self) -> None:
         """Takes connections."""
+        if self._door is not None:
+            await self._door.open()
         await self._server.start()
 
     def answer(self, effect: Answer) -> None:
@@ -242,6 +252,8 @@ class ControllerRole:
         """Ends what asks and what is asked."""
         await self._joining.close()
         await self._registration.close()
+        if self._door is not None:
+            self._door.close()
         await self._server.stop(STOP_GRACE_S)
 
     def left(self, ending: Ending) -> None:

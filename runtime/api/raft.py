@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
 from metaquorum.proto import raft_pb2 as pb
@@ -113,6 +114,14 @@ def encode_response(correlation_id: int, response: RaftResponse) -> bytes:
     head = pb.RaftEnvelope(correlation_id=correlation_id).SerializeToString()
     length = _uvarint(len(body) + len(in_body) + len(records))
     return b"".join((head, _FETCH_RESPONSE_TAG, length, body, in_body, records))
+
+
+def parse(data: bytes) -> pb.RaftEnvelope:
+    """The envelope of these bytes; raises EnvelopeError if they hold none."""
+    try:
+        return pb.RaftEnvelope.FromString(data)
+    except DecodeError as error:
+        raise EnvelopeError("its bytes cannot be decoded") from error
 
 
 def decode_request(envelope: pb.RaftEnvelope) -> RaftRequest:

@@ -62,6 +62,17 @@ QUORUM = (
         "How long the leader holds a broker's fetch while there is nothing new (NoOp records do not count).",
         own=True,
     ),
+    Key(
+        "controller.quorum.lane.port",
+        "int",
+        0,
+        "Port of the controller's listener for Raft messages of the other controllers, without gRPC. 0: any "
+        "free port. -1: none. Where the port cannot be reached, and with TLS, gRPC carries them.",
+        minimum=-1,
+        maximum=65_535,
+        roles=(CONTROLLER,),
+        own=True,
+    ),
     bytes_key(
         "controller.quorum.fetch.max.bytes",
         _RAFT.fetch_max_bytes,

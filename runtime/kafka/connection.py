@@ -22,12 +22,12 @@ from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
+from metaquorum.runtime.sockets.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
 from metaquorum.wire.errors import DecodeError, EncodeError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
-from metaquorum.runtime.kafka.framing import SCRATCH_BYTES
 from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas
+from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

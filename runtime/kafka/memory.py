@@ -20,7 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from metaquorum.runtime.kafka.framing import SCRATCH_BYTES
+from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
 
 SHORT_MAX_BYTES = SCRATCH_BYTES - 4
 """The longest frame that fits into one read, with its length."""

@@ -2,12 +2,14 @@
 
 Owns connections, their backoff and the requests in flight. Knows message envelopes, not Raft's rules.
 A stream is opened when something is to be sent, and never waits out a backoff: a request that comes
-while the peer is known to be unreachable fails at once, and the caller decides when to try again.
+while the peer is known to be unreachable fails at once, and the caller decides when to try again. A voter
+takes up the lane that the stream's server offers; where it cannot, the stream carries everything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Container, Iterator
@@ -25,6 +27,7 @@ from metaquorum.runtime.backoff import Backoff, BackoffPolicy
 from metaquorum.runtime.rpc import eager
 from metaquorum.runtime.rpc.channels import END_OF_STREAM, open_channel
 from metaquorum.runtime.rpc.reach import Reasons
+from metaquorum.runtime.sockets.lane import LANE_KEY, Lane, Offer, take_up
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.runtime.transport import EventSink
 
@@ -32,6 +35,7 @@ IN_FLIGHT_MAX = 256
 """Requests to one peer without an answer; more fail at once (a core has a handful)."""
 
 RECONNECT = BackoffPolicy(initial_ms=20, max_ms=200)
+_log = logging.getLogger(__name__)
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
@@ -50,8 +54,8 @@ class Addresses(Protocol):
 
 
 class RaftClient:
-    """Streams to the peers of one node. Everything runs on the loop's thread. A peer that moved gets a new
-    stream with the next request."""
+    """Streams to the peers of one node, with `lanes` if it takes them up. Everything runs on the loop's
+    thread. A peer that moved gets a new stream with the next request."""
 
     def __init__(
         self,
@@ -60,8 +64,10 @@ class RaftClient:
         *,
         tls: TlsMaterial | None = None,
         rng: random.Random,
+        lanes: bool = False,
     ) -> None:
         self._addresses = addresses
+        self._lanes = lanes and tls is None
         self._peers: dict[int, _Peer] = {}
         self._retired: set[asyncio.Task[None]] = set()
         self._sink = sink
@@ -80,7 +86,7 @@ class RaftClient:
         peer = self._peers.get(to)
         if peer is None or peer.address != address:
             self._retire(to, f"node {to} moved to {address.host}:{address.port}")
-            peer = self._peers[to] = _Peer(to, address, self._sink, self._tls, self._rng)
+            peer = self._peers[to] = _Peer(to, address, self._sink, self._tls, self._rng, lanes=self._lanes)
         peer.send(correlation_id, request, timeout_ms)
 
     def retain(self, node_ids: Container[int]) -> None:
@@ -88,6 +94,11 @@ class RaftClient:
         the leader."""
         for node_id in [each for each in self._peers if each not in node_ids]:
             self._retire(node_id, f"node {node_id} is asked no more")
+
+    def has_lane(self, node_id: int) -> bool:
+        """Whether requests to this peer take a lane."""
+        peer = self._peers.get(node_id)
+        return peer is not None and peer.has_lane
 
     def _retire(self, node_id: int, reason: str) -> None:
         peer = self._peers.pop(node_id, None)
@@ -106,9 +117,18 @@ class _Peer:
     """One peer's stream and the requests that wait for its answers."""
 
     def __init__(
-        self, node_id: int, address: PeerAddress, sink: EventSink, tls: TlsMaterial | None, rng: random.Random
+        self,
+        node_id: int,
+        address: PeerAddress,
+        sink: EventSink,
+        tls: TlsMaterial | None,
+        rng: random.Random,
+        *,
+        lanes: bool,
     ) -> None:
         self.address = address
+        self._lanes = lanes
+        self._lane: Lane | None = None
         self._node_id = node_id
         self._sink = sink
         self._tls = tls
@@ -137,8 +157,16 @@ class _Peer:
         self._waiting[correlation_id] = loop.call_later(
             timeout_ms / 1000, self._timed_out, correlation_id, timeout_ms
         )
-        self._outbound.append(raft_codec.encode(correlation_id, request))
+        envelope = raft_codec.encode(correlation_id, request)
+        if self._lane is not None:
+            self._lane.write(envelope.SerializeToString())
+            return
+        self._outbound.append(envelope)
         self._start_writing()
+
+    @property
+    def has_lane(self) -> bool:
+        return self._lane is not None
 
     def fail_all(self, reason: str) -> None:
         """Reports every request as failed, behind the caller's step."""
@@ -176,9 +204,11 @@ class _Peer:
             call = exchange()
             self._call = call
             self._start_writing()
+            lane = loop.create_task(self._take_up_lane(call)) if self._lanes else None
             try:
                 await self._read(call)
             finally:
+                await self._leave_lane(lane)
                 self._call, writer = None, self._writer
                 if writer is not None:
                     writer.cancel()
@@ -198,6 +228,30 @@ class _Peer:
                 self._task = None
                 self._broken(reason)
 
+    async def _take_up_lane(self, call: Any) -> None:
+        """What is sent from then on goes that way. Its end is the stream's."""
+        try:
+            offered = dict(await call.initial_metadata()).get(LANE_KEY)
+            if offered is not None:
+                offer, host = Offer.parse(offered), self.address.host
+                self._lane = await take_up(offer, host, self._took_bytes, self._lost_lane)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
+            return  # the reader hears why
+        except (OSError, ValueError, TimeoutError) as error:
+            _log.info("Raft takes gRPC to node %d, its lane cannot be reached: %s", self._node_id, error)
+
+    def _lost_lane(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _leave_lane(self, taking_up: asyncio.Task[None] | None) -> None:
+        if taking_up is not None:
+            taking_up.cancel()
+            await asyncio.gather(taking_up, return_exceptions=True)
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
+
     async def _read(self, call: Any) -> None:
         while True:
             envelope = await call.read()
@@ -205,21 +259,28 @@ class _Peer:
                 return
             if envelope is None:  # so gRPC hands on what it cannot decode
                 raise raft_codec.EnvelopeError("its bytes cannot be decoded")
-            self._backoff.succeeded()
-            timer = self._waiting.pop(envelope.correlation_id, None)
-            if timer is None:
-                continue  # it came after its timeout
-            timer.cancel()
-            try:
-                response = raft_codec.decode_response(envelope)
-            except raft_codec.EnvelopeError as error:
-                self._report_failure(envelope.correlation_id, str(error))
-                raise
-            self._sink(
-                RaftResponseArrived(
-                    source=self._node_id, correlation_id=envelope.correlation_id, response=response
-                )
+            self._took(envelope)
+
+    def _took_bytes(self, message: bytes) -> None:
+        self._took(raft_codec.parse(message))
+
+    def _took(self, envelope: pb.RaftEnvelope) -> None:
+        """An answer. Raises EnvelopeError for what is none."""
+        self._backoff.succeeded()
+        timer = self._waiting.pop(envelope.correlation_id, None)
+        if timer is None:
+            return  # it came after its timeout
+        timer.cancel()
+        try:
+            response = raft_codec.decode_response(envelope)
+        except raft_codec.EnvelopeError as error:
+            self._report_failure(envelope.correlation_id, str(error))
+            raise
+        self._sink(
+            RaftResponseArrived(
+                source=self._node_id, correlation_id=envelope.correlation_id, response=response
             )
+        )
 
     def _start_writing(self) -> None:
         """A request leaves before this returns, unless there is no stream yet or another is on its way."""

@@ -31,6 +31,7 @@ from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.rpc import eager
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_client import RaftClient
+from metaquorum.runtime.sockets.lane import LANE_KEY, Lane, LaneDoor
 from metaquorum.runtime.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
@@ -58,26 +59,64 @@ if TYPE_CHECKING:
     ServicerContext = grpc.aio.ServicerContext[pb.RaftEnvelope, bytes]
 
 
-class _Stream:
-    """One caller: what it waits for, and the answers that are on their way to it."""
+class _Caller:
+    """What one caller waits for, and how it is answered."""
 
-    __slots__ = ("_context", "_later", "_writer", "is_first", "keys", "loop", "open", "outbound", "unwritten")
+    __slots__ = ("is_first", "keys", "loop", "open", "unwritten")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, context: ServicerContext) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_first = True
         self.open = True
         self.keys: set[int] = set()
-        self.outbound: deque[bytes] = deque()
         self.unwritten = 0
         self.loop = loop
+
+    def push(self, envelope: bytes, *, now: bool) -> None:
+        """Sends an answer. `now`: it leaves in this step; records, which a commit waits for. Else it leaves
+        later than a client's answer that was given in the same step: a client waits for it, a follower that
+        learns the high watermark does not."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The caller is gone."""
+        self.open = False
+
+
+class _LaneCaller(_Caller):
+    """A caller on its lane."""
+
+    __slots__ = ("_lane",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lane: Lane) -> None:
+        super().__init__(loop)
+        self._lane = lane
+
+    def push(self, envelope: bytes, *, now: bool) -> None:
+        self.unwritten -= 1
+        if now:
+            self._lane.write(envelope)
+        else:
+            self.loop.call_soon(lambda: self.loop.call_soon(self._lane.write, envelope))
+
+    def close(self) -> None:
+        super().close()
+        self._lane.close()
+
+
+class _Stream(_Caller):
+    """A caller on its gRPC stream, with the answers that are on their way to it."""
+
+    __slots__ = ("_context", "_later", "_writer", "outbound")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: ServicerContext) -> None:
+        super().__init__(loop)
+        self.outbound: deque[bytes] = deque()
         self._context = context
         self._writer: asyncio.Task[None] | None = None
         self._later: asyncio.Handle | None = None
 
     def push(self, envelope: bytes, *, now: bool) -> None:
-        """Queues an answer. `now`: it leaves before this returns, if nothing else is on its way; records,
-        which a commit waits for. Else it leaves later than a client's answer that was given in the same step:
-        a client waits for it, a follower that learns the high watermark does not."""
+        """Queues an answer; sent `now`, it leaves before this returns if nothing else is on its way."""
         self.outbound.append(envelope)
         if self._writer is not None or not self.open:
             return
@@ -94,8 +133,7 @@ class _Stream:
             await asyncio.wait({self._writer}, timeout=WRITE_ENDS_S)
 
     def close(self) -> None:
-        """The caller is gone."""
-        self.open = False
+        super().close()
         if self._writer is not None:
             self._writer.cancel()
 
@@ -122,15 +160,18 @@ class _Stream:
 
 class RaftService:
     """The gRPC service, which `add_raft_service` registers; `respond` is how the driver answers. `peers`: the
-    ids that are answered first; None: everyone is."""
+    ids that are answered first; None: everyone is. `door`: offers lanes; None: streams carry everything."""
 
-    def __init__(self, sink: EventSink, peers: Container[int] | None = None) -> None:
+    def __init__(
+        self, sink: EventSink, peers: Container[int] | None = None, door: LaneDoor | None = None
+    ) -> None:
+        self._door = door
         self._sink = sink
         self._peers = peers
-        self._others: deque[tuple[_Stream, int, RaftResponse]] = deque()
+        self._others: deque[tuple[_Caller, int, RaftResponse]] = deque()
         self._others_due_s = 0.0
         self._keys = itertools.count(1)
-        self._callers: dict[int, tuple[_Stream, int]] = {}
+        self._callers: dict[int, tuple[_Caller, int]] = {}
 
     def respond(self, key: int, response: RaftResponse) -> None:
         """Answers the request of `key`; nothing happens if its caller is gone."""
@@ -176,9 +217,13 @@ class RaftService:
         context: ServicerContext,
     ) -> None:
         """Serves one caller until it goes away."""
-        loop = asyncio.get_running_loop()
-        stream = _Stream(loop, context)
+        stream = _Stream(asyncio.get_running_loop(), context)
+        lanes: list[_LaneCaller] = []
+        door = self._door
+        offer = None if door is None else door.offer(lambda lane: lanes.append(self._on_lane(lane)))
         try:
+            if offer is not None:
+                await context.send_initial_metadata(((LANE_KEY, offer.text()),))
             await self._read(stream, context)
             await stream.finish()
         except raft_codec.EnvelopeError as error:
@@ -186,29 +231,48 @@ class RaftService:
             _log.warning("closed the stream of a peer that sent an invalid Raft request: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            stream.close()
-            for key in stream.keys:
-                del self._callers[key]
-                self._sink(RaftRequestAbandoned(key=key))
-            stream.keys.clear()
+            if door is not None and offer is not None:
+                door.withdraw(offer)
+            for caller in (stream, *lanes):
+                caller.close()
+                self._forget(caller)
+
+    def _on_lane(self, lane: Lane) -> _LaneCaller:
+        """Serves the caller of a stream that has taken up its lane."""
+        caller = _LaneCaller(asyncio.get_running_loop(), lane)
+        lane.take = lambda message: self._take(caller, raft_codec.parse(message))
+        lane.lost = lambda: self._forget(caller)
+        return caller
 
     async def _read(self, stream: _Stream, context: ServicerContext) -> None:
         while True:
             envelope = await context.read()
             if envelope is END_OF_STREAM:
                 return
-            request = raft_codec.decode_request(envelope)
-            if stream.unwritten >= REQUESTS_PER_STREAM_MAX:
-                raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
-            stream.is_first = self._is_first(request)
-            key = next(self._keys)
-            stream.keys.add(key)
-            stream.unwritten += 1
-            self._callers[key] = (stream, envelope.correlation_id)
-            if not self._sink(RaftRequestArrived(key=key, request=request)):
-                stream.keys.discard(key)
-                stream.unwritten -= 1
-                del self._callers[key]
+            self._take(stream, envelope)
+
+    def _take(self, caller: _Caller, envelope: pb.RaftEnvelope) -> None:
+        """A request. Raises EnvelopeError for what is none, and for one too many."""
+        request = raft_codec.decode_request(envelope)
+        if caller.unwritten >= REQUESTS_PER_STREAM_MAX:
+            raise raft_codec.EnvelopeError(f"more than {REQUESTS_PER_STREAM_MAX} requests are unanswered")
+        caller.is_first = self._is_first(request)
+        key = next(self._keys)
+        caller.keys.add(key)
+        caller.unwritten += 1
+        self._callers[key] = (caller, envelope.correlation_id)
+        if not self._sink(RaftRequestArrived(key=key, request=request)):
+            caller.keys.discard(key)
+            caller.unwritten -= 1
+            del self._callers[key]
+
+    def _forget(self, caller: _Caller) -> None:
+        """No one waits for the answers."""
+        caller.open = False
+        for key in caller.keys:
+            del self._callers[key]
+            self._sink(RaftRequestAbandoned(key=key))
+        caller.keys.clear()
 
 
 def _has_records(response: RaftResponse) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from metaquorum.raft.voters.voter_set import PreferredCandidate
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
+from metaquorum.runtime.sockets.lane import LaneDoor
 from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
@@ -61,6 +62,13 @@ def fetched(high_watermark: int = -1, records: bytes = b"") -> FetchResponse:
     return FetchResponse(
         error=RaftError.NONE, epoch=3, leader_id=2, high_watermark=high_watermark, records=records
     )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when this is so."""
+    async with asyncio.timeout(60):
+        for _ in iter(condition, True):
+            await asyncio.sleep(0.001)
 
 
 class Sink:
@@ -117,16 +125,19 @@ class MemoryPair(Pair):
 
 
 class GrpcPair(Pair):
+    door: LaneDoor | None = None
+
     async def start(self) -> None:
         self.server = new_server()
         port = bind(self.server, "127.0.0.1", 0, None)
-        service = RaftService(self.callee_sink)
+        service = RaftService(self.callee_sink, None, self.door)
         add_raft_service(service, self.server)
         await self.server.start()
         rng = random.Random(1)
         self.callee = GrpcRaftTransport(RaftClient({}, self.callee_sink, rng=rng), service)
-        client = RaftClient({2: PeerAddress("127.0.0.1", port)}, self.caller_sink, rng=rng)
-        self.caller = GrpcRaftTransport(client, None)
+        addresses = {2: PeerAddress("127.0.0.1", port)}
+        self.client = RaftClient(addresses, self.caller_sink, rng=rng, lanes=self.door is not None)
+        self.caller = GrpcRaftTransport(self.client, None)
 
     async def kill(self) -> None:
         await self.server.stop(None)
@@ -136,7 +147,24 @@ class GrpcPair(Pair):
         await self.server.stop(None)
 
 
-@pytest.fixture(params=[MemoryPair, GrpcPair])
+class LanePair(GrpcPair):
+    async def start(self) -> None:
+        self.door = LaneDoor("127.0.0.1", 0)
+        await self.door.open()
+        await super().start()
+        self.caller.send(2, 999, fetch(), PATIENT_MS)
+        arrived = await self.callee_sink.next(RaftRequestArrived)
+        self.callee.respond(arrived.key, fetched())
+        await self.caller_sink.next(RaftResponseArrived)
+        await until(lambda: self.client.has_lane(2))
+
+    async def close(self) -> None:
+        await super().close()
+        assert self.door is not None
+        self.door.close()
+
+
+@pytest.fixture(params=[MemoryPair, GrpcPair, LanePair])
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
     made: Pair = request.param()
     await made.start()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.runtime.kafka.answers import AnswerQueue
-from metaquorum.runtime.kafka.framing import SCRATCH_BYTES, FrameBuffer, FrameError
+from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer, FrameError
 
 SIZES = st.integers(0, 40) | st.sampled_from(
     [65_536, 200_000, *range(SCRATCH_BYTES - 6, SCRATCH_BYTES + 2), 300_000, 2_500_000]

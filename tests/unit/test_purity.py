@@ -23,7 +23,7 @@ PURE_FILES_OF_THE_SHELL = (
     "runtime/kafka/auth/oauth.py",
     "runtime/kafka/auth/plain.py",
     "runtime/kafka/auth/scram.py",
-    "runtime/kafka/framing.py",
+    "runtime/sockets/framing.py",
     "runtime/kafka/limits.py",
     "runtime/kafka/quotas.py",
     "broker/server/kafka/access/guard.py",

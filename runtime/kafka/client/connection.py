@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed, TlsFailed
 from metaquorum.runtime.kafka.client.exchange import UNSUPPORTED_VERSION, PendingRequests
-from metaquorum.runtime.kafka.framing import FrameBuffer, FrameError
+from metaquorum.runtime.sockets.framing import FrameBuffer, FrameError
 from metaquorum.wire.apis import API_VERSIONS
 from metaquorum.wire.codec import Response
 

@@ -1,0 +1,215 @@
+"""A lane: a TCP connection of the event loop for the Raft messages of one gRPC stream.
+
+Owns the frames, the handshake by which both ends know to which stream a lane belongs, and the port. The
+stream stays: it says who the caller is, and its end is the lane's. A message on a stream costs each end some
+ten times the processor time, and changes of thread. Knows no Raft rule and no gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, cast
+
+import msgspec
+
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer, FrameError
+
+LANE_KEY: Final = "metaquorum-lane"
+"""The stream's metadata in which its server offers a lane."""
+
+PORT_KEY: Final = "controller.quorum.lane.port"
+HANDSHAKE_S = 2.0
+"""The time that a connection has to prove that it is a lane."""
+
+_LENGTH = struct.Struct(">i")
+_SECRET_BYTES = 16
+_FRAME_MAX_BYTES = 64 * 1024 * 1024
+_COPIED_BYTES = 4096
+"""Up to this size a message and its length are one write."""
+_log = logging.getLogger(__name__)
+
+Take = Callable[[bytes], None]
+"""Takes a message. What it raises as a ValueError ends the lane."""
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """Where a lane is taken up. The caller says `hello`, the server answers `welcome`: so neither mistakes
+    something else that listens or connects there for the other."""
+
+    port: int
+    hello: bytes
+    welcome: bytes
+
+    @classmethod
+    def new(cls, port: int) -> Offer:
+        return cls(port, secrets.token_bytes(_SECRET_BYTES), secrets.token_bytes(_SECRET_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> Offer:
+        """Raises ValueError for what is no offer."""
+        port, hello, welcome = text.split(":")
+        return cls(int(port), bytes.fromhex(hello), bytes.fromhex(welcome))
+
+    def text(self) -> str:
+        return f"{self.port}:{self.hello.hex()}:{self.welcome.hex()}"
+
+
+class Lane(asyncio.BufferedProtocol):
+    """One end. `take` gets each message, `lost` is called once, when the lane has ended; either may be
+    replaced."""
+
+    def __init__(self, take: Take, lost: Callable[[], None], scratch: bytearray) -> None:
+        self.take, self.lost = take, lost
+        self._buffer = FrameBuffer(_FRAME_MAX_BYTES, "a lane", scratch)
+        self._transport: asyncio.Transport | None = None
+
+    def write(self, message: bytes) -> None:
+        """Sends a message; one to a lane that has ended is dropped."""
+        transport = self._transport
+        if transport is None:
+            return
+        length = _LENGTH.pack(len(message))
+        if len(message) <= _COPIED_BYTES:
+            transport.write(length + message)
+        else:
+            transport.writelines((length, message))
+
+    def close(self) -> None:
+        """Ends the lane without a word; `lost` is not called."""
+        self.lost = _nothing
+        self._end()
+
+    def _end(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._buffer.received(nbytes):
+                if self._transport is not None:
+                    self.take(bytes(frame))
+        except (FrameError, ValueError) as error:
+            _log.warning("closed a lane on which there was no valid Raft message: %s", error)
+            self._end()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        lost, self.lost = self.lost, _nothing
+        lost()
+
+
+class _AskedLane(Lane):
+    """The server's end: a caller that does not read its answers is not read."""
+
+    def pause_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+
+def _nothing() -> None:
+    return
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket that listens; without a host on every interface. Raises OSError."""
+    if not host:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+async def take_up(offer: Offer, host: str, take: Take, lost: Callable[[], None]) -> Lane:
+    """The caller's end, ready for messages. Raises OSError or TimeoutError where there is none to be had."""
+    loop = asyncio.get_running_loop()
+    welcomed: asyncio.Future[bytes] = loop.create_future()
+
+    def welcome(message: bytes) -> None:
+        if not welcomed.done():
+            welcomed.set_result(message)
+
+    lane = Lane(welcome, lambda: welcome(b""), bytearray(SCRATCH_BYTES))
+    try:
+        async with asyncio.timeout(HANDSHAKE_S):
+            await loop.create_connection(lambda: lane, host, offer.port)
+            lane.write(offer.hello)
+            if await welcomed != offer.welcome:
+                raise ConnectionError("something else listens there")
+    except BaseException:
+        lane.close()
+        raise
+    lane.take, lane.lost = take, lost
+    return lane
+
+
+class LaneDoor:
+    """The server's end: `offer` lanes, and open the port for them. One that is taken up twice, or by someone
+    who knows no offer, is closed."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = host, port
+        self._server: asyncio.Server | None = None
+        self._offers: dict[bytes, tuple[Offer, Callable[[Lane], None]]] = {}
+        self._scratch = bytearray(SCRATCH_BYTES)
+
+    async def open(self) -> None:
+        """Accepts lanes from now on. Raises StartError, in one line, where the port cannot be had."""
+        host, port = self.address
+        try:
+            bound = _bound(host, port)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host or '*'}:{port}: {error.strerror or error}; choose another {PORT_KEY}"
+            ) from error
+        self.address = host, bound.getsockname()[1]
+        self._server = await asyncio.get_running_loop().create_server(self._accept, sock=bound)
+
+    def close(self) -> None:
+        """Accepts no more. Lanes end with their streams."""
+        self._offers.clear()
+        if self._server is not None:
+            self._server.close()
+
+    def offer(self, taken_up: Callable[[Lane], None]) -> Offer:
+        """Offers a lane. `taken_up` gets it, and sets its `take` and `lost`."""
+        offer = Offer.new(self.address[1])
+        self._offers[offer.hello] = offer, taken_up
+        return offer
+
+    def withdraw(self, offer: Offer) -> None:
+        """The stream has ended: no one takes the offer up any more."""
+        self._offers.pop(offer.hello, None)
+
+    def _accept(self) -> Lane:
+        lane = _AskedLane(lambda hello: self._greet(lane, hello), _nothing, self._scratch)
+        lane.lost = asyncio.get_running_loop().call_later(HANDSHAKE_S, lane.close).cancel
+        return lane
+
+    def _greet(self, lane: Lane, hello: bytes) -> None:
+        offer, taken_up = self._offers.pop(hello, (None, None))
+        if offer is None or taken_up is None:
+            raise ValueError("its first message is none that this node waits for")
+        lane.lost()
+        lane.write(offer.welcome)
+        taken_up(lane)

@@ -1,0 +1,247 @@
+"""Lanes: who may take one up, what ends with it, and what goes on without one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaquorum.controller.server.main import lane_door
+from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived, RaftRequestFailed
+from metaquorum.raft.messages import FetchRequest
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.errors import StartError
+from metaquorum.runtime.rpc.channels import bind, new_server
+from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
+from metaquorum.runtime.sockets import lane as lanes
+from metaquorum.runtime.sockets.lane import PORT_KEY, Lane, LaneDoor, Offer, take_up
+from tests.conformance.test_transport import until
+
+HOST = "127.0.0.1"
+FETCH = FetchRequest(
+    cluster_id="c",
+    replica_id=1,
+    replica_directory_id=bytes(16),
+    epoch=1,
+    fetch_offset=0,
+    last_fetched_epoch=0,
+    high_watermark=-1,
+    max_wait_ms=100,
+    max_bytes=1000,
+)
+
+
+def nothing() -> None:
+    return
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[LaneDoor]:
+    made = LaneDoor(HOST, 0)
+    await made.open()
+    yield made
+    made.close()
+
+
+class End:
+    """One end of a lane, with what it got."""
+
+    def __init__(self) -> None:
+        self.got: asyncio.Queue[bytes] = asyncio.Queue()
+        self.lost = asyncio.Event()
+        self.lane: Lane | None = None
+
+    def begin(self, lane: Lane) -> None:
+        self.lane, lane.take, lane.lost = lane, self.got.put_nowait, self.lost.set
+
+    async def next(self) -> bytes:
+        return await asyncio.wait_for(self.got.get(), 20)
+
+
+async def test_messages_go_both_ways_whole_and_in_order_until_one_end_closes(door: LaneDoor) -> None:
+    here, there = End(), End()
+    messages = [b"", b"one", bytes(range(256)) * 8_000, b"last"]
+    lane = await take_up(door.offer(there.begin), HOST, here.got.put_nowait, here.lost.set)
+    assert there.lane is not None
+    for message in messages:
+        lane.write(message)
+        there.lane.write(message)
+    assert [await here.next() for _ in messages] == [await there.next() for _ in messages] == messages
+    lane.close()
+    await asyncio.wait_for(there.lost.wait(), 20)
+    assert not here.lost.is_set()
+    lane.write(b"too late")
+
+
+@pytest.mark.parametrize("which", ["unknown", "used", "withdrawn"])
+async def test_a_lane_that_no_stream_was_offered_is_closed(door: LaneDoor, which: str) -> None:
+    taken: list[Lane] = []
+    offer = door.offer(taken.append)
+    if which == "unknown":
+        offer = Offer.new(offer.port)
+    elif which == "withdrawn":
+        door.withdraw(offer)
+    else:
+        (await take_up(offer, HOST, lambda _: None, nothing)).close()
+        taken.clear()
+    with pytest.raises(ConnectionError):
+        await take_up(offer, HOST, lambda _: None, nothing)
+    assert not taken
+
+
+@pytest.mark.parametrize("answer", [b"", struct.pack(">i", 16) + bytes(16), b"HTTP/1.1 400 Bad Request\r\n"])
+async def test_something_else_that_listens_there_is_not_taken_for_a_lane(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(20)
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ConnectionError):
+        await take_up(Offer.new(port), HOST, lambda _: None, nothing)
+    server.close()
+
+
+async def test_who_says_nothing_is_not_waited_for(door: LaneDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.01)
+    reader, writer = await asyncio.open_connection(HOST, door.offer(lambda _: None).port)
+    assert await asyncio.wait_for(reader.read(), 20) == b""
+    writer.close()
+    with socket.create_server((HOST, 0)) as silent, pytest.raises(TimeoutError):
+        await take_up(Offer.new(silent.getsockname()[1]), HOST, lambda _: None, nothing)
+
+
+async def test_a_port_that_is_taken_is_one_line() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            StartError, match=f"cannot listen on {HOST}:{port}: .*controller.quorum.lane.port"
+        ):
+            await LaneDoor(HOST, port).open()
+
+
+def test_what_is_no_offer_is_refused() -> None:
+    offer = Offer.new(4711)
+    assert Offer.parse(offer.text()) == offer
+    for text in ("", "1", "x:00:00", "1:zz:00", f"{offer.text()}:00"):
+        with pytest.raises(ValueError):
+            Offer.parse(text)
+
+
+class Nodes:
+    """Node 1 asks node 2, whose streams offer lanes."""
+
+    def __init__(self, door: LaneDoor) -> None:
+        self.events: dict[int, asyncio.Queue[Any]] = {1: asyncio.Queue(), 2: asyncio.Queue()}
+        self.server = new_server()
+        port = bind(self.server, HOST, 0, None)
+        self.service = RaftService(self._sink(2), None, door)
+        add_raft_service(self.service, self.server)
+        addresses = {2: PeerAddress(HOST, port)}
+        self.client = RaftClient(addresses, self._sink(1), rng=random.Random(1), lanes=True)
+
+    def _sink(self, node_id: int) -> Callable[[Any], bool]:
+        def take(event: Any) -> bool:
+            self.events[node_id].put_nowait(event)
+            return True
+
+        return take
+
+    async def next(self, node_id: int, kind: type) -> Any:
+        event = await asyncio.wait_for(self.events[node_id].get(), 20)
+        assert isinstance(event, kind), event
+        return event
+
+    async def ask(self, correlation_id: int) -> int:
+        self.client.send(2, correlation_id, FETCH, 30_000)
+        key: int = (await self.next(2, RaftRequestArrived)).key
+        return key
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.server.stop(None)
+
+
+async def test_the_end_of_a_lane_is_that_of_its_stream_and_of_all_that_waits(door: LaneDoor) -> None:
+    nodes = Nodes(door)
+    await nodes.server.start()
+    first = await nodes.ask(1)
+    await until(lambda: nodes.client.has_lane(2))
+    second = await nodes.ask(2)
+    caller, _ = nodes.service._callers[second]
+    caller._lane._end()  # type: ignore[attr-defined]
+    failed = [await nodes.next(1, RaftRequestFailed) for _ in range(2)]
+    gone = [await nodes.next(2, RaftRequestAbandoned) for _ in range(2)]
+    assert {each.correlation_id for each in failed} == {1, 2}
+    assert {each.key for each in gone} == {first, second}
+    assert not nodes.client.has_lane(2)
+    await nodes.close()
+
+
+async def test_raft_goes_on_over_grpc_where_the_lane_cannot_be_reached(
+    door: LaneDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    door.close()
+    nodes = Nodes(door)
+    await nodes.server.start()
+    await nodes.ask(1)
+    await until(lambda: "its lane cannot be reached" in caplog.text)
+    await nodes.ask(2)
+    assert not nodes.client.has_lane(2)
+    await nodes.close()
+
+
+async def test_bytes_that_are_no_request_end_the_lane_with_a_warning(
+    door: LaneDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = Nodes(door)
+    here = End()
+
+    def begin(lane: Lane) -> None:
+        nodes.service._on_lane(lane)
+
+    lane = await take_up(door.offer(begin), HOST, here.got.put_nowait, here.lost.set)
+    lane.write(b"\xff\xff")
+    await asyncio.wait_for(here.lost.wait(), 20)
+    assert "no valid Raft message: its bytes cannot be decoded" in caplog.text
+    await nodes.close()
+
+
+@pytest.mark.parametrize(
+    ("listener", "port", "offers"),
+    [
+        ("PLAINTEXT", None, True),
+        ("PLAINTEXT", "9193", True),
+        ("PLAINTEXT", "-1", False),
+        ("SSL", None, False),
+    ],
+)
+def test_a_controller_offers_lanes_by_its_configuration(
+    listener: str, port: str | None, offers: bool, tmp_path: Path
+) -> None:
+    lines = {
+        "process.roles": "controller",
+        "node.id": "1",
+        "listeners": "CONTROLLER://127.0.0.1:9093",
+        "listener.security.protocol.map": f"CONTROLLER:{listener}",
+        "ssl.keystore.location": "/pems/node.pem",
+        "controller.quorum.voters": "1@127.0.0.1:9093",
+        "log.dirs": "/data/a",
+    }
+    if port is not None:
+        lines[PORT_KEY] = port
+    path = tmp_path / "node.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    door = lane_door(load_config(path, "controller"))
+    assert (door is not None) is offers
+    if port == "9193":
+        assert door is not None and door.address == (HOST, 9193)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from metaquorum.metadata.records.parts import ControllerEndpoint
 from metaquorum.metadata.records.types import Record
 from metaquorum.metadata.replica import MetadataReplicaConfig
+from metaquorum.metadata.settings.group_keys import GroupBounds
 
 VOTER_REPLICA = MetadataReplicaConfig()
+_GROUP_BOUNDS = GroupBounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,8 @@ class ControllerConfig:
     controller_quota_span_ms: int = 11_000
     """controller.quota.window.num times controller.quota.window.size.seconds: a client may use up the
     controller_mutation_rate of this time at once (KIP-599)."""
+    group_bounds: GroupBounds = _GROUP_BOUNDS
+    """group.consumer.min.* and max.*: what may be set on a group."""
     records_per_request_max: int = 50_000
     """A request that would write more is refused with POLICY_VIOLATION."""
     records_per_slice_max: int = 5_000

@@ -201,7 +201,7 @@ CONFIGS = _table(
     "configs",
     "configuration values; a key without a row is at its default",
     ("resource_type", "resource", "name", "from_offset"),
-    Column("resource_type", STRING, "topic, broker, broker-logger, client-metrics"),
+    Column("resource_type", STRING, "topic, broker, broker-logger, client-metrics, group"),
     Column("resource", STRING, "topic name or broker id; <default>: every broker"),
     Column("name", STRING, "the key"),
     Column("value", STRING, "the value"),

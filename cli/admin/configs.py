@@ -1,4 +1,4 @@
-"""`metaquorum configs`: configurations of topics, brokers and their loggers, and client metrics."""
+"""`metaquorum configs`: configurations of topics, brokers and their loggers, client metrics, and groups."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
 )
@@ -25,6 +26,7 @@ _TYPES = {
     "broker": BROKER_RESOURCE,
     "broker-logger": BROKER_LOGGER_RESOURCE,
     "client-metrics": CLIENT_METRICS_RESOURCE,
+    "group": GROUP_RESOURCE,
 }
 _TITLES = {number: name for name, number in _TYPES.items()}
 DEFAULT_NAME = "default"
@@ -36,7 +38,8 @@ resource_type = click.argument("kind", metavar="TYPE", type=click.Choice(list(_T
 def configs() -> None:
     """Describe and change configurations.
 
-    TYPE is topic, broker, broker-logger or client-metrics. The broker name `default` means all brokers.
+    TYPE is topic, broker, broker-logger, client-metrics or group. The broker name `default` means all
+    brokers.
     For broker-logger, NAME is a broker id; levels (FATAL to TRACE) last until that broker stops.
     """
 
@@ -81,7 +84,8 @@ def _all_names(cluster: OpenCluster, kind: str) -> list[str]:
             running = list(map(str, cluster.call(lambda client: client.brokers())))
             return [*running, DEFAULT_NAME] if kind == "broker" else running
         case _:
-            raise click.UsageError("name the client metrics subscription")
+            what = "group" if kind == "group" else "client metrics subscription"
+            raise click.UsageError(f"name the {what}")
 
 
 def _title(resource: ConfigResource) -> str:

@@ -57,7 +57,7 @@ from metaquorum.storage.uuids import uuid_from_text
 UUID_TEXT_LENGTH = 22
 _PIECE_CHARACTERS = 1 << 16
 """How much of a long line is written at once."""
-_BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "migration", "transaction")
+_BY_ALIAS = ("user", "client-id", "ip", "client-metrics", "group", "migration", "transaction")
 """Kinds of paths that the tree has under other names."""
 
 

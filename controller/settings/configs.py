@@ -15,6 +15,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
     MetadataImage,
@@ -31,6 +32,7 @@ from metaquorum.metadata.requests.settings import (
 from metaquorum.metadata.settings.broker_keys import is_id_memory
 from metaquorum.metadata.settings.configs import check_values, key_of, splits_as_list
 from metaquorum.metadata.settings.effects import notes_on
+from metaquorum.metadata.settings.group_keys import GroupBounds
 from metaquorum.metadata.settings.keys import ConfigValueError, split_parts
 from metaquorum.metadata.settings.topic_names import name_problem
 
@@ -38,6 +40,7 @@ KINDS: Mapping[int, str] = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
     CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
 }
 _MAX_BROKER_ID = 2**31 - 1
 
@@ -59,7 +62,7 @@ def decide_alter_configs(
                 f"{subject} is named twice in one request: name it once",
             )
         else:
-            refusal = _decide_resource(image, change, voters, records)
+            refusal = _decide_resource(image, change, voters, records, config.group_bounds)
         results.append(_result(subject, refusal, None if refusal else _note(image, change)))
     records += no_longer_eligible(image, records)
     if len(records) > config.records_per_request_max:
@@ -96,7 +99,11 @@ def _result(subject: str, refusal: Refusal | None, note: str | None = None) -> S
 
 
 def _decide_resource(
-    image: MetadataImage, change: ConfigChange, voters: frozenset[int], records: list[Record]
+    image: MetadataImage,
+    change: ConfigChange,
+    voters: frozenset[int],
+    records: list[Record],
+    bounds: GroupBounds,
 ) -> Refusal | None:
     """Adds the records of one resource, or says why there are none."""
     resource = change.resource
@@ -129,7 +136,7 @@ def _decide_resource(
         else:
             after[op.name] = value
     try:
-        check_values(resource, after, [op.name for op in ops])
+        check_values(resource, after, [op.name for op in ops], bounds)
     except ConfigValueError as error:
         return ErrorCode.INVALID_CONFIG, str(error)
     records += found
@@ -168,8 +175,10 @@ def resource_refusal(
             if not resource.name:
                 return ErrorCode.INVALID_REQUEST, "a client metrics subscription needs a name: give one"
             return None
+        case 32:
+            return None if resource.name else (ErrorCode.INVALID_REQUEST, "a group needs a name: give one")
         case other:
-            text = f"resource type {other} has no configuration: use topic, broker or client-metrics"
+            text = f"resource type {other} has no configuration: use topic, broker, client-metrics or group"
             return ErrorCode.INVALID_REQUEST, text
 
 

@@ -119,7 +119,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ConfigResource(msgspec.Struct, frozen=True, order=True):
-    """What a configuration belongs to. Types: 2 topic, 4 broker ('' = all), 16 client metrics."""
+    """What a configuration belongs to. Types: 2 topic, 4 broker ('' = all), 16 client metrics, 32 group."""
 
     resource_type: int
     name: str
@@ -129,6 +129,7 @@ TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
 BROKER_LOGGER_RESOURCE = 8
 CLIENT_METRICS_RESOURCE = 16
+GROUP_RESOURCE = 32
 
 
 class Acl(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from metaquorum.metadata.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    ConfigResource,
+)
 from metaquorum.metadata.settings.broker_keys import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
@@ -24,6 +30,7 @@ from metaquorum.metadata.settings.broker_keys import (
 )
 from metaquorum.metadata.settings.effective import NOTHING, topic_setting
 from metaquorum.metadata.settings.effects import note_on
+from metaquorum.metadata.settings.group_keys import GROUP_KEYS, GroupBounds, check_group_values
 from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError, Kind
 from metaquorum.metadata.settings.metrics_keys import METRICS_KEYS, check_metrics_values
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS, check_topic_values
@@ -44,6 +51,7 @@ class ConfigSource(Enum):
     DEFAULT_CONFIG = 5
     DYNAMIC_BROKER_LOGGER_CONFIG = 6
     DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Synonym(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +85,8 @@ def key_of(resource_type: int, name: str) -> ConfigKey | None:
             return broker_key(name)
         case 16:
             return METRICS_KEYS.get(name)
+        case 32:
+            return GROUP_KEYS.get(name)
         case _:
             return None
 
@@ -89,7 +99,9 @@ def is_sensitive(resource_type: int, name: str) -> bool:
     return key is None or key.sensitive
 
 
-def check_values(resource: ConfigResource, configs: Mapping[str, str], altered: Iterable[str]) -> None:
+def check_values(
+    resource: ConfigResource, configs: Mapping[str, str], altered: Iterable[str], bounds: GroupBounds
+) -> None:
     """Everything that the resource would have after a change. Raises ConfigValueError.
 
     Of brokers only what the change names is checked: an older broker's keys must not stand in its way.
@@ -103,6 +115,8 @@ def check_values(resource: ConfigResource, configs: Mapping[str, str], altered: 
                     check_broker_value(name, configs[name], per_broker=bool(resource.name))
         case 16:
             check_metrics_values(configs)
+        case 32:
+            check_group_values(configs, bounds)
         case other:
             raise ConfigValueError(f"resource type {other} has no configuration")
 
@@ -250,6 +264,37 @@ def describe_broker_default(image: MetadataImage) -> tuple[ConfigEntry, ...]:
     return _plain(image, BROKER_DEFAULT, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
+def describe_group(
+    image: MetadataImage, name: str, *, static: Mapping[str, str] = NOTHING, all_keys: bool = False
+) -> tuple[ConfigEntry, ...]:
+    """A group's configuration by name: what was set on it, or everything (`all_keys`)."""
+    own = image.configs.get(ConfigResource(GROUP_RESOURCE, name)) or NOTHING
+    entries = []
+    for key in GROUP_KEYS.values():
+        sources = (
+            (ConfigSource.DYNAMIC_GROUP_CONFIG, (key.name,), own),
+            (ConfigSource.STATIC_BROKER_CONFIG, key.synonyms, static),
+            (ConfigSource.DEFAULT_CONFIG, key.synonyms, dict.fromkeys(key.synonyms, key.default)),
+        )
+        synonyms = tuple(
+            Synonym(source=source, name=name, value=values[name])
+            for source, names, values in sources
+            for name in names
+            if name in values
+        )
+        if all_keys or key.name in own:
+            entries.append(
+                ConfigEntry(
+                    name=key.name,
+                    value=synonyms[0].value,
+                    source=synonyms[0].source,
+                    sensitive=False,
+                    synonyms=synonyms,
+                )
+            )
+    return tuple(entries)
+
+
 def describe_client_metrics(image: MetadataImage, name: str) -> tuple[ConfigEntry, ...]:
     """What was set on a client metrics subscription."""
     resource = ConfigResource(CLIENT_METRICS_RESOURCE, name)
@@ -299,5 +344,7 @@ def _entries(
             return describe_broker(image, int(resource.name), static=own, all_keys=all_keys)
         case 4:
             return describe_broker_default(image)
+        case 32:
+            return describe_group(image, resource.name, static=static, all_keys=all_keys)
         case _:
             return describe_client_metrics(image, resource.name)

@@ -1,4 +1,4 @@
-"""The value of a topic's setting that is in force: the topic's own, else what brokers are configured with.
+"""The value of a setting that is in force: the topic's or group's own, else what brokers are configured with.
 
 Owns the order of the sources, and under which names a broker's configuration holds the default (Kafka's
 `log.retention.hours` for `retention.ms`). Validates nothing: what is in the log stands. Kafka's
@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from metaquorum.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource
+from metaquorum.metadata.settings.group_keys import GROUP_KEYS
+from metaquorum.metadata.settings.keys import ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
 if TYPE_CHECKING:
@@ -47,6 +49,17 @@ def topic_setting(
             return value
     value = _of_broker(image.configs.get(CLUSTER_DEFAULT), key)
     return value if value is not None else _of_broker(static, key)
+
+
+def group_setting(image: MetadataImage, group_id: str, key: str) -> int | None:
+    """What is set on a group; None: nothing, or nothing that can be read."""
+    text = (image.configs.get(ConfigResource(GROUP_RESOURCE, group_id)) or NOTHING).get(key)
+    if text is None:
+        return None
+    try:
+        return int(GROUP_KEYS[key].parse(text))  # type: ignore[arg-type]
+    except ConfigValueError:
+        return None
 
 
 def _of_broker(configs: Mapping[str, str] | None, key: str) -> str | None:

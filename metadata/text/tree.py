@@ -14,6 +14,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     Acl,
     BrokerRegistration,
@@ -43,6 +44,7 @@ _RESOURCE_KINDS = {
     BROKER_RESOURCE: "broker",
     BROKER_LOGGER_RESOURCE: "broker-logger",
     CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from metaquorum.runtime.config.access.keys import ACCESS, TLS
 from metaquorum.runtime.config.key import BROKER, CONTROLLER, MAX_LONG, Key, ms_key
 from metaquorum.runtime.config.keys_data import DATA
-from metaquorum.runtime.config.keys_groups import COORDINATORS
+from metaquorum.runtime.config.keys_groups import COORDINATORS, GROUP_BOUNDS
 from metaquorum.runtime.config.keys_quorum import METADATA_LOG, QUORUM
 from metaquorum.runtime.config.keys_topics import TOPICS
 
@@ -346,6 +346,7 @@ GROUPS: tuple[tuple[str, tuple[Key, ...]], ...] = (
     ("Partition data on brokers", DATA),
     ("Topics that set nothing", TOPICS),
     ("Groups and internal topics", COORDINATORS),
+    ("What may be set on a group", GROUP_BOUNDS),
     ("TLS", TLS),
     ("Access", ACCESS),
     ("The process", _PROCESS),

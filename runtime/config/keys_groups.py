@@ -11,9 +11,12 @@ from functools import partial
 from metaquorum.broker.coordinator.config import CoordinatorConfig, InternalTopic
 from metaquorum.broker.coordinator.groups.config import GroupConfig, MigrationPolicy
 from metaquorum.broker.coordinator.transactions.config import TransactionConfig
+from metaquorum.metadata.settings.group_keys import GROUP_KEYS, GroupBounds
 from metaquorum.runtime.config.key import BROKER, MAX_INT, Key, bytes_key, ms_key
+from metaquorum.runtime.errors import ConfigError
 
 _GROUPS = GroupConfig()
+_BOUNDS = GroupBounds()
 _TRANSACTIONS = TransactionConfig()
 _SEGMENT_BYTES = 100 * 1024 * 1024
 _ms = partial(ms_key, roles=(BROKER,))
@@ -147,6 +150,32 @@ COORDINATORS = (
         "How often expired transactional ids are removed.",
     ),
 )
+
+
+GROUP_BOUNDS = tuple(
+    ms_key(
+        f"group.consumer.{end}.{name}.ms",
+        getattr(_BOUNDS, f"group_consumer_{end}_{name.replace('.', '_')}_ms"),
+        f"{most} of `group.consumer.{name}.ms`, and of `consumer.{name}.ms` of a group.",
+    )
+    for name in ("session.timeout", "heartbeat.interval")
+    for end, most in (("min", "Minimum"), ("max", "Maximum"))
+)
+
+
+def group_bounds(number: Callable[[str], int]) -> GroupBounds:
+    """What may be set on a group."""
+    return GroupBounds(**{each: number(each.replace("_", ".")) for each in GroupBounds.__struct_fields__})
+
+
+def check_group_keys(number: Callable[[str], int]) -> None:
+    """Raises ConfigError where a broker's own values are not within the bounds of groups."""
+    for key in (each for known in GROUP_KEYS.values() for each in known.synonyms):
+        short = key.removeprefix("group.consumer.")
+        low, high = (f"group.consumer.{end}.{short}" for end in ("min", "max"))
+        for less, more in ((low, key), (key, high)):
+            if number(less) > number(more):
+                raise ConfigError(f"{less}={number(less)} is above {more}={number(more)}: change one of them")
 
 
 def coordinator_config(number: Callable[[str], int], text: Callable[[str], str]) -> CoordinatorConfig:

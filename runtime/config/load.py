@@ -225,6 +225,7 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
         # What this machine is called is asked when the process starts.
         known.with_host_name(lambda: "localhost").broker("", (), ())
         broker.replicas()
+        broker.coordinators()
     return config
 
 

@@ -27,7 +27,7 @@ from metaquorum.runtime.config.addresses import PROTOCOL_IDS, Listener
 from metaquorum.runtime.config.key import BROKER, COMBINED, CONTROLLER, MIB, Value
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.keys_data import RACK_AWARE
-from metaquorum.runtime.config.keys_groups import coordinator_config
+from metaquorum.runtime.config.keys_groups import check_group_keys, coordinator_config, group_bounds
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.log.log import LogConfig
@@ -172,6 +172,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             * self.number("controller.quota.window.size.seconds"),
             num_partitions=self.number("num.partitions"),
             default_replication_factor=self.number("default.replication.factor"),
+            group_bounds=group_bounds(self.number),
             reserved_broker_max_id=self.number("reserved.broker.max.id"),
             broker_id_reuse_grace_ms=self.number("broker.id.reuse.grace.ms"),
             broker_id_gc_interval_ms=self.number("broker.id.gc.interval.ms"),
@@ -255,7 +256,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return config
 
     def coordinators(self) -> CoordinatorConfig:
-        """What a broker's coordinators and their internal topics are configured with."""
+        """What a broker's coordinators and their internal topics are configured with. Raises ConfigError if
+        the values do not fit together."""
+        check_group_keys(self.number)
         return coordinator_config(self.number, self.text)
 
     def replicas(self) -> ReplicaConfig:

@@ -29,7 +29,9 @@ SESSION_MS = 2_000
 QUICK_MEMBERS = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 200}
 QUICK_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "200",
     "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.session.timeout.ms": "3000",
     "group.consumer.migration.policy": "bidirectional",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "200",

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every key of a topic, a broker or a client metrics subscription, with its sources.
+"""DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
 
 Owns how keys are shown: types, read-only ones from the broker's file, and the words that the documents have
 for them. What is in force is decided in `metadata.settings`.
@@ -16,6 +16,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
     MetadataImage,
@@ -27,8 +28,8 @@ from metaquorum.metadata.settings.configs import (
     describe_resource,
     key_of,
 )
+from metaquorum.metadata.settings.group_keys import GROUP_KEYS
 from metaquorum.metadata.settings.keys import Kind
-from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 from metaquorum.runtime.config.key import BROKER, MAX_INT, Key
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.node import NodeConfig
@@ -58,7 +59,8 @@ class OwnConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: NodeConfig) -> OwnConfig:
-        static = config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS)
+        groups = {each for key in GROUP_KEYS.values() for each in key.synonyms}
+        static = config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS | groups)
         fixed = tuple(
             _fixed(config, key)
             for name, key in KEYS.items()
@@ -139,9 +141,11 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
         case 16 if not name:
             text = "a client metrics subscription needs a name: give one"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
-        case other if other not in {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE}:
+        case 32 if not name:
+            return ApiError(ErrorCode.INVALID_REQUEST, "a group needs a name: give one")
+        case other if other not in {TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE}:
             text = f"resource type {other} has no configuration: 2 is a topic, 4 a broker, 8 loggers"
-            text += ", 16 client metrics"
+            text += ", 16 client metrics, 32 a group"
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case _:
             return None
@@ -193,7 +197,7 @@ def _type(resource_type: int, name: str) -> int:
 def _words(resource_type: int, name: str) -> str | None:
     """What docs/configuration.md says of a key; of a topic's, what it says of the broker's key behind it."""
     names: tuple[str, ...] = (name,)
-    if resource_type == TOPIC_RESOURCE:
-        key = TOPIC_KEYS.get(name)
+    if resource_type in (TOPIC_RESOURCE, GROUP_RESOURCE):
+        key = key_of(resource_type, name)
         names = () if key is None else key.synonyms
     return next((KEYS[each].text for each in names if each in KEYS), None)

@@ -93,7 +93,7 @@ def _aliases(path: str) -> Iterator[str]:
     elif kind == "quota":
         for part in rest.split(","):
             yield "/".join(part.partition("=")[::2])
-    elif kind == "config" and rest.startswith("client-metrics/"):
+    elif kind == "config" and rest.startswith(("client-metrics/", "group/")):
         yield rest
 
 

@@ -42,7 +42,7 @@ Fields = dict[str, Any]
 """Field names and plain values (numbers, texts, lists, small dicts), as JSON has them."""
 
 NO_QUORUM = QuorumView()
-_RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16}
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 _QUOTA_PARTS = re.compile(",(?=(?:user|client-id|ip)=)")
 """A user's name may hold commas and equal signs, as those of certificates do."""
 _MECHANISMS = {name: number for number, name in SCRAM_MECHANISMS.items()}

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import difflib
 
-from metaquorum.metadata.image.types import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, TOPIC_RESOURCE
+from metaquorum.metadata.image.types import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.text.tree import SCRAM_MECHANISMS
@@ -25,6 +30,7 @@ KINDS = (
     "client-id",
     "ip",
     "client-metrics",
+    "group",
     "scram",
     "acl",
     "token",
@@ -40,6 +46,7 @@ _RESOURCE_KINDS = {
     TOPIC_RESOURCE: "topic",
     BROKER_RESOURCE: "broker",
     CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
 }
 
 

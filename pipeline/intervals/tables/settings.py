@@ -9,6 +9,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
 )
@@ -24,6 +25,7 @@ _KINDS = {
     BROKER_RESOURCE: "broker",
     BROKER_LOGGER_RESOURCE: "broker-logger",
     CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
 }
 
 

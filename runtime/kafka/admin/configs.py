@@ -1,4 +1,4 @@
-"""Configurations of topics, brokers and client metrics subscriptions: described and changed."""
+"""Configurations of topics, brokers, groups and client metrics subscriptions: described and changed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     ConfigResource,
 )
@@ -27,6 +28,7 @@ _KINDS = {
     BROKER_RESOURCE: "broker",
     BROKER_LOGGER_RESOURCE: "broker-logger",
     CLIENT_METRICS_RESOURCE: "client-metrics",
+    GROUP_RESOURCE: "group",
 }
 _OF_ONE_BROKER = (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE)
 _OWN = {
@@ -34,6 +36,7 @@ _OWN = {
     BROKER_RESOURCE: ConfigSource.DYNAMIC_BROKER_CONFIG,
     BROKER_LOGGER_RESOURCE: ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
     CLIENT_METRICS_RESOURCE: ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG,
+    GROUP_RESOURCE: ConfigSource.DYNAMIC_GROUP_CONFIG,
 }
 P = TypeVar("P")
 

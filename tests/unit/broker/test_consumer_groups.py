@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.broker.coordinator.groups.config import GroupConfig
 from metaquorum.broker.coordinator.groups.requests import DeleteGroup, DescribeConsumerGroup, ListGroups
 from metaquorum.broker.coordinator.shard import RETRY_MS
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import GROUP_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from tests.properties.test_consumer_group_laws import TOPICS, image_of
 from tests.unit.broker.group_world import G, Groups
@@ -202,3 +203,20 @@ def test_more_partitions_are_assigned_at_the_next_heartbeat() -> None:
     answer = beat(groups, "a", epoch)
     assert answer.member_epoch == epoch + 1
     assert count(answer) == 7
+
+
+def test_what_is_set_on_a_group_holds_from_the_next_heartbeat_on() -> None:
+    groups, image = new_groups(), image_of(TOPICS)
+    usual = beat(groups, "m")
+    assert usual.heartbeat_interval_ms == CONFIG.group_consumer_heartbeat_interval_ms
+    configs = image.configs.builder()
+    own = {"consumer.session.timeout.ms": "2000", "consumer.heartbeat.interval.ms": "70"}
+    configs.put(ConfigResource(GROUP_RESOURCE, G), own)
+    configs.put(ConfigResource(GROUP_RESOURCE, "other"), {"consumer.heartbeat.interval.ms": "80"})
+    groups.publish(replace(image, configs=configs.freeze()), image)
+    changed = beat(groups, "m", usual.member_epoch)
+    assert changed.heartbeat_interval_ms == 70
+    groups.wait(1_999)
+    assert groups.state.consumers.groups[G].members
+    groups.wait(1)
+    assert not groups.state.consumers.groups[G].members

@@ -63,6 +63,7 @@ from metaquorum.metadata.requests.settings import (
 )
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.configs import ConfigSource, describe_topic
+from metaquorum.metadata.settings.group_keys import GroupBounds
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from tests.unit.controller.node_quorum import image_of
 
@@ -274,6 +275,12 @@ BINDING = '{"version":0,"broker.id":10}'
         (ConfigResource(16, "m"), (SET, "interval.ms", "99"), ErrorCode.INVALID_CONFIG),
         (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_CONFIG),
         (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(32, ""), (SET, "consumer.session.timeout.ms", "50000"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "44999"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "60001"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(32, "g"), (SET, "consumer.heartbeat.interval.ms", "4999"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(32, "g"), (SET, "consumer.heartbeat.interval.ms", "x"), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(32, "g"), (SET, "share.session.timeout.ms", "45000"), ErrorCode.INVALID_CONFIG),
         (NAME, (APPEND, "flush.ms", "1"), ErrorCode.INVALID_CONFIG),
         (NAME, (SET, "flush.ms", None), ErrorCode.INVALID_REQUEST),
         (NAME, (SET, "", "1"), ErrorCode.INVALID_REQUEST),
@@ -295,6 +302,7 @@ def test_resources_and_keys_that_are_refused(resource, op, code) -> None:
         (ConfigResource(4, ""), "broker.id.binding.h%201", BINDING),
         (ConfigResource(4, ""), "log.retention.ms", "-1"),
         (ConfigResource(16, "m"), "match", "client_id=.*,client_source_port=9"),
+        (ConfigResource(32, "g"), "consumer.session.timeout.ms", "60000"),
     ],
 )
 def test_keys_that_are_known(resource, name, value) -> None:
@@ -352,6 +360,24 @@ def test_sources_of_a_topics_values_from_strong_to_weak() -> None:
     ]
     gone = image_of(TOPIC, config("retention.ms", "1"), RemoveTopicRecord(topic_id=TOPIC.topic_id))
     assert NAME not in gone.configs
+
+
+def test_a_groups_session_is_longer_than_its_heartbeats_are_apart() -> None:
+    group = ConfigResource(32, "g")
+    bounds = GroupBounds(group_consumer_min_session_timeout_ms=1)
+    wide = replace(CONFIG, group_bounds=bounds)
+    keys = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    for values, error in (
+        (("6000", "6000"), ErrorCode.INVALID_CONFIG),
+        (("5000", None), ErrorCode.INVALID_CONFIG),
+        (("6000", "5999"), ErrorCode.NONE),
+    ):
+        pairs = [(name, value) for name, value in zip(keys, values, strict=True) if value is not None]
+        ops = tuple(ConfigOp(kind=SET, name=name, value=value) for name, value in pairs)
+        request = AlterConfigsRequest(changes=(ConfigChange(resource=group, ops=ops),))
+        result = decide(image_of(), request, config=wide)
+        assert errors(result) == [error]
+    assert result.records == tuple(config(name, value, group) for name, value in pairs)
 
 
 # ---- feature levels ------------------------------------------------------------------------------

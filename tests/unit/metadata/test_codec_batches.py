@@ -106,7 +106,7 @@ def test_numbers_that_json_does_not_have_are_text(value: float, shown: object) -
 
 
 def test_error_codes_know_whether_to_try_again() -> None:
-    assert [code.value for code in ErrorCode] == list(range(-1, 128))
+    assert [code.value for code in ErrorCode] == list(range(-1, 129))
     assert ErrorCode(77) is ErrorCode.STALE_BROKER_EPOCH
     assert not ErrorCode.STALE_BROKER_EPOCH.retriable
     assert ErrorCode.NOT_CONTROLLER.retriable

@@ -139,6 +139,16 @@ BAD = [
     (BROKER, {"node__id": "2"}, "node.id=2 is a controller's id"),
     (CONTROLLER, {"node__id": None}, "node.id is missing"),
     (
+        BROKER,
+        {"group__consumer__session__timeout__ms": "44999"},
+        "group.consumer.min.session.timeout.ms=45000 is above group.consumer.session.timeout.ms=44999",
+    ),
+    (
+        BROKER,
+        {"group__consumer__max__heartbeat__interval__ms": "4000"},
+        "group.consumer.heartbeat.interval.ms=5000 is above group.consumer.max.heartbeat.interval.ms=4000",
+    ),
+    (
         CONTROLLER,
         {"node__id": "one"},
         "node.id=one is not a number: give a whole number from 0 to 2147483647",

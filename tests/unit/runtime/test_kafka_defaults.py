@@ -257,8 +257,14 @@ UNSET = frozenset(
         "super.users",
     }
 )
-NEWER = frozenset({"controller.quorum.auto.join.enable", "group.consumer.migration.policy"})
-"""Keys of Kafka 4.2 and 3.8."""
+NEWER = frozenset(
+    {
+        "controller.quorum.auto.join.enable",
+        "group.consumer.migration.policy",
+        "group.consumer.regex.refresh.interval.ms",
+    }
+)
+"""Keys of Kafka 4.2, 3.8 and 4.1."""
 REFUSED_BY_KAFKA_TOO = frozenset({"broker.id", "controller.quorum.voters", "node.id", "process.roles"})
 """Its defaults are those of a broker with ZooKeeper: a node of a quorum has to set them."""
 

@@ -14,6 +14,8 @@ from metaquorum.broker.coordinator.groups.work import Work
 from metaquorum.broker.replica.deadlines import Deadlines
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.effective import group_setting
+from metaquorum.metadata.settings.group_keys import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from metaquorum.wire.messages import (
     ConsumerGroupDescribeResponse,
     ConsumerGroupMetadataKey,
@@ -118,7 +120,9 @@ class ConsumerGroups:
     def heard(self, work: Work, group: ConsumerGroup, member: ConsumerMember, *, is_new_step: bool) -> None:
         """A member was heard. `is_new_step`: what it must do now began with this."""
         at = (group.group_id, member.member_id)
-        timeout_ms = self._config.group_consumer_session_timeout_ms
+        timeout_ms = group_setting(self.image, group.group_id, SESSION_TIMEOUT)
+        if timeout_ms is None:
+            timeout_ms = self._config.group_consumer_session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:
@@ -129,6 +133,10 @@ class ConsumerGroups:
             self._timers.disarm((_REVOCATION, *at))
         elif is_new_step:
             self._timers.arm((_REVOCATION, *at), work.now.ms + max(0, member.rebalance_timeout_ms))
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        own_ms = group_setting(self.image, group_id, HEARTBEAT_INTERVAL)
+        return self._config.group_consumer_heartbeat_interval_ms if own_ms is None else own_ms
 
     def look_up(self, work: Work, group: ConsumerGroup, caller: Caller) -> None:
         """A member was heard: topics that match the group's patterns may be others now."""

@@ -79,7 +79,7 @@ class ConsumerHeartbeats:
             body.rebalance_timeout_ms >= 0 and _names_topics(body) and body.topic_partitions is not None
         )
         tell = is_full or after.assigned != before.assigned
-        change.work.reply(ask.key, self._answer(after, tell=tell))
+        change.work.reply(ask.key, self._answer(body.group_id, after, tell=tell))
         request = ask.request
         caller = Caller(request.principal, request.client_host.removeprefix("/"))
         self._consumers.look_up(change.work, change.group, caller)
@@ -133,7 +133,7 @@ class ConsumerHeartbeats:
     def _new_id(self) -> str:
         return str(uuid.UUID(bytes=random_uuid(self._rng)))
 
-    def _answer(self, member: ConsumerMember, *, tell: bool) -> ConsumerGroupHeartbeatResponse:
+    def _answer(self, group_id: str, member: ConsumerMember, *, tell: bool) -> ConsumerGroupHeartbeatResponse:
         kinds = ConsumerGroupHeartbeatResponse
         assignment = None
         if tell:
@@ -146,7 +146,7 @@ class ConsumerHeartbeats:
         return kinds(
             member_id=member.member_id,
             member_epoch=member.epoch,
-            heartbeat_interval_ms=self._config.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._consumers.heartbeat_interval_ms(group_id),
             assignment=assignment,
         )
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 import click
-from click.exceptions import NoArgsIsHelpError
+from click.exceptions import Exit, NoArgsIsHelpError
 from click.shell_completion import get_completion_class
 
 from metaquorum.cli.errors import EXIT_INTERRUPTED, EXIT_PIPE, EXIT_USAGE, as_failure
@@ -119,13 +119,19 @@ class OneLineGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:
+            raise _nobody_reads() from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader of a pipe went away (`| head`): nothing more to say, to anyone.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(EXIT_PIPE)
+            raise _nobody_reads() from None
 
     def main(
         self,
@@ -142,6 +148,12 @@ class OneLineGroup(click.Group):
         except Exception as error:
             sys.exit(_report(error))
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _nobody_reads() -> Exit:
+    """The reader of a pipe went away (`| head`): nothing more to say, to anyone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Exit(EXIT_PIPE)
 
 
 def _report(error: Exception) -> int:

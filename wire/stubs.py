@@ -5,6 +5,7 @@ Run `python -m metaquorum.wire.stubs > wire/messages.pyi` after a change of the 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 from metaquorum.wire.apis import APIS, request_type, response_type
@@ -66,4 +67,5 @@ def stub_text() -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     print(stub_text(), end="")

@@ -5,6 +5,7 @@ Owns the way of a frame into the node's inbox and of its answer back. What a fra
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -31,7 +32,9 @@ from metaquorum.runtime.requests import CALLER, WaitingRequests
 from metaquorum.wire import codec
 from metaquorum.wire.apis import APIS
 from metaquorum.wire.codec import RequestHeader
-from metaquorum.wire.errors import DecodeError
+from metaquorum.wire.errors import DecodeError, EncodeError
+
+_log = logging.getLogger(__name__)
 
 
 class _NotLookedAt(Exception):
@@ -104,7 +107,13 @@ class ForwardingService(ForwardingServicer):
             body = await api.handle(asked.body, call)
         except (_NotLookedAt, NotTheLeader) as refusal:
             return self._refused(refusal.error)
-        chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+        try:
+            chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
+        except EncodeError as error:
+            # Asking again would not help, and what was asked for may be done.
+            text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"
+            _log.error("%s; report this as a bug", text)
+            return self._refused(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))
         return pb.ForwardResponse(frame=b"".join(chunks), offset=self._image().provenance.offset)
 
     async def _ask(self, mutator: Mutator, request: ControllerRequest) -> ControllerResponse | ApiError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
 
 from metaquorum.runtime.config.foreign import ALIASES
@@ -101,4 +102,5 @@ def configuration_page() -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     print(configuration_page(), end="")

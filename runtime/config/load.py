@@ -219,14 +219,18 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     )
     _check_listeners(config)
     if role != CONTROLLER:
-        broker = config.of(BROKER)
-        known = broker.with_node_id(0) if node_id == UNKNOWN_NODE_ID else broker
-        _check_speaks_kafka(broker)
-        # What this machine is called is asked when the process starts.
-        known.with_host_name(lambda: "localhost").broker("", (), ())
-        broker.replicas()
-        broker.coordinators()
+        _check_broker(config.of(BROKER))
     return config
+
+
+def _check_broker(broker: NodeConfig) -> None:
+    """Values of a broker that must fit together."""
+    known = broker.with_node_id(0) if broker.node_id == UNKNOWN_NODE_ID else broker
+    _check_speaks_kafka(broker)
+    # What this machine is called is asked when the process starts.
+    known.with_host_name(lambda: "localhost").broker("", (), ())
+    broker.replicas()
+    broker.coordinators()
 
 
 def _check_roles_listeners(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 
 from metaquorum.runtime.config.docs import list_item
 from metaquorum.runtime.metrics.catalogue import GROUPS
@@ -73,4 +74,5 @@ def metrics_page() -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     print(metrics_page(), end="")

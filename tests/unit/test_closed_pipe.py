@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -37,6 +38,26 @@ def test_another_broken_pipe_is_not_hidden() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     code, told = done.returncode, done.stderr
     assert code == 1 and "BrokenPipeError: a socket" in told
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topics", "--help"], ["--version"]])
+def test_a_command_ends_quietly_whatever_it_prints(arguments: list[str]) -> None:
+    program = f"import sys; sys.argv[1:] = {arguments}; from metaquorum.cli.__main__ import main; main()"
+    assert ended(program) == (EXIT_PIPE, "")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "metaquorum.wire.stubs",
+        "metaquorum.runtime.config.docs",
+        "metaquorum.runtime.metrics.docs",
+        "metaquorum.broker.server.kafka.access.docs",
+    ],
+)
+def test_a_module_that_prints_a_page_ends_quietly(module: str) -> None:
+    program = f"import runpy; runpy.run_module({module!r}, run_name='__main__')"
+    assert ended(program) == (-signal.SIGPIPE, "")
 
 
 def test_a_tool_ends_by_it() -> None:

@@ -64,8 +64,11 @@ class Forwarder:
         return codec.decode_response(header.api_key, header.version, answer.frame).body
 
     async def _refusal(self, request: Request, client: Client, error: ApiError | ClientError) -> Any:
-        text = f"the active controller did not answer in time ({error}): ask again"
-        refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        if isinstance(error, ApiError) and error.code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            refusal = error
+        else:
+            text = f"the active controller did not answer in time ({error}): ask again"
+            refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 
         async def refuse(_: ControllerRequest) -> ApiError:
             return refusal

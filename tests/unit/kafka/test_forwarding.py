@@ -57,12 +57,18 @@ def codes(value: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [ClientError("no one"), ApiError(ErrorCode.NOT_CONTROLLER, "it is another one")],
-    ids=["silent", "passed on"],
+    ("error", "code"),
+    [
+        (ClientError("no one"), ErrorCode.REQUEST_TIMED_OUT),
+        (ApiError(ErrorCode.NOT_CONTROLLER, "it is another one"), ErrorCode.REQUEST_TIMED_OUT),
+        (ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "it has no words"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+    ids=["silent", "passed on", "cannot say"],
 )
-def test_without_a_controller_every_part_is_refused(shared_data: Path, error: Exception) -> None:
-    """Every recorded request of every version: the answer can be written, and says that time ran out."""
+def test_without_a_controller_every_part_is_refused(
+    shared_data: Path, error: Exception, code: ErrorCode
+) -> None:
+    """Every recorded request of every version: the answer can be written, and says what happened."""
     controllers = NoController(error)
     forwarder = Forwarder(controllers, node_id=0, published=Published(MetadataImage()))  # type: ignore[arg-type]
     seen = set()
@@ -76,7 +82,7 @@ def test_without_a_controller_every_part_is_refused(shared_data: Path, error: Ex
         found = codes(msgspec.to_builtins(answer))
         seen.add(exchange.api)
         if exchange.label.startswith(exchange.api) and "version" in exchange.label:
-            assert ErrorCode.REQUEST_TIMED_OUT in found, exchange.label
+            assert code in found, exchange.label
         assert any(found) or exchange.version == 0, exchange.label
     assert len(seen) >= 14
     assert 30_000 in controllers.timeouts_ms

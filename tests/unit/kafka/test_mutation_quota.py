@@ -18,6 +18,7 @@ from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.requests.common import TopicResult, TopicsResponse
 from metaquorum.proto import forwarding_pb2 as pb
+from metaquorum.runtime.api.errors import NO_HINTS
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.messages import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
@@ -36,14 +37,38 @@ TOPICS = {
 class Requests:
     """In the place of the node's inbox."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: str | None = None) -> None:
         self.asked: list[Mutator | None] = []
+        self.message = message
 
     async def ask(self, request: object, mutator: Mutator | None = None) -> TopicsResponse:
         self.asked.append(mutator)
-        return TopicsResponse(
-            results=(TopicResult(name="x", topic_id=b"x" * 16, error=ErrorCode.NONE),), throttle_ms=7
-        )
+        error = ErrorCode.INVALID_REQUEST if self.message else ErrorCode.NONE
+        result = TopicResult(name="x", topic_id=b"x" * 16, error=error, message=self.message)
+        return TopicsResponse(results=(result,), throttle_ms=7)
+
+
+def service_of(requests: Requests) -> ForwardingService:
+    unused: Any = None
+    return ForwardingService(
+        requests,  # type: ignore[arg-type]
+        NO_HINTS,
+        unused,
+        image=MetadataImage,
+        static={},
+        token_key=None,
+    )
+
+
+async def test_an_answer_that_no_frame_can_hold_is_an_error_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Asked again and again, the client would wait until its own time is over."""
+    header = codec.RequestHeader(API_BY_NAME["CreateTopics"].key, 4, 1, "cli")
+    frame = b"".join(codec.encode_request(header, TOPICS["CreateTopics"]))
+    service = service_of(Requests(message="x" * 40_000))
+    answer = await service.Forward(pb.ForwardRequest(frame=frame, principal="User:a"), None)
+    assert ErrorCode(answer.error.code) is ErrorCode.UNKNOWN_SERVER_ERROR
+    (line,) = caplog.messages
+    assert "CreateTopics 4" in line and "\n" not in line
 
 
 @pytest.mark.parametrize(
@@ -51,15 +76,7 @@ class Requests:
 )
 async def test_versions_that_know_the_refusal_are_refused(name: str, strict_from: int) -> None:
     requests, api = Requests(), API_BY_NAME[name]
-    unused: Any = None
-    service = ForwardingService(
-        requests,  # type: ignore[arg-type]
-        unused,
-        unused,
-        image=MetadataImage,
-        static={},
-        token_key=None,
-    )
+    service = service_of(requests)
     for version, strict in ((strict_from - 1, False), (strict_from, True)):
         header = codec.RequestHeader(api.key, version, 1, "cli")
         frame = b"".join(codec.encode_request(header, TOPICS[name]))

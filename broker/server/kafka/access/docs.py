@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from metaquorum.broker.server.kafka.access.steps import CONFIGURED, AccessStep, RightNeeded
 from metaquorum.broker.server.kafka.access.table import CHECKS
 
@@ -32,4 +34,5 @@ def _check(check: RightNeeded) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     print(checks_table(), end="")

@@ -199,18 +199,17 @@ _CONTROLLER = (
         "num.partitions",
         "int",
         1,
-        "Default number of partitions of a new topic.",
+        "Default number of partitions of a new topic; in a broker's file, of those that appear by themselves "
+        "because a client asks this broker for them (if it is not 1).",
         minimum=1,
-        roles=(CONTROLLER,),
     ),
     Key(
         "default.replication.factor",
         "int",
         1,
-        "Default replication factor of a new topic.",
+        "Default replication factor of a new topic; in a broker's file as `num.partitions`.",
         minimum=1,
         maximum=32767,
-        roles=(CONTROLLER,),
     ),
 )
 
@@ -246,8 +245,9 @@ _BROKER = (
         "auto.create.topics.enable",
         "choice",
         "true",
-        "Whether a topic that a client asks for and that does not exist is created, with the controllers' "
-        "`num.partitions` and `default.replication.factor`. Clients can forbid it for their requests.",
+        "Whether a topic that a client asks for and that does not exist is created, with this broker's "
+        "`num.partitions` and `default.replication.factor` or else the controllers'. Clients can "
+        "forbid it for their requests.",
         roles=(BROKER,),
         choices=("false", "true"),
     ),

@@ -188,10 +188,11 @@ class Leading:
         return placed.headers[0]
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
-        """acks=1 asks for what is written here; a duplicate may be further already."""
+        """acks=1 asks for what is written here; a duplicate may be further already. An only replica answers
+        when readers see it, which for Kafka is the same moment: whoever lists offsets then finds it."""
         if acks == ACKS_NONE:
             return waiting.result
-        if acks == ACKS_LEADER:
+        if acks == ACKS_LEADER and self.isr.replicas != (self._self,):
             if waiting.end_offset <= self._log.written:
                 return waiting.result
             self._until_written.add(waiting)

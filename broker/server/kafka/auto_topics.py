@@ -21,16 +21,27 @@ CREATING_MAX = 1000
 
 TIMEOUT_MS = 30_000
 _CREATE_TOPICS = API_BY_NAME["CreateTopics"]
-_BY_DEFAULT = -1
+BY_DEFAULT = -1
+"""As many as the controllers' configuration says."""
+
 _log = logging.getLogger(__name__)
 
 
 class AutoTopics:
-    """`want` for what clients asked for in vain. The controllers' defaults say how large a topic is."""
+    """`want` for what clients asked for in vain. The controllers' defaults say how large a topic is, where
+    this broker's `partitions` and `replication_factor` do not."""
 
-    def __init__(self, forwarder: Forwarder, *, enabled: bool) -> None:
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        *,
+        enabled: bool,
+        partitions: int = BY_DEFAULT,
+        replication_factor: int = BY_DEFAULT,
+    ) -> None:
         self._forwarder = forwarder
         self._enabled = enabled
+        self._size = partitions, replication_factor
         self._creating: set[str] = set()
 
     def want(self, names: Iterable[str], client: Client, client_id: str | None) -> None:
@@ -45,10 +56,10 @@ class AutoTopics:
             self._forwarder.spawn(self._create(new, client, client_id))
 
     async def _create(self, names: list[str], client: Client, client_id: str | None) -> None:
-        topic = CreateTopicsRequest.CreatableTopic
+        topic, (partitions, replicas) = CreateTopicsRequest.CreatableTopic, self._size
         body = CreateTopicsRequest(
             topics=tuple(
-                topic(name=name, num_partitions=_BY_DEFAULT, replication_factor=_BY_DEFAULT) for name in names
+                topic(name=name, num_partitions=partitions, replication_factor=replicas) for name in names
             ),
             timeout_ms=TIMEOUT_MS,
         )

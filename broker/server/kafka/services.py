@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from metaquorum.broker.server.data.plane import DataPlane
 from metaquorum.broker.server.kafka.access.guard import Rights
-from metaquorum.broker.server.kafka.auto_topics import AutoTopics
+from metaquorum.broker.server.kafka.auto_topics import BY_DEFAULT, AutoTopics
 from metaquorum.broker.server.kafka.cluster import Viewpoint
 from metaquorum.broker.server.kafka.configs import OwnConfig
 from metaquorum.broker.server.kafka.data import DataHandlers
@@ -41,7 +41,13 @@ def broker_services(
     """What the listeners of this broker serve. `kraft_version`: the level that is committed."""
     prepared = Prepared()
     creates_topics = config.text("auto.create.topics.enable") == "true"
-    auto_topics = AutoTopics(forwarder, enabled=creates_topics)
+    sizes = config.set_in_file(("num.partitions", "default.replication.factor"))
+    auto_topics = AutoTopics(
+        forwarder,
+        enabled=creates_topics,
+        partitions=int(sizes.get("num.partitions", BY_DEFAULT)),
+        replication_factor=int(sizes.get("default.replication.factor", BY_DEFAULT)),
+    )
 
     def image() -> MetadataImage:
         return published.image

@@ -26,7 +26,7 @@ async def create_acls(body: CreateAclsRequest, call: Call) -> CreateAclsResponse
     results = answer if isinstance(answer, ApiError) else answer.results
     return CreateAclsResponse(
         results=tuple(
-            CreateAclsResponse.AclCreationResult(error_code=code, error_message=message)
+            CreateAclsResponse.AclCreationResult(error_code=code, error_message=message or "")
             for _, (code, message), _ in Parts((acl, None) for acl in acls).settled(results)
         )
     )
@@ -48,7 +48,8 @@ async def delete_acls(body: DeleteAclsRequest, call: Call) -> DeleteAclsResponse
                 error_code=code,
                 error_message=message,
                 matching_acls=tuple(
-                    Deleted(**in_message(acl, ENTRY)) for acl in (() if result is None else result.acls)
+                    Deleted(error_message=None, **in_message(acl, ENTRY))
+                    for acl in (() if result is None else result.acls)
                 ),
             )
             for _, (code, message), result in Parts((each, None) for each in filters).settled(results)

@@ -104,6 +104,7 @@ async def alter_partition_reassignments(
         for each in answer.results
     )
     return AlterPartitionReassignmentsResponse(
+        error_message=None,
         allow_replication_factor_change=body.allow_replication_factor_change,
         responses=tuple(
             AlterPartitionReassignmentsResponse.ReassignableTopicResponse(name=name, partitions=tuple(found))
@@ -134,8 +135,9 @@ async def list_partition_reassignments(
         for each in ongoing_reassignments(read.image, named)
     )
     return ListPartitionReassignmentsResponse(
+        error_message=None,
         topics=tuple(
             ListPartitionReassignmentsResponse.OngoingTopicReassignment(name=name, partitions=tuple(found))
             for name, found in moving.items()
-        )
+        ),
     )

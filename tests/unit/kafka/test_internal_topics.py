@@ -71,3 +71,25 @@ async def test_what_was_in_the_way_is_forgotten_once_the_topic_is_created(
     controllers.error = ErrorCode.NONE
     await find(handlers)
     assert topics.absence(TOPIC) == "__missing does not exist yet: try again"
+
+
+@pytest.mark.parametrize(("error", "text", "shown"), [(0, "", "NONE"), (15, "wait", "wait")])
+def test_older_versions_name_the_absence_of_an_error(
+    monkeypatch: pytest.MonkeyPatch, error: int, text: str, shown: str
+) -> None:
+    """As Kafka does up to version 3; kafkajs, for one, takes null or NONE."""
+    found = FindCoordinatorResponse.Coordinator(
+        key="g", node_id=1, host="h", port=2, error_code=error, error_message=text
+    )
+    handlers = CoordinatorHandlers(lambda listener: VIEW, InternalTopics(cast("AdminClient", None), {}))
+    monkeypatch.setattr(handlers, "_find", lambda key_type, key, view: found)
+    body = FindCoordinatorRequest(key_type=GROUP, key="g", coordinator_keys=("g",))
+    client = cast("Any", SimpleNamespace(listener="KAFKA"))
+    answers = [
+        handlers.find_coordinator(
+            cast("Any", SimpleNamespace(body=body, header=SimpleNamespace(version=version))), client
+        )
+        for version in (3, 4)
+    ]
+    assert (answers[0].error_message, answers[0].node_id, answers[0].port) == (shown, 1, 2)
+    assert answers[1].coordinators == (found,)

@@ -75,6 +75,7 @@ def test_bytes_are_kept_within_a_bound() -> None:
 class FakeForwarder:
     def __init__(self) -> None:
         self.sent: list[tuple[str, ...]] = []
+        self.sizes: list[tuple[int, int]] = []
         self.work: list[Any] = []
 
     def spawn(self, work: Any) -> None:
@@ -83,6 +84,7 @@ class FakeForwarder:
     async def handle(self, request: Any, client: Client) -> CreateTopicsResponse:
         assert client is CLIENT
         self.sent.append(tuple(each.name for each in request.body.topics))
+        self.sizes += [(each.num_partitions, each.replication_factor) for each in request.body.topics]
         return CreateTopicsResponse()
 
 
@@ -98,6 +100,15 @@ async def test_many_clients_that_miss_a_topic_create_it_once() -> None:
     topics.want(("a",), CLIENT, None)  # it was deleted since
     await forwarder.work[-1]
     assert forwarder.sent[-1] == ("a",)
+    assert set(forwarder.sizes) == {(-1, -1)}  # as the controllers are configured
+
+
+async def test_a_brokers_own_defaults_are_those_of_the_topics_that_it_creates() -> None:
+    forwarder = FakeForwarder()
+    topics = AutoTopics(forwarder, enabled=True, partitions=4, replication_factor=2)  # type: ignore[arg-type]
+    topics.want(("a",), CLIENT, None)
+    await forwarder.work[-1]
+    assert forwarder.sizes == [(4, 2)]
 
 
 def test_no_topic_appears_where_the_file_forbids_it() -> None:

@@ -64,7 +64,6 @@ def test_kafkas_own_file_of_a_broker_starts_ours(tmp_path: Path) -> None:
     assert config.passed_over == (
         "num.io.threads",
         "num.network.threads",
-        "num.partitions",
         "num.recovery.threads.per.data.dir",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
@@ -135,7 +134,7 @@ def test_what_must_not_be_passed_over(tmp_path: Path, name: str, value: str, tex
         ("listener.name.other.ssl.client.auth", "required"),
         ("listener.name.plaintext.max.connections", "5"),
         ("unclean.leader.election.enable", "true"),
-        ("default.replication.factor", "-1"),
+        ("leader.imbalance.check.interval.seconds", "0"),
     ],
 )
 def test_what_changes_nothing_is_passed_over(tmp_path: Path, name: str, value: str) -> None:

@@ -27,6 +27,8 @@ RETRY_S = 1.0
 
 _MANY = 4
 """From this version on a request has several keys."""
+_NO_ERROR = "NONE"
+"""What older versions say beside error code 0, as Kafka does."""
 _log = logging.getLogger(__name__)
 
 
@@ -110,7 +112,7 @@ class CoordinatorHandlers:
         one = found[0]
         return FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message,
+            error_message=one.error_message if one.error_code else _NO_ERROR,
             node_id=one.node_id,
             host=one.host,
             port=one.port,

@@ -4,7 +4,8 @@ Owns the replicas' logs of one directory, which of them have unsynced bytes, and
 itself. Decides nothing about leaders, offsets or retention times, and reads no clock.
 
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
-time; `execute` of a `ReadPartition` or `FindOffset` may be called by any other at any moment.
+time, and beside it by a third for a checkpoint that was split from its sync; `execute` of a `ReadPartition`
+or `FindOffset` may be called by any other at any moment.
 Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`.
 Any other StorageError but those that are answered is a bug of the caller that gave the work.
 """

@@ -62,6 +62,17 @@ class DirectorySync:
             for start in range(0, len(self.checkpoints), CHECKPOINTS_AT_ONCE):
                 self._write_checkpoints(self.checkpoints[start : start + CHECKPOINTS_AT_ONCE])
 
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether no log waits for it."""
+        return not self.tickets
+
+    def split(self) -> tuple[DirectorySync, DirectorySync]:
+        """The sync of the logs, and the checkpoint that goes behind it: later syncs may run beside that."""
+        logs = DirectorySync(self._path, self._file_system, tickets=self.tickets, checkpoints=[])
+        files = DirectorySync(self._path, self._file_system, tickets=[], checkpoints=self.checkpoints)
+        return logs, files
+
     def _sync_segments(self) -> None:
         files = []
         for _, _, ticket in self.tickets:

@@ -2,8 +2,9 @@
 
 Owns the queues between the loop and these threads, group commit (everything that was appended while one sync
 ran is covered by the next), and the moment from which a directory counts as bad: after it, nothing is done in
-the directory but to give its files back, and nothing more is reported. A thread that hangs in the kernel is
-left behind: all of them are daemons. What the work means is `DirectoryStore`'s.
+the directory but to give its files back, and nothing more is reported. A thread `checkpoint` comes and goes.
+A thread that hangs in the kernel is left behind: all of them are daemons. What the work means is
+`DirectoryStore`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 
 import msgspec
@@ -115,7 +117,7 @@ class DirectoryThreads:
         self._syncs: SimpleQueue[DirectorySync | None] = SimpleQueue()
         # Owned by the io thread.
         self._sync_wanted = False
-        self._sync_running = False
+        self._sync_running = self._checkpoint_running = False
         self._sync_s = 2 * SHORT_SYNC_S
         self._broken = False
         self._closing: _Close | None = None
@@ -199,7 +201,7 @@ class DirectoryThreads:
             except Exception as error:
                 self._broken = True
                 self._tell(error)
-            if self._closing is not None and not self._sync_running:
+            if self._closing is not None and not (self._sync_running or self._checkpoint_running):
                 self._finish(self._closing)
                 return
 
@@ -223,10 +225,14 @@ class DirectoryThreads:
                 case _Close():
                     self._closing = item
                 case _Synced(sync=sync, failed=failed):
-                    self._sync_running = False
+                    if sync.is_checkpoint:
+                        self._checkpoint_running = False
+                    else:
+                        self._sync_running = False
                     self._broken = self._broken or failed
                     if not self._broken:
-                        events.append(self._store.sync_completed(sync))
+                        synced = self._store.sync_completed(sync)
+                        events += [] if sync.is_checkpoint else [synced]
                 case _Cleaned(cleaning=cleaning, error=error):
                     if not self._broken:
                         events += self._take_up(cleaning, error)
@@ -240,13 +246,13 @@ class DirectoryThreads:
             events += self._store.execute_all(works)
         return events
 
-    def _start_sync(self, events: list[DataEvent], *, checkpoint: bool = False) -> None:
+    def _start_sync(self, events: list[DataEvent]) -> None:
         """Reports `events`, together with the sync that covers them where it is run here."""
         sync = None
-        if (self._sync_wanted or checkpoint) and not (self._sync_running or self._broken):
+        if self._sync_wanted and not (self._sync_running or self._broken):
             self._sync_wanted = False
-            sync = self._store.prepare_sync(checkpoint=checkpoint)
-        if sync is not None and self._sync_s <= SHORT_SYNC_S and not checkpoint:
+            sync = self._store.prepare_sync()
+        if sync is not None and self._sync_s <= SHORT_SYNC_S:
             self._run_timed(sync)
             synced, sync = self._store.sync_completed(sync), None
             events = [*_not_told_by(synced, events), synced]
@@ -281,9 +287,18 @@ class DirectoryThreads:
         if cleaning is not None:
             self._cleaners.submit(cleaning, self._cleaned)
         due = self._store.checkpoint_due or now_s - self._checkpointed_s >= CHECKPOINT_S
-        if due and not self._sync_running:
+        if due and not (self._sync_running or self._checkpoint_running):
             self._checkpointed_s = now_s
-            self._start_sync([], checkpoint=True)
+            self._start_checkpoint()
+
+    def _start_checkpoint(self) -> None:
+        """Its logs are synced as ever, its own files beside later syncs: no ack waits for them. They may take
+        as long as everything that the file system has to write."""
+        sync = self._store.prepare_sync(checkpoint=True)
+        if sync is not None:
+            self._sync_running = self._checkpoint_running = True
+            name = f"checkpoint {self.path}"
+            threading.Thread(target=self._run_checkpoint, args=sync.split(), name=name, daemon=True).start()
 
     def _abandon(self) -> None:
         self._broken = True
@@ -306,13 +321,25 @@ class DirectoryThreads:
 
     def _run_sync(self) -> None:
         while (sync := self._syncs.get()) is not None:
-            failed = False
-            try:
-                self._run_timed(sync)
-            except Exception as error:
-                failed = True
-                self._tell(error)
-            self._work.put(_Synced(sync, failed))
+            self._run_and_report(sync, partial(self._run_timed, sync))
+
+    def _run_checkpoint(self, logs: DirectorySync, files: DirectorySync) -> None:
+        """On a thread of its own."""
+        if self._run_and_report(logs, logs.run):
+            self._run_and_report(files, files.run)
+        else:
+            self._work.put(_Synced(files, failed=True))
+
+    def _run_and_report(self, sync: DirectorySync, run: Callable[[], None]) -> bool:
+        """Whether it went well."""
+        failed = False
+        try:
+            run()
+        except Exception as error:
+            failed = True
+            self._tell(error)
+        self._work.put(_Synced(sync, failed))
+        return not failed
 
     # ---- the read thread
 

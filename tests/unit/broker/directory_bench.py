@@ -259,19 +259,27 @@ class Bench:
         self.sync(checkpoint=True)
 
     def busy_sync(self) -> None:
-        """A sync on its own thread, with something else done before each of its steps on the disk."""
+        """A sync on its own thread, with something else done before each of its steps on the disk; beside the
+        files of a checkpoint other syncs run, too."""
         store = self.opened()
         ends = {key: model.end for key, model in self.models.items()}
         prepared = store.prepare_sync(checkpoint=self.rng.random() < 0.7)
         if prepared is None:
             return
-        prepared._file_system = Interrupted(prepared._file_system, self.something)
-        prepared.run()
-        for key, incarnation, end, size_bytes in store.sync_completed(prepared).ends:
+        logs, files = prepared.split()
+        logs._file_system = Interrupted(logs._file_system, self.something)
+        logs.run()
+        for key, incarnation, end, size_bytes in store.sync_completed(logs).ends:
             model = self.models[key]
             assert incarnation == model.incarnation and min(ends[key], model.end) <= end <= model.end
             model.kept = max(model.kept, end)
             assert size_bytes >= sum(map(len, model.batches.values()))
+        files._file_system = Interrupted(files._file_system, self.something_or_sync)
+        files.run()
+        assert store.sync_completed(files).ends == ()
+
+    def something_or_sync(self) -> None:
+        (self.sync if self.rng.random() < 0.3 else self.something)()
 
     def something(self) -> None:
         steps = (self.append, self.append, self.cut, self.trim, self.start_over, self.remove, self.create)

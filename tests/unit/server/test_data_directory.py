@@ -56,11 +56,18 @@ CHECKPOINT = CheckpointHighWatermarks(directory_id=DIRECTORY, high_watermarks=()
 
 
 class ScriptedSync:
-    def __init__(self, store: ScriptedStore, end_offset: int) -> None:
+    def __init__(self, store: ScriptedStore, end_offset: int, *, is_checkpoint: bool = False) -> None:
         self.store = store
         self.end_offset = end_offset
+        self.is_checkpoint = is_checkpoint
+
+    def split(self) -> tuple[ScriptedSync, ScriptedSync]:
+        return self, ScriptedSync(self.store, self.end_offset, is_checkpoint=True)
 
     def run(self) -> None:
+        if self.is_checkpoint:
+            self.store.checkpoint_gate()
+            return
         self.store.syncs.append(self.end_offset)
         self.store.sync_gate(self.end_offset)
 
@@ -72,11 +79,13 @@ class ScriptedStore:
     path = "/d"
 
     def __init__(self) -> None:
-        self.end_offset = self.synced = 0
+        self.end_offset = self.synced = self.checkpoints = 0
         self.syncs: list[int] = []
         self.closed: list[str] = []
         self.gate: Callable[[DiskWork], None] = lambda work: None
         self.sync_gate: Callable[[int], None] = lambda end: None
+        self.checkpoint_gate: Callable[[], None] = lambda: None
+        self.checkpoint_due = False
 
     def execute(self, work: DiskWork) -> list[DataEvent]:
         assert isinstance(work, ReadPartition)
@@ -100,9 +109,15 @@ class ScriptedStore:
         return events
 
     def prepare_sync(self, *, checkpoint: bool = False) -> ScriptedSync | None:
+        self.checkpoint_due = self.checkpoint_due and not checkpoint
+        if checkpoint:
+            return ScriptedSync(self, self.end_offset)
         return ScriptedSync(self, self.end_offset) if self.end_offset > self.synced else None
 
     def sync_completed(self, sync: ScriptedSync) -> LogsSynced:
+        if sync.is_checkpoint:
+            self.checkpoints += 1
+            return LogsSynced(directory_id=DIRECTORY, ends=())
         self.synced = sync.end_offset
         return LogsSynced(directory_id=DIRECTORY, ends=((KEY, 1, sync.end_offset, 0),))
 
@@ -215,6 +230,68 @@ def test_everything_that_comes_during_a_sync_shares_the_next_one() -> None:
         await bench.until(lambda: bench.synced() == [1, 11])
         assert bench.store.syncs == [1, 11]
         await bench.threads.close(clean=True)
+
+    run(test)
+
+
+def test_no_ack_waits_for_the_files_of_a_checkpoint_and_the_end_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "TICK_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def gate() -> None:
+            begun.set()
+            assert go_on.wait(20)
+
+        bench.store.checkpoint_gate = gate
+        bench.threads.submit(append(1))
+        await bench.until(lambda: bench.synced() == [1])
+        bench.store.checkpoint_due = True
+        assert await asyncio.to_thread(begun.wait, 20)
+        bench.threads.submit(append(2))
+        await bench.until(lambda: bench.synced()[-1] == 2)
+        ending = asyncio.ensure_future(bench.threads.close(clean=True))
+        assert not (await asyncio.wait([ending], timeout=0.05))[0]
+        assert bench.store.closed == [] and bench.store.checkpoints == 0
+        go_on.set()
+        assert await ending
+        assert (bench.store.closed, bench.store.checkpoints) == (["clean"], 1)
+
+    run(test)
+
+
+def test_a_checkpoint_that_fails_makes_the_directory_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "TICK_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        def refuse(*of: int) -> None:
+            raise DiskError("/d", "sync", "the device reports an I/O error")
+
+        bench.store.checkpoint_gate = refuse
+        bench.store.checkpoint_due = True
+        await bench.until(bench.failed)
+        assert not await bench.threads.close(clean=True)
+        assert (bench.store.closed, bench.store.checkpoints) == (["unclean"], 0)
+
+    run(test)
+
+
+def test_a_checkpoint_whose_logs_cannot_be_synced_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "TICK_S", 0.01)
+
+    async def test(bench: Bench) -> None:
+        written: list[None] = []
+
+        def refuse(end: int) -> None:
+            raise DiskError("/d", "sync", "the device reports an I/O error")
+
+        bench.store.sync_gate = refuse
+        bench.store.checkpoint_gate = lambda: written.append(None)
+        bench.store.checkpoint_due = True
+        await bench.until(bench.failed)
+        assert not await bench.threads.close(clean=True)
+        assert (bench.store.closed, written) == (["unclean"], [])
 
     run(test)
 

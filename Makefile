@@ -17,6 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 	"$(PYTHON)" -m venv $(VENV)
 	@# Python compiles what is used when it is imported; to compile all of Spark and numpy takes half a minute.
 	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,pipeline]'
+	@# What every node imports, once: where PYTHONDONTWRITEBYTECODE is set, each start would compile it.
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import metaquorum.cli.main, metaquorum.combined.process'
 	@touch $@
 
 # A cluster is started, hurt and repaired while a topic is written and read, and its log is replayed: half a minute.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 from metaquorum.cli.interrupts import end_while_starting, quiet_interrupts
 
@@ -24,6 +25,8 @@ def main() -> None:
         end_while_starting(sys.argv[1])
         prepare_node()
     with quiet_interrupts():
+        if sys.argv[1:3] == ["local", "up"]:  # what nodes need is imported while this command is
+            import_module("metaquorum.cli.local.forks").begin()
         from metaquorum.cli.main import main as command
     command(prog_name="metaquorum")
 

@@ -19,7 +19,7 @@ from metaquorum.runtime.health import health_problem
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 T = TypeVar("T")
-POLL_S = 0.05
+POLL_S = 0.02
 ASK_TIMEOUT_S = 3.0
 
 

@@ -79,7 +79,7 @@ def up(
         raise click.UsageError(
             "--combined sets the number of all nodes: leave out --controllers and --brokers"
         )
-    with contextlib.closing(ForkServer()) as forks:  # it imports what nodes need while this command imports
+    with contextlib.closing(ForkServer.begun()) as forks:
         from metaquorum.cli.local.cluster import LocalCluster
         from metaquorum.cli.local.growth import add_missing_voters
 

@@ -90,6 +90,12 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
+    @classmethod
+    def begun(cls) -> ForkServer:
+        """The one that `begin` has made, or a new one."""
+        made, _early[:] = _early[:], []
+        return made[0] if made else cls()
+
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: Path, output: int
     ) -> Forked:
@@ -133,6 +139,14 @@ class ForkServer:
         if not data:
             raise EOFError("it closed its end")
         return msgspec.msgpack.decode(data, type=_Report)
+
+
+_early: list[ForkServer] = []
+
+
+def begin() -> None:
+    """Makes the one that a command will ask for, before the command is imported."""
+    _early.append(ForkServer())
 
 
 def _serve(orders: socket.socket) -> _Order:
@@ -204,9 +218,11 @@ def _main() -> None:
     # A library of numpy's starts threads when it is imported, and a fork has none of them.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     prepare_node()
+    gc.disable()  # imports make hardly any garbage
     for name in ("metaquorum.cli.main", "metaquorum.combined.process"):
         importlib.import_module(name)
     gc.freeze()
+    gc.enable()
     order = _serve(orders)
     os.environ.clear()
     os.environ.update(order.environment)

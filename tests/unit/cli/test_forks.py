@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from metaquorum.cli.layout import Layout, create, free_ports
+from metaquorum.cli.local import forks
 from metaquorum.cli.local.forks import Forked, ForkError, ForkServer
 
 
@@ -111,3 +112,11 @@ def test_a_killed_node_says_so_and_a_killed_starter_too(server: ForkServer, tmp_
     with pytest.raises(ForkError, match="the process that starts nodes has ended"):
         start(own, tmp_path, "controller", "run", "nothing")
     own.close()
+
+
+def test_what_was_begun_before_the_command_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ForkServer] = []
+    monkeypatch.setattr(ForkServer, "__init__", lambda self: made.append(self))
+    forks.begin()
+    found = [ForkServer.begun(), ForkServer.begun()]
+    assert found == made and len(made) == 2

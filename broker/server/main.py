@@ -277,7 +277,7 @@ class BrokerRole:
         """Connections of Kafka's clients are taken once there is an image: from an empty one they would learn
         that the cluster has no brokers and no topics, and some never ask anyone again."""
         await self._published.first()
-        await self._kafka.start(self._kafka_services(), self.image)
+        await self._kafka.start(self._kafka_services(), self.image, self._process.driver.step_end)
 
     async def _say_farewell(self) -> None:
         """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its

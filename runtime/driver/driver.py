@@ -37,6 +37,7 @@ from metaquorum.runtime.driver.log_sync import LogSync
 from metaquorum.runtime.driver.scheduler import Scheduler, SchedulerConfig
 from metaquorum.runtime.driver.snapshots import SnapshotCodec, SnapshotWorker
 from metaquorum.runtime.driver.statistics import LoopStatistics
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.metrics.node import METADATA, NodeStatistics
 from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.errors import CommittedLostError, DiskError, StorageError
@@ -107,6 +108,7 @@ class Driver:
             store, self._disk, self.statistics, synced=self._synced, failed=self._disk_failed
         )
         self._ended: asyncio.Future[Ending] = self._loop.create_future()
+        self.step_end = StepEnd()
         self._soon: asyncio.Handle | None = None
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms = 0
@@ -237,10 +239,17 @@ class Driver:
     def _step(self) -> None:
         self._soon = None
         begun_ns = 0 if self._watch is None else time.monotonic_ns()
-        if not self._guarded(self._scheduler.step):
+        if not self._guarded(self._take_step):
             self._plan()
         elif not self._ended.done():
             self._finish_step(self._scheduler.now_ms, begun_ns)
+
+    def _take_step(self) -> bool:
+        self.step_end.begin()
+        try:
+            return self._scheduler.step()
+        finally:
+            self.step_end.come()
 
     def _finish_step(self, now_ms: int, begun_ns: int) -> None:
         if self._sync.wanted:

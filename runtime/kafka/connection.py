@@ -22,6 +22,7 @@ from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
+from metaquorum.runtime.kafka.departures import Departing
 from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
 from metaquorum.runtime.kafka.quotas import Quotas
@@ -58,9 +59,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         begun: Callable[[ClientConnection], None],
         gone: Callable[[ClientConnection], None],
     ) -> None:
-        self._config = config
-        self._services = services
-        self._limits = limits
+        self._config, self._services, self._limits = config, services, limits
         self._begun, self._gone = begun, gone
         self._login: Login | None = None
         self._share = Share(config.memory, self._has_memory, self._is_late)
@@ -72,8 +71,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
         self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
-        self._client = Client(listener=config.listener, address="")
-        self._peer = "a client"
+        self._client, self._peer = Client(listener=config.listener, address=""), "a client"
         self._muted_until_s = 0.0
         self._counted = self._ended = self._write_blocked = self._read_paused = False
         self._loop = asyncio.get_running_loop()
@@ -89,6 +87,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._departing = Departing(self._config.step_end, self._transport.writelines)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._client = Client(listener=self._config.listener, address=str(peer[0]))
         self._peer = f"{peer[0]}:{peer[1]}"
@@ -149,6 +148,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 "closed the connection of %s to listener %s: %s", self._peer, self._config.listener, reason
             )
         self._ended = True
+        self._departing.flush()
         self._transport.close()
 
     def _look_for_idleness(self) -> None:
@@ -391,7 +391,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _send(self, place: int, chunks: Chunks) -> None:
         ready = self._answers.finish(place, [_LENGTH.pack(sum(map(len, chunks))), *chunks] if chunks else [])
         if ready:
-            self._transport.writelines(ready)
+            self._departing.put(ready)
 
     def _failed(self, request: codec.Request, error: BaseException | None = None) -> None:
         """A bug; the client sees the end of its connection and asks again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
 from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas
@@ -27,3 +28,4 @@ class ConnectionConfig:
     memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
     scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
     """Where the small frames of all connections are received (`FrameBuffer`)."""
+    step_end: StepEnd = field(default_factory=StepEnd, repr=False, compare=False)

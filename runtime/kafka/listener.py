@@ -15,6 +15,7 @@ from metaquorum.broker.rates import QuotaWindows
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
 from metaquorum.runtime.kafka.connection import ClientConnection
@@ -68,8 +69,12 @@ class KafkaListeners:
                     "choose another address in `listeners`"
                 ) from error
 
-    async def start(self, services: Services, image: Callable[[], MetadataImage]) -> None:
-        """Connections are accepted from now on; `image` has the credentials."""
+    async def start(
+        self, services: Services, image: Callable[[], MetadataImage], step_end: StepEnd | None = None
+    ) -> None:
+        """Connections are accepted from now on; `image` has the credentials. `step_end`: that of the driver
+        whose steps answer."""
+        step_end = step_end or StepEnd()
         loop = asyncio.get_running_loop()
         number = self._config.number
         windows = QuotaWindows(
@@ -80,7 +85,7 @@ class KafkaListeners:
         for listener, bound, context in places:
             make = partial(
                 ClientConnection,
-                self._connection_config(listener, image, quotas),
+                self._connection_config(listener, image, quotas, step_end),
                 services,
                 self._limits,
                 self._connections.add,
@@ -98,7 +103,7 @@ class KafkaListeners:
             self._servers.append(door)
 
     def _connection_config(
-        self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas
+        self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas, step_end: StepEnd
     ) -> ConnectionConfig:
         number = self._config.number
         return ConnectionConfig(
@@ -113,6 +118,7 @@ class KafkaListeners:
             login_max_bytes=self._config.access[listener.name].max_receive_bytes,
             login_timeout_s=number("connection.authentication.timeout.ms") / 1000,
             failed_login_delay_s=number("connection.failed.authentication.delay.ms") / 1000,
+            step_end=step_end,
         )
 
     async def close(self) -> None:

@@ -36,6 +36,7 @@ from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.bunches import Bunches
 from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
 
@@ -100,6 +101,7 @@ class DirectoryThreads:
         crash: Callable[[str], None],
         loop: asyncio.AbstractEventLoop,
         cleaners: CleanerThreads,
+        step_end: StepEnd,
     ) -> None:
         self.directory_id = store.directory_id
         self.path = store.path
@@ -111,6 +113,8 @@ class DirectoryThreads:
         self._crash = crash
         self._loop = loop
         self._cleaners = cleaners
+        self._step_end = step_end
+        self._gathered: list[DiskWork] = []
         self._bunches: Bunches[DataEvent | _Failure] = Bunches(loop, self._take)
         self._work: SimpleQueue[_IoItem] = SimpleQueue()
         self._reads: SimpleQueue[ReadPartition | FindOffset | None] = SimpleQueue()
@@ -139,7 +143,22 @@ class DirectoryThreads:
         if isinstance(work, ReadPartition | FindOffset):
             self._reads.put(work)
             return
+        if self._step_end.gathers:
+            if not self._gathered:
+                self._step_end.add(self)
+            self._gathered.append(work)
+            return
         self._work.put(work)
+        self._look_how_far_behind()
+
+    def flush(self) -> None:
+        """The step has ended: what it brought wakes the io thread once, when it can have the interpreter."""
+        gathered, self._gathered = self._gathered, []
+        for work in gathered:
+            self._work.put(work)
+        self._look_how_far_behind()
+
+    def _look_how_far_behind(self) -> None:
         waiting = self._work.qsize()
         if waiting > WORK_WARN and not self._behind:
             self._behind = True
@@ -169,6 +188,7 @@ class DirectoryThreads:
                 self._loop.call_soon_threadsafe(told, good)
 
         self._reads.put(None)
+        self.flush()
         self._work.put(_Close(clean=clean and not self.is_bad, done=tell))
         try:
             async with asyncio.timeout(CLOSE_MAX_S if not self.is_bad else 1.0):

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from metaquorum.broker.replica import events
 from metaquorum.broker.replica.disk_work import DiskWork
 from metaquorum.broker.replica.events import DataRespond, SendFetch
+from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
@@ -75,9 +76,7 @@ class DataPlane:
         )
         for directory in data.directories:
             if directory.store is not None:
-                threads = DirectoryThreads(
-                    directory.store, directory.watch, driver.post, self._crash, self._loop, self._cleaners
-                )
+                threads = self._threads_of(directory.store, directory.watch)
                 self.threads[directory.store.directory_id] = threads
                 self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
         if config.metadata_log_dir not in config.log_dirs:
@@ -101,6 +100,12 @@ class DataPlane:
         )
         self._questions = ControllerQuestions(client, driver.post)
         driver.hand_over(self._handler_table())
+
+    def _threads_of(self, store: DirectoryStore, watch: DiskWatch) -> DirectoryThreads:
+        driver = self._driver
+        return DirectoryThreads(
+            store, watch, driver.post, self._crash, self._loop, self._cleaners, driver.step_end
+        )
 
     def _handler_table(self) -> Mapping[type, Callable[[Any], None]]:
         table: dict[type, Callable[[Any], None]] = dict.fromkeys(get_args(DiskWork), self._disk_work)

@@ -116,7 +116,11 @@ def test_a_killed_node_says_so_and_a_killed_starter_too(server: ForkServer, tmp_
 
 def test_what_was_begun_before_the_command_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ForkServer] = []
-    monkeypatch.setattr(ForkServer, "__init__", lambda self: made.append(self))
+
+    def note(self: ForkServer) -> None:
+        made.append(self)
+
+    monkeypatch.setattr(ForkServer, "__init__", note)
     forks.begin()
     found = [ForkServer.begun(), ForkServer.begun()]
     assert found == made and len(made) == 2

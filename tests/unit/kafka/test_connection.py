@@ -114,6 +114,31 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.005)
 
 
+async def test_what_a_step_answers_leaves_when_it_ends_or_the_connection_does() -> None:
+    async with serving(Server()) as server, calling(server) as caller:
+        for number in (1, 2, 3, 4):
+            caller.send(FIND_COORDINATOR, 2, number, FindCoordinatorRequest(key="g"))
+        await until(lambda: len(server.gates) == 4)
+        (connection,) = server.open
+        departing, sends = connection._departing, []
+        send, departing._send = departing._send, sends.append  # type: ignore[method-assign]
+        server.config.step_end.begin()
+        for gate in server.gates[:3]:
+            gate.set_result(FindCoordinatorResponse(host="h"))
+        await until(lambda: len(connection) == 1)
+        assert sends == []
+        server.config.step_end.come()
+        assert len(sends) == 1
+        departing._send = send  # type: ignore[method-assign]
+        send(sends[0])
+        server.config.step_end.begin()
+        server.gates[3].set_result(FindCoordinatorResponse(host="last"))
+        await until(lambda: not len(connection))
+        connection.end()
+        hosts = [(await caller.receive(FIND_COORDINATOR, 2)).body.host for _ in range(4)]
+        assert hosts == ["h", "h", "h", "last"] and await caller.ended()
+
+
 async def test_answers_keep_the_order_of_the_requests() -> None:
     async with serving(Server()) as server, calling(server) as caller:
         caller.send(FIND_COORDINATOR, 2, 1, FindCoordinatorRequest(key="g"))

@@ -28,6 +28,7 @@ from metaquorum.broker.server.data import directory
 from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.errors import DiskError
@@ -142,6 +143,7 @@ class Bench:
         self.events: list[DataEvent] = []
         self.crashes: list[str] = []
         self._changed = asyncio.Event()
+        self.step_end = StepEnd()
         self.threads = DirectoryThreads(
             cast(DirectoryStore, self.store),
             DiskWatch(),
@@ -149,6 +151,7 @@ class Bench:
             self._crash,
             asyncio.get_running_loop(),
             CleanerThreads(0, 1),
+            self.step_end,
         )
         self.threads.start()
 
@@ -292,6 +295,23 @@ def test_a_checkpoint_whose_logs_cannot_be_synced_writes_nothing(monkeypatch: py
         await bench.until(bench.failed)
         assert not await bench.threads.close(clean=True)
         assert (bench.store.closed, written) == (["unclean"], [])
+
+    run(test)
+
+
+def test_what_a_step_brings_is_done_when_it_has_ended_in_order() -> None:
+    async def test(bench: Bench) -> None:
+        bench.step_end.begin()
+        for end in (1, 2, 3):
+            bench.threads.submit(append(end, sync=False))
+        assert bench.threads._work.empty() and bench.store.end_offset == 0
+        bench.step_end.come()
+        bench.threads.submit(append(4, sync=False))
+        await bench.until(lambda: bench.appended() == [1, 2, 3, 4])
+        bench.step_end.begin()
+        bench.threads.submit(append(5, sync=False))
+        assert await bench.threads.close(clean=True)
+        assert bench.store.end_offset == 5
 
     run(test)
 

@@ -12,11 +12,13 @@ from metaquorum.broker.replica.disk_work import (
     AppendPartition,
     ChangeLogSettings,
     CheckpointHighWatermarks,
+    CompactPartition,
     CreateReplica,
     CutPartition,
     EnforceRetention,
     FindOffset,
     LogSettings,
+    PromoteReplica,
     ReadPartition,
     RemoveReplica,
     TrimTo,
@@ -24,13 +26,17 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
+from metaquorum.storage.batches.batch import parse_header
+from metaquorum.storage.cleaner.cleaning import CleaningEndedError
+from metaquorum.storage.cleaner.plan import CleanerSettings
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.scripts.log_words import batch_of
 from tests.scripts.player import Player, show
 from tests.scripts.replicas_words import batches, key
-from tests.scripts.stored import told_file
+from tests.scripts.stored import START_MS, timed, told_file
 from tests.unit.broker.directory_bench import walked
 
 PATH = "/data/d"
@@ -49,6 +55,10 @@ class DirectoryPlayer(Player):
         self.store: DirectoryStore | None = None
         self.ends: dict[Any, int] = {}
         self.token = 0
+        self._files: dict[str, str] = {}
+
+    def say(self, line: str) -> None:
+        super().say(timed(line))
 
     def run(self, command: str) -> list[str]:
         try:
@@ -113,14 +123,19 @@ class DirectoryPlayer(Player):
         self.disk = self.disk.kill()
 
     def do_files(self, below: str = "") -> None:
-        """Every file, with what is in it."""
+        """What is in it, of files only those that are others than when they were listed last."""
         for name in sorted(self.disk.list_directory(join(PATH, below) if below else PATH)):
             path = join(below, name) if below else name
             if self.disk.is_directory(join(PATH, path)):
                 self.say(f"{path}/")
                 self.do_files(path)
                 continue
-            self.say(told_file(path, read_file(self.disk, join(PATH, path))))
+            told = told_file(path, read_file(self.disk, join(PATH, path)))
+            if self._files.get(path) != told:
+                self.say(told)
+            else:
+                self.say(f"{path} is the same")
+            self._files[path] = told
 
     def do_put(self, path: str, *words: str) -> None:
         """put x-0/f words: a file with these lines; put dir/: a directory."""
@@ -139,7 +154,7 @@ class DirectoryPlayer(Player):
 
     # ---- work
 
-    def do_create(self, *partitions: str, incarnation: str = "9") -> None:
+    def do_create(self, *partitions: str, incarnation: str = "9", future: str = "no") -> None:
         works = [
             CreateReplica(
                 directory_id=DIRECTORY_ID,
@@ -147,6 +162,7 @@ class DirectoryPlayer(Player):
                 incarnation=int(incarnation),
                 topic=each.rpartition("-")[0],
                 settings=SETTINGS,
+                future=future == "yes",
             )
             for each in partitions
         ]
@@ -158,6 +174,49 @@ class DirectoryPlayer(Player):
         given = walked(batches(log, int(base)))
         where = self.where(partition, incarnation)
         self.take(self.at.execute(AppendPartition(**where, batches=given, sync=sync == "yes")))
+
+    def do_write(self, partition: str, *words: str, sync: str = "yes") -> None:
+        """write x-0 a:1,b!/@1: batches as in `log_words`, at the log's end."""
+        where = self.where(partition, "-")
+        base, parts = self.at._replicas[key(partition)].log.end_offset, []
+        for word in words:
+            parts.append(batch_of(word, base))
+            base = parse_header(parts[-1]).next_offset
+        self.take(
+            self.at.execute(AppendPartition(**where, batches=walked(b"".join(parts)), sync=sync == "yes"))
+        )
+
+    def do_compact(self, partition: str, below: str, wall: str = "0", incarnation: str = "-") -> None:
+        where = self.where(partition, incarnation)
+        wall_ms = START_MS + int(wall)
+        self.take(self.at.execute(CompactPartition(**where, below_offset=int(below), wall_ms=wall_ms)))
+
+    def do_clean(self, between: str = "") -> None:
+        """The next pass of the cleaner; `between`: a command before its first piece is taken up."""
+        cleaner = self.at.cleaner
+        self.say(f"wants checkpoint: {show(cleaner.wants_checkpoint)}")
+        cleaning = cleaner.next()
+        if cleaning is None:
+            return self.say("nothing to clean")
+        self.say(f"{cleaning.log.directory} {show(cleaning.plan)}; another: {show(cleaner.next())}")
+        lines = self.lines
+        while cleaner.is_under_way(cleaning):
+            error = None
+            try:
+                lines.append(f"  pieces {show(list(cleaning.pieces()))} {show(cleaning.result)}")
+            except (StorageError, CleaningEndedError) as raised:
+                error = raised
+            if between:
+                lines = [*lines, f"  between: {between}", *self.run(between.replace("_", " "))]
+                between = ""
+            self.lines = lines
+            self.take(cleaner.take_up(cleaning, error))
+
+    def do_measure(self) -> None:
+        self.say(show(self.at.measure()))
+
+    def do_promote(self, partition: str, incarnation: str = "-") -> None:
+        self.take(self.at.execute(PromoteReplica(**self.where(partition, incarnation))))
 
     def do_read(
         self, partition: str, start: str, end: str, most: str = "10000", incarnation: str = "-"
@@ -193,11 +252,18 @@ class DirectoryPlayer(Player):
         self.take(self.at.execute(EnforceRetention(**where, below_offset=int(below), wall_ms=int(wall))))
 
     def do_settings(
-        self, partition: str, incarnation: str = "-", deletes: str = "yes", **numbers: str
+        self,
+        partition: str,
+        incarnation: str = "-",
+        deletes: str = "yes",
+        compacts: str = "no",
+        **numbers: str,
     ) -> None:
         settings = replace(
             SETTINGS,
             deletes=deletes == "yes",
+            compacts=compacts == "yes",
+            cleaner=CleanerSettings(min_dirty_ratio=0.1, delete_retention_ms=100),
             **{name: int(value) for name, value in numbers.items()},  # type: ignore[arg-type]
         )
         self.take(self.at.execute(ChangeLogSettings(**self.where(partition, incarnation), settings=settings)))

@@ -98,10 +98,7 @@ class PooledLog(SegmentedLog):
         return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
 
     def _segment_for(self, offset: int) -> Segment:
-        slot = self._slot(offset)
-        if slot < 0:
-            raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)
-        return self._segments[slot]
+        return self._segments[self._slot(offset)]
 
     # --- ranges
 

@@ -135,6 +135,7 @@ def test_a_run_is_the_batches_it_stands_for() -> None:
     assert (run.base_offset, run.next_offset) == (len(start()), len(start()) + 60)
     assert run.epoch == 2
     assert run.timestamps_ms().tolist() == list(range(10, 70))
+    assert run.epochs().tolist() == [one.header.leader_epoch for one in run.batches()] == [1] * 50 + [2] * 10
     assert read_run(run) is not None
     whole = [batch for one in found for batch in (one.batches() if isinstance(one, BatchRun) else [one])]
     assert whole == [

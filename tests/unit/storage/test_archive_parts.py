@@ -251,9 +251,16 @@ def headless(base: int) -> bytes:
     return seal_batch(parse_header(batch(base)), b"")
 
 
+def cleaned(base: int) -> bytes:
+    """A batch of three offsets in which a cleaner left two records."""
+    two = encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=100, values=[b"a", b"b"])
+    return seal_batch(parse_header(two)._replace(last_offset_delta=2), two[61:])
+
+
 FILES: dict[str, bytes] = {
     "batches": b"".join(batch(at) for at in range(5)),
     "smallest": b"".join(headless(at) for at in range(4)),
+    "cleaned": cleaned(0) + cleaned(3) + batch(6),
     "large": batch(0) + batch(1, 900) + batch(2) + batch(3, 400),
     "torn": batch(0) + batch(1)[:-1],
     "garbage": b"\2" * 130 + batch(0) + b"\2" * 7 + batch(1) + bytes(170),
@@ -280,6 +287,14 @@ def test_the_pieces_of_a_file_are_its_batches_and_what_is_between(
         assert [(one.position, one.data, one.header is not None) for one in found] == list(cut(data, size))
         for one in found:
             assert one.header is None or one.header == parse_header(one.data)
+
+
+def test_a_batch_that_a_cleaner_thinned_out_is_one_piece() -> None:
+    data = cleaned(0) + cleaned(3)
+    assert [(one.position, one.header) for one in pieces(Bytes(data), len(data))] == [
+        (0, parse_header(data)),
+        (len(data) // 2, parse_header(data, len(data) // 2)),
+    ]
 
 
 def test_a_batch_is_as_long_as_a_batch_may_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import DiskFile
 from metaquorum.storage.errors import DiskError, LogFailedError
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.recovery import load_recovery_point
@@ -75,6 +76,28 @@ def test_what_raises_the_recovery_point_needs_a_thread() -> None:
     assert ticket.point is not None and not ticket.begin(FaultyBackgroundSync())
     ticket.run()
     assert log.recovery_point.offset == 1
+
+
+class BusyDisk(FaultyBackgroundSync):
+    """Takes no sync now."""
+
+    def begin(self, file: DiskFile) -> bool:
+        return False
+
+    def wait(self) -> None:
+        raise AssertionError("nothing was begun")
+
+
+def test_a_sync_that_the_disk_does_not_take_is_run() -> None:
+    disk = forgetful_disk()
+    log = opened(disk)
+    append(log)
+    ticket = log.prepare_sync()
+    assert not ticket.begin(BusyDisk())
+    ticket.run()
+    assert log.sync_completed(ticket) == 1
+    log.truncate_to(1)
+    assert opened(disk.crash()).end_offset == 1
 
 
 def test_of_a_log_that_was_cut_since_it_counts_for_nothing() -> None:

@@ -20,6 +20,7 @@ from metaquorum.metadata.broker_ids import (
     escape_key,
     unescape_key,
 )
+from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS
 from metaquorum.metadata.settings.keys import (
     JAVA_MAX_DOUBLE,
     MAX_INT,
@@ -197,11 +198,10 @@ def check_broker_value(name: str, text: str, *, per_broker: bool) -> None:
     if is_id_memory(name):
         raise ConfigValueError(f"the controllers maintain {name} themselves: bind hosts to ids instead")
     key = broker_key(name)
+    if key is None and name in KAFKA_KEYS:
+        raise ConfigValueError(f"{name} does not change while a broker runs: set it in each broker's file")
     if key is None:
-        raise ConfigValueError(
-            f"{name} is not a dynamic broker configuration: check the spelling, or set it in each broker's "
-            "file"
-        )
+        return  # Kafka keeps what it does not know, for plug-ins
     prefixed = key.name != name
     if key.name in _PER_LISTENER_ONLY and not prefixed:
         raise ConfigValueError(f"{name} is set per listener: set listener.name.<name>.{name}")

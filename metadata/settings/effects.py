@@ -1,4 +1,4 @@
-"""Settings of topics that are kept and shown, and change nothing yet: what to say about them.
+"""Settings that are kept and shown, and change nothing yet: what to say about them.
 
 Owns which keys of topics are carried out. A request that changes such a setting, or describes it, gets a
 note: nothing is accepted in silence that does not do what it says.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS
+from metaquorum.metadata.settings.broker_keys import BROKER_SYNONYMS, broker_key, is_id_memory
 from metaquorum.metadata.settings.keys import ConfigKey, ConfigValueError
 from metaquorum.metadata.settings.topic_keys import TOPIC_KEYS
 
@@ -29,12 +29,14 @@ CARRIED_OUT = frozenset(
     }
 )
 NO_EFFECT = "this is stored but has no effect yet"
+UNKNOWN = "this is stored, but no broker knows the key: check the spelling"
 
 
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:
     """What a value does not do, as one clause; None: it does what it says, or says what is so anyway.
 
-    `resource_type` is Kafka's; of a broker's keys only those are known here that topics fall back to.
+    `resource_type` is Kafka's; of a broker's keys those are judged here that topics fall back to, and those
+    that nobody knows.
     """
     if value is None:
         return None
@@ -44,6 +46,8 @@ def note_on(resource_type: int, name: str, value: str | None) -> str | None:
         case 4 if name in BROKER_SYNONYMS:
             key = next(key for key in TOPIC_KEYS.values() if name in key.synonyms)
             return _note(key, value)
+        case 4 if broker_key(name) is None and not is_id_memory(name):
+            return UNKNOWN
     return None
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.runtime.config.addresses import Listener
-from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.runtime.config.key import Key
 from metaquorum.runtime.errors import ConfigError
 

@@ -17,7 +17,8 @@ from metaquorum.metadata.requests.settings import (
     SettingsResponse,
 )
 from metaquorum.metadata.settings.broker_keys import broker_key
-from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS
+from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS
+from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.kafka.forwarded.call import Call, Outcome, Parts, invalid, once
 from metaquorum.wire.messages import (
     AlterConfigsRequest,
@@ -117,6 +118,6 @@ def _refusal(change: ConfigChange, call: Call) -> ApiError | None:
     if name and name != str(call.node_id):
         return invalid(f"this is broker {call.node_id}, not {name}: ask that broker")
     for op in change.ops:
-        if op.name in KAFKA_KEYS and broker_key(op.name) is None:
+        if (op.name in KAFKA_KEYS or op.name in KEYS) and broker_key(op.name) is None:
             return invalid(f"{op.name} does not change while a broker runs: set it in each broker's file")
     return None

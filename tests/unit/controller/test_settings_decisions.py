@@ -63,6 +63,7 @@ from metaquorum.metadata.requests.settings import (
 )
 from metaquorum.metadata.settings.acls import AclFilter
 from metaquorum.metadata.settings.configs import ConfigSource, describe_topic
+from metaquorum.metadata.settings.effects import UNKNOWN
 from metaquorum.metadata.settings.group_keys import GroupBounds
 from metaquorum.metadata.settings.scram import Mechanism, salted_password, stored_keys
 from tests.unit.controller.node_quorum import image_of
@@ -301,6 +302,7 @@ def test_resources_and_keys_that_are_refused(resource, op, code) -> None:
         (ConfigResource(4, ""), "listener.name.tls.max.connections", "5"),
         (ConfigResource(4, ""), "broker.id.binding.h%201", BINDING),
         (ConfigResource(4, ""), "log.retention.ms", "-1"),
+        (ConfigResource(4, "4"), "of.a.plug-in", "anything"),
         (ConfigResource(16, "m"), "match", "client_id=.*,client_source_port=9"),
         (ConfigResource(32, "g"), "consumer.session.timeout.ms", "60000"),
     ],
@@ -309,6 +311,17 @@ def test_keys_that_are_known(resource, name, value) -> None:
     result = alter(image_of(TOPIC, BROKER), resource, (SET, name, value))
     assert errors(result) == [ErrorCode.NONE], result.response
     assert result.records == (config(name, value, resource),)
+
+
+def test_a_key_that_nobody_knows_is_kept_and_said_to_be_unknown() -> None:
+    """As in Kafka, whose plug-ins have keys of their own; a mistake in writing has to be seen."""
+    resource = ConfigResource(4, "4")
+    result = alter(image_of(BROKER), resource, (SET, "log.cleaner.thread", "2"), (SET, "num.io.threads", "2"))
+    (answer,) = result.response.results
+    assert answer.note == f"log.cleaner.thread=2: {UNKNOWN}"
+    assert len(result.records) == 2
+    bound = alter(image_of(BROKER), ConfigResource(4, ""), (SET, "broker.id.binding.h", BINDING))
+    assert bound.response.results[0].note is None
 
 
 def test_brokers_are_told_again_and_topics_are_not() -> None:

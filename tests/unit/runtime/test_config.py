@@ -10,9 +10,9 @@ from metaquorum.broker.replica.topic_settings import topic_settings
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import ControllerEndpoint
+from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.raft.config import RaftConfig, Voter
 from metaquorum.runtime.config.docs import configuration_page
-from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS, is_kafkas
 from metaquorum.runtime.config.key import BROKER as BROKER_ROLE
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.keys_topics import TOPICS

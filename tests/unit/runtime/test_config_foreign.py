@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.settings.kafka_keys import KAFKA_KEYS
 from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER
-from metaquorum.runtime.config.kafka_keys import KAFKA_KEYS
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.node import NodeConfig

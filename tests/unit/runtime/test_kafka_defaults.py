@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metaquorum.runtime.config.kafka_keys import is_kafkas
+from metaquorum.metadata.settings.kafka_keys import is_kafkas
 from metaquorum.runtime.config.key import BROKER, CONTROLLER
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.load import load_config

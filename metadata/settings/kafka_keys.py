@@ -1,8 +1,8 @@
 """The names of Apache Kafka's configuration keys for brokers and controllers, as of 3.7, with those of 3.9
 and what we have of later ones.
 
-Owns the list, from which it is told whether a key that is not ours is Kafka's or a mistake. Names only: what
-ours mean is `config_keys`'s, and what becomes of the others `config_foreign`'s.
+Owns the list, which says whether a key that is not ours is Kafka's or a mistake. Names only: knows no file of
+a node, and not what a key means.
 """
 
 from __future__ import annotations

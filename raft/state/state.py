@@ -261,7 +261,7 @@ class RaftState:
         )
 
     def persisted(self, token: int) -> None:
-        if self.unpersisted_token is not None and token >= self.unpersisted_token:
+        if token == self.unpersisted_token:  # the newest: an earlier one leaves later writes under way
             self.unpersisted_token = None
 
     def announce(self) -> None:

@@ -263,7 +263,9 @@ class Workplace(Examples):
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            if mutant.at_import or self._only_at_import(mutant) or not self._exchange(mutant, code):
+            if mutant.at_import or self._only_at_import(mutant):
+                _alone(self, mutant, self._tests_for_import(names))
+            if not self._exchange(mutant, code):
                 _alone(self, mutant, names)
             for cache in self._caches:
                 cache.cache_clear()

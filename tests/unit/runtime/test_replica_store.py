@@ -170,6 +170,14 @@ def test_a_snapshot_is_received_in_chunks_and_counts_only_when_it_is_finished(tm
         store.partial_snapshot(position, len(content))
     store.execute(WriteSnapshotChunk(snapshot=position, position=120, data=content[120:]))
     assert Path(store.partial_snapshot(position, len(content))).read_bytes() == content
+    for other, size in (
+        (position, 199),
+        (position, 201),
+        (LogPosition(2, 41), 200),
+        (LogPosition(1, 40), 200),
+    ):
+        with pytest.raises(FileMissingError):
+            store.partial_snapshot(other, size)
     assert store.snapshots() == []
     store.finish_snapshot(position)
     assert store.snapshots() == [position]

@@ -1,0 +1,44 @@
+"""What follows from the timeouts that are configured: every derived duration, and pauses that double."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaquorum.raft.config import DOUBLINGS_MAX, RaftConfig, Voter, doubled_ms
+from metaquorum.raft.voters.voter_set import Endpoint
+
+NAMES = (
+    *("check_quorum_ms", "observer_patience_ms", "begin_quorum_ms", "quiet_voter_ms", "keepalive_ms"),
+    *("fetch_grace_ms", "update_voter_ms", "empty_fetch_pause_ms"),
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "derived"),
+    [
+        (RaftConfig(), (1500, 3500, 250, 500, 250, 333, 500, 100)),
+        (
+            RaftConfig(fetch_timeout_ms=907, observer_fetch_max_wait_ms=31, retry_backoff_ms=7),
+            (1360, 1391, 226, 453, 226, 302, 453, 35),
+        ),
+        (
+            RaftConfig(fetch_timeout_ms=1, observer_fetch_max_wait_ms=0, retry_backoff_ms=0),
+            (1, 1, 1, 0, 1, 1, 0, 0),
+        ),
+    ],
+)
+def test_derived_durations(config: RaftConfig, derived: tuple[int, ...]) -> None:
+    assert tuple(getattr(config, name) for name in NAMES) == derived
+
+
+@pytest.mark.parametrize(
+    ("doublings", "pause"),
+    [(0, 3), (1, 6), (2, 12), (DOUBLINGS_MAX, 3 << 16), (DOUBLINGS_MAX + 1, 3 << 16), (10_000, 3 << 16)],
+)
+def test_a_pause_is_doubled_so_often_and_no_more(doublings: int, pause: int) -> None:
+    assert doubled_ms(3, doublings, 10**9) == pause
+    assert doubled_ms(3, doublings, 5) == min(5, pause)
+
+
+def test_a_configured_voter_listens_without_a_name() -> None:
+    assert Voter(node_id=1, host="h", port=7).endpoints == (Endpoint("", "h", 7),)

@@ -277,7 +277,7 @@ class DirectoryThreads:
             synced, sync = self._store.sync_completed(sync), None
             events = [*_not_told_by(synced, events), synced]
         if events:
-            self._bunches.put(events)
+            self._bunches.put(_newest(events))
         if sync is not None:
             self._sync_running = True
             self._syncs.put(sync)
@@ -385,3 +385,10 @@ def _not_told_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]
         for each in events
         if type(each) is not LogAppended or each.end_offset > ends.get((each.key, each.incarnation), -1)
     ]
+
+
+def _newest(events: list[DataEvent]) -> list[DataEvent]:
+    """An append says how far its log is written: the last one of a log says it all."""
+    last = {(each.key, each.incarnation): at for at, each in enumerate(events) if type(each) is LogAppended}
+    kept = set(last.values())
+    return [each for at, each in enumerate(events) if type(each) is not LogAppended or at in kept]

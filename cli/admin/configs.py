@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, OpenCluster, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, OpenCluster, also_controllers, cluster_options
 from metaquorum.cli.errors import EXIT_FAILED
 from metaquorum.cli.text.output import echo_json, json_option
 from metaquorum.cli.text.setting_results import pairs, refuse, report
@@ -51,6 +51,7 @@ def _resource(kind: str, name: str) -> ConfigResource:
 
 @configs.command()
 @cluster_options
+@also_controllers
 @resource_type
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option(
@@ -61,6 +62,8 @@ def describe(
     options: ClusterOptions, kind: str, names: tuple[str, ...], all_keys: bool, as_json: bool
 ) -> int:
     """Show configurations with the source of each value. Without NAME, of all topics or brokers."""
+    if options.controllers is not None and not names:
+        raise click.UsageError("controllers do not list what has configurations: give NAME")
     with options.open() as cluster:
         wanted = [_resource(kind, name) for name in names or _all_names(cluster, kind)]
         found = cluster.call(lambda client: describe_configs(client, wanted, all_keys=all_keys))
@@ -125,6 +128,7 @@ def _json(described: DescribedConfig) -> dict[str, object]:
 
 @configs.command()
 @cluster_options
+@also_controllers
 @resource_type
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a key.")

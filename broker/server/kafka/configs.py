@@ -1,7 +1,7 @@
 """DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
 
-Owns how keys are shown: types, read-only ones from the broker's file, and the words that the documents have
-for them. What is in force is decided in `metadata.settings`.
+Owns what a broker adds from its file, and which resources are its own. What is in force is decided in
+`metadata.settings`, how it is written in `runtime.kafka.shown_configs`.
 """
 
 from __future__ import annotations
@@ -26,27 +26,14 @@ from metaquorum.metadata.settings.configs import (
     ConfigEntry,
     ConfigSource,
     describe_resource,
-    key_of,
 )
 from metaquorum.metadata.settings.group_keys import GROUP_KEYS
-from metaquorum.metadata.settings.keys import Kind
-from metaquorum.runtime.config.key import BROKER, MAX_INT, Key
+from metaquorum.runtime.config.key import BROKER, Key
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.kafka.shown_configs import ShownConfigs
 from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
-_TYPES = {
-    Kind.BOOLEAN: 1,
-    Kind.STRING: 2,
-    Kind.INT: 3,
-    Kind.SHORT: 4,
-    Kind.LONG: 5,
-    Kind.DOUBLE: 6,
-    Kind.LIST: 7,
-    Kind.CLASS: 8,
-    Kind.PASSWORD: 9,
-}
-_UNKNOWN_TYPE = 0
 _SECRETS = ("password", "secret")
 
 
@@ -85,7 +72,7 @@ def describe_configs(
     body: DescribeConfigsRequest, version: int, image: MetadataImage, own: OwnConfig
 ) -> DescribeConfigsResponse:
     """A result for each resource."""
-    shown = _Shown(version, body.include_synonyms, body.include_documentation)
+    shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
     return DescribeConfigsResponse(results=tuple(_result(each, image, own, shown) for each in body.resources))
 
 
@@ -93,29 +80,11 @@ def _result(
     asked: DescribeConfigsRequest.DescribeConfigsResource,
     image: MetadataImage,
     own: OwnConfig,
-    shown: _Shown,
+    shown: ShownConfigs,
 ) -> DescribeConfigsResponse.DescribeConfigsResult:
     resource = ConfigResource(asked.resource_type, asked.resource_name)
     refusal = _refusal(resource, image, own)
-    if refusal is not None:
-        return DescribeConfigsResponse.DescribeConfigsResult(
-            error_code=refusal.code,
-            error_message=refusal.message,
-            resource_type=asked.resource_type,
-            resource_name=asked.resource_name,
-        )
-    entries = {each.name: each for each in _entries(resource, image, own)}
-    wanted = frozenset(asked.configuration_keys or ())
-    return DescribeConfigsResponse.DescribeConfigsResult(
-        error_message="",
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=tuple(
-            shown(resource.resource_type, entry)
-            for name, entry in sorted(entries.items())
-            if not wanted or name in wanted
-        ),
-    )
+    return shown(asked, _entries(resource, image, own) if refusal is None else refusal)
 
 
 def _entries(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> Iterable[ConfigEntry]:
@@ -149,55 +118,3 @@ def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
             return ApiError(ErrorCode.INVALID_REQUEST, text)
         case _:
             return None
-
-
-class _Shown(msgspec.Struct, frozen=True):
-    """How entries are written. What a version has no field for is left at its default."""
-
-    version: int
-    synonyms: bool
-    documentation: bool
-
-    def __call__(
-        self, resource_type: int, entry: ConfigEntry
-    ) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
-        is_broker = resource_type == BROKER_RESOURCE
-        return DescribeConfigsResponse.DescribeConfigsResourceResult(
-            name=entry.name,
-            value=entry.value,
-            read_only=is_broker and broker_key(entry.name) is None,
-            is_default=self.version == 0 and entry.source is ConfigSource.DEFAULT_CONFIG,
-            config_source=entry.source.value,
-            is_sensitive=entry.sensitive,
-            synonyms=tuple(
-                DescribeConfigsResponse.DescribeConfigsSynonym(
-                    name=each.name, value=each.value, source=each.source.value
-                )
-                for each in (entry.synonyms if self.synonyms else ())
-            ),
-            config_type=_type(resource_type, entry.name),
-            documentation=(entry.note or _words(resource_type, entry.name) if self.documentation else None),
-        )
-
-
-def _type(resource_type: int, name: str) -> int:
-    known = key_of(resource_type, name)
-    if known is not None:
-        return _TYPES[known.kind]
-    key = KEYS.get(name) if resource_type == BROKER_RESOURCE else None
-    if key is None:
-        return _UNKNOWN_TYPE
-    if key.kind == "int":
-        return _TYPES[Kind.LONG if key.maximum > MAX_INT else Kind.INT]
-    if set(key.choices) == {"true", "false"}:
-        return _TYPES[Kind.BOOLEAN]
-    return _TYPES[Kind.LIST if key.kind == "list" else Kind.STRING]
-
-
-def _words(resource_type: int, name: str) -> str | None:
-    """What docs/configuration.md says of a key; of a topic's, what it says of the broker's key behind it."""
-    names: tuple[str, ...] = (name,)
-    if resource_type in (TOPIC_RESOURCE, GROUP_RESOURCE):
-        key = key_of(resource_type, name)
-        names = () if key is None else key.synonyms
-    return next((KEYS[each].text for each in names if each in KEYS), None)

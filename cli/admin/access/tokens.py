@@ -7,7 +7,7 @@ import binascii
 
 import click
 
-from metaquorum.cli.cluster import ClusterOptions, cluster_options
+from metaquorum.cli.cluster import ClusterOptions, also_controllers, cluster_options
 from metaquorum.cli.text.output import echo_json, echo_table, json_option, table_options, utc_text
 from metaquorum.runtime.kafka.admin.tokens import create_token, describe_tokens, expire_token, renew_token
 
@@ -21,6 +21,7 @@ def tokens() -> None:
 
 @tokens.command()
 @cluster_options
+@also_controllers
 @click.option(
     "--owner",
     metavar="User:NAME",
@@ -75,6 +76,7 @@ def create(
 
 @tokens.command()
 @cluster_options
+@also_controllers
 @hmac_option
 @click.option(
     "--period-ms",
@@ -93,6 +95,7 @@ def renew(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_jso
 
 @tokens.command()
 @cluster_options
+@also_controllers
 @hmac_option
 @click.option(
     "--period-ms",
@@ -111,6 +114,7 @@ def expire(options: ClusterOptions, hmac_text: str, period_ms: int | None, as_js
 
 @tokens.command("list")
 @cluster_options
+@also_controllers
 @click.option("--owner", "owners", multiple=True, metavar="User:NAME", help="Only tokens of this owner.")
 @table_options
 def list_(options: ClusterOptions, owners: tuple[str, ...], as_json: bool) -> None:

@@ -158,7 +158,7 @@ async def _by_node(
     named: dict[int | None, list[P]] = {}
     for resource, part in parts:
         is_number = resource.name.isascii() and resource.name.isdigit()
-        is_own = resource.resource_type in _OF_ONE_BROKER and is_number
+        is_own = resource.resource_type in _OF_ONE_BROKER and is_number and client.asks_brokers
         named.setdefault(int(resource.name) if is_own else None, []).append(part)
     alive = await client.brokers() if set(named) - {None} else {}
     for at in sorted(each for each in named if each is not None):

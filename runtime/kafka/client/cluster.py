@@ -77,6 +77,8 @@ class KafkaClient:
     """See the module. `timeout_ms` bounds one call with all its retries. Raises ConfigError for files of TLS
     that cannot be read."""
 
+    asks_brokers = True
+
     def __init__(
         self,
         bootstrap: Sequence[Address] | str,

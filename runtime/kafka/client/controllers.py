@@ -23,6 +23,8 @@ class ControllersClient(KafkaClient):
     """`bootstrap` names controllers. What only brokers answer raises ApiError; all else is as KafkaClient's.
     The principal is that of the certificate in `tls`."""
 
+    asks_brokers = False
+
     def __init__(self, bootstrap: str, *, timeout_ms: int, tls: TlsMaterial | None = None) -> None:
         super().__init__(bootstrap, timeout_ms=timeout_ms)
         self._controllers = AdminClient(bootstrap, timeout_ms=timeout_ms, tls=tls)

@@ -15,18 +15,23 @@ from metaquorum.metadata.image import (
     CLIENT_METRICS_RESOURCE,
     TOPIC_RESOURCE,
     Acl,
+    ConfigResource,
     MetadataImage,
 )
 from metaquorum.metadata.settings.acls import filter_problem, list_acls
+from metaquorum.metadata.settings.configs import ConfigEntry, describe_resource
 from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter, describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.runtime.kafka.acl_fields import RIGHT, in_message
 from metaquorum.runtime.kafka.forwarded.access import acl_filter
+from metaquorum.runtime.kafka.shown_configs import ShownConfigs
 from metaquorum.wire.messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
     ListConfigResourcesRequest,
@@ -120,6 +125,41 @@ def describe_client_quotas(
             for entity, quotas in describe_quotas(image, wanted)
         ),
     )
+
+
+def describe_configs(
+    body: DescribeConfigsRequest, version: int, image: MetadataImage
+) -> DescribeConfigsResponse:
+    """As the active controller knows it: without brokers' files, and whichever brokers run."""
+    shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
+
+    def found(resource: ConfigResource) -> tuple[ConfigEntry, ...] | ApiError:
+        return _config_refusal(resource, image) or describe_resource(image, resource, all_keys=True)
+
+    return DescribeConfigsResponse(
+        results=tuple(
+            shown(each, found(ConfigResource(each.resource_type, each.resource_name)))
+            for each in body.resources
+        )
+    )
+
+
+def _config_refusal(resource: ConfigResource, image: MetadataImage) -> ApiError | None:
+    name = resource.name
+    match resource.resource_type:
+        case 2 if image.topics.topic_named(name) is None:
+            text = f"there is no topic {name}: list the topics to see which exist"
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+        case 4 if name and name not in map(str, image.brokers):
+            text = f"broker {name} is not registered: list the registered brokers"
+            return ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text)
+        case 16 | 32 if not name:
+            return ApiError(ErrorCode.INVALID_REQUEST, "this has no default configuration: give a name")
+        case 2 | 4 | 16 | 32:
+            return None
+        case other:
+            text = f"controllers do not describe resource type {other}: ask brokers"
+            return ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
 def list_config_resources(

@@ -17,6 +17,7 @@ from metaquorum.runtime.kafka.forwarded.call import Call
 from metaquorum.runtime.kafka.forwarded.describe import (
     describe_acls,
     describe_client_quotas,
+    describe_configs,
     describe_user_scram_credentials,
 )
 from metaquorum.runtime.kafka.forwarded.table import FORWARDED, Forwarded
@@ -27,6 +28,8 @@ from metaquorum.wire.messages import (
     ApiVersionsResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
 )
 
 _CONTROLLERS = 2
@@ -101,11 +104,16 @@ def _out_of_image(
     return handle
 
 
+async def _describe_configs(body: DescribeConfigsRequest, call: Call) -> DescribeConfigsResponse:
+    await _quorum(call)
+    return describe_configs(body, call.version, call.image)
+
+
 DIRECT: dict[str, Forwarded] = {
-    # A token is made for the client that logged in, which none does here.
-    **{name: api for name, api in FORWARDED.items() if not name.endswith("DelegationToken")},
+    **FORWARDED,
     "ApiVersions": Forwarded(0, 4, _api_versions),
     "DescribeCluster": Forwarded(1, 2, _describe_cluster),
+    "DescribeConfigs": Forwarded(0, 4, _describe_configs),
     "DescribeAcls": Forwarded(0, 3, _out_of_image(describe_acls)),
     "DescribeClientQuotas": Forwarded(0, 1, _out_of_image(describe_client_quotas)),
     "DescribeUserScramCredentials": Forwarded(0, 0, _out_of_image(describe_user_scram_credentials)),

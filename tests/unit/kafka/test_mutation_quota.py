@@ -14,14 +14,22 @@ from metaquorum.controller.events import Mutator
 from metaquorum.controller.partitions import mutations as module
 from metaquorum.controller.partitions.mutations import Allowance, Mutations
 from metaquorum.controller.server.forwarding_service import ForwardingService
-from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.records.batch_cause import BatchCause
 from metaquorum.metadata.requests.common import TopicResult, TopicsResponse
 from metaquorum.proto import forwarding_pb2 as pb
 from metaquorum.runtime.api.errors import NO_HINTS
+from metaquorum.runtime.client.forwarding import NO_BROKER
+from metaquorum.runtime.requests import CALLER
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME
-from metaquorum.wire.messages import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
+from metaquorum.wire.messages import (
+    CreateDelegationTokenRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 
 TOPICS = {
     "CreateTopics": CreateTopicsRequest(
@@ -83,6 +91,25 @@ async def test_versions_that_know_the_refusal_are_refused(name: str, strict_from
         answer = await service.Forward(pb.ForwardRequest(frame=frame, principal="User:a:b"), None)
         assert requests.asked.pop() == Mutator(user="a:b", client_id="cli", strict=strict)
         assert codec.decode_response(api.key, version, answer.frame).body.throttle_time_ms == 7
+
+
+async def test_who_asks_a_controller_for_a_token_is_whom_the_connection_names() -> None:
+    class Tokens:
+        asked: Any = None
+
+        async def ask(self, request: Any, mutator: Mutator | None = None) -> ApiError:
+            self.asked = request
+            return ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "none here")
+
+    api, tokens = API_BY_NAME["CreateDelegationToken"], Tokens()
+    CALLER.set(BatchCause(principal="User:CN=root"))
+    header = codec.RequestHeader(api.key, 3, 1, "cli")
+    frame = b"".join(codec.encode_request(header, CreateDelegationTokenRequest()))
+    asked = pb.ForwardRequest(frame=frame, principal="User:other", broker_id=NO_BROKER)
+    answer = await service_of(tokens).Forward(asked, None)  # type: ignore[arg-type]
+    assert tokens.asked.requester == "User:CN=root"
+    body = codec.decode_response(api.key, 3, answer.frame).body
+    assert body.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
 
 def image(**rates: float) -> MetadataImage:

@@ -15,7 +15,7 @@ from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.features import metadata_version_name
 from metaquorum.runtime.kafka.client.controllers import ControllersClient
-from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, DescribeConfigsRequest
+from metaquorum.wire.messages import ApiVersionsRequest, DescribeClusterRequest, MetadataRequest
 from tests.unit.server.nodes import Site, free_port, new_site, running_controller
 from tests.unit.server.test_callers_in_the_log import causes
 
@@ -67,6 +67,26 @@ async def test_levels_entries_users_and_quotas_without_a_broker(site: Site) -> N
     ]
 
 
+async def test_configurations_and_tokens_without_a_broker(site: Site) -> None:
+    session = "consumer.session.timeout.ms"
+    await run(site, "configs", "alter", "group", "g", "--set", f"{session}=50000")
+    await run(site, "configs", "alter", "broker", "default", "--set", "log.retention.ms=5")
+    (group,) = json.loads((await run(site, "configs", "describe", "group", "g", "--json")).stdout)["configs"]
+    assert (group["name"], group["value"], group["source"]) == (session, "50000", "DYNAMIC_GROUP_CONFIG")
+    shared = json.loads((await run(site, "configs", "describe", "broker", "default", "--json")).stdout)
+    assert [(each["name"], each["value"]) for each in shared["configs"]] == [("log.retention.ms", "5")]
+    for kind, name, error in (
+        ("topic", "nope", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("broker", "7", "BROKER_ID_NOT_REGISTERED"),
+        ("broker-logger", "7", "INVALID_REQUEST"),
+    ):
+        refused = await run(site, "configs", "describe", kind, name, code=1)
+        assert error in refused.stderr and refused.stderr.count("\n") == 1
+    assert "give NAME" in (await run(site, "configs", "describe", "topic", code=2)).stderr
+    nobody = await run(site, "tokens", "list", code=1)
+    assert "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED" in nobody.stderr and nobody.stderr.count("\n") == 1
+
+
 async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(site: Site) -> None:
     client = ControllersClient(f"127.0.0.1:{site.controller_port}", timeout_ms=60_000)
     try:
@@ -79,11 +99,10 @@ async def test_controllers_tell_of_themselves_and_of_nothing_that_is_brokers(sit
         assert theirs.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE and not theirs.brokers
         asked = ApiVersionsRequest(client_software_name="t", client_software_version="1")
         offered = await client.ask(asked)
-        for api in ("DescribeConfigs", "CreateDelegationToken"):
-            assert await client.version(api) is None
+        assert await client.version("Metadata") is None
         assert len(offered.api_keys) > 15 and await client.version("UpdateFeatures") == 2
-        with pytest.raises(ApiError, match="does not offer DescribeConfigs"):
-            await client.ask(DescribeConfigsRequest())
+        with pytest.raises(ApiError, match="does not offer Metadata"):
+            await client.ask(MetadataRequest())
     finally:
         await client.close()
 

@@ -1,0 +1,100 @@
+"""Entries of configurations as DescribeConfigs writes them: types, read-only keys, the documents' words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from metaquorum.metadata.errors import ApiError
+from metaquorum.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from metaquorum.metadata.settings.broker_keys import broker_key
+from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, key_of
+from metaquorum.metadata.settings.keys import Kind
+from metaquorum.runtime.config.key import MAX_INT
+from metaquorum.runtime.config.keys import KEYS
+from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
+
+_TYPES = {
+    Kind.BOOLEAN: 1,
+    Kind.STRING: 2,
+    Kind.INT: 3,
+    Kind.SHORT: 4,
+    Kind.LONG: 5,
+    Kind.DOUBLE: 6,
+    Kind.LIST: 7,
+    Kind.CLASS: 8,
+    Kind.PASSWORD: 9,
+}
+_UNKNOWN_TYPE = 0
+
+
+class ShownConfigs(msgspec.Struct, frozen=True):
+    """How the answer to one request is written. What a version has no field for is left at its default."""
+
+    version: int
+    synonyms: bool
+    documentation: bool
+
+    def __call__(
+        self,
+        asked: DescribeConfigsRequest.DescribeConfigsResource,
+        found: Iterable[ConfigEntry] | ApiError,
+    ) -> DescribeConfigsResponse.DescribeConfigsResult:
+        """`found`: all entries of the resource, of which the last one with a name holds, or its refusal."""
+        result = DescribeConfigsResponse.DescribeConfigsResult
+        kind, name = asked.resource_type, asked.resource_name
+        if isinstance(found, ApiError):
+            return result(
+                error_code=found.code, error_message=found.message, resource_type=kind, resource_name=name
+            )
+        entries = {each.name: each for each in found}
+        wanted = frozenset(asked.configuration_keys or ())
+        configs = (
+            self._entry(kind, entry) for key, entry in sorted(entries.items()) if not wanted or key in wanted
+        )
+        return result(error_message="", resource_type=kind, resource_name=name, configs=tuple(configs))
+
+    def _entry(
+        self, resource_type: int, entry: ConfigEntry
+    ) -> DescribeConfigsResponse.DescribeConfigsResourceResult:
+        is_broker = resource_type == BROKER_RESOURCE
+        return DescribeConfigsResponse.DescribeConfigsResourceResult(
+            name=entry.name,
+            value=entry.value,
+            read_only=is_broker and broker_key(entry.name) is None,
+            is_default=self.version == 0 and entry.source is ConfigSource.DEFAULT_CONFIG,
+            config_source=entry.source.value,
+            is_sensitive=entry.sensitive,
+            synonyms=tuple(
+                DescribeConfigsResponse.DescribeConfigsSynonym(
+                    name=each.name, value=each.value, source=each.source.value
+                )
+                for each in (entry.synonyms if self.synonyms else ())
+            ),
+            config_type=_type(resource_type, entry.name),
+            documentation=(entry.note or _words(resource_type, entry.name) if self.documentation else None),
+        )
+
+
+def _type(resource_type: int, name: str) -> int:
+    known = key_of(resource_type, name)
+    if known is not None:
+        return _TYPES[known.kind]
+    key = KEYS.get(name) if resource_type == BROKER_RESOURCE else None
+    if key is None:
+        return _UNKNOWN_TYPE
+    if key.kind == "int":
+        return _TYPES[Kind.LONG if key.maximum > MAX_INT else Kind.INT]
+    if set(key.choices) == {"true", "false"}:
+        return _TYPES[Kind.BOOLEAN]
+    return _TYPES[Kind.LIST if key.kind == "list" else Kind.STRING]
+
+
+def _words(resource_type: int, name: str) -> str | None:
+    """What docs/configuration.md says of a key; of a topic's, what it says of the broker's key behind it."""
+    names: tuple[str, ...] = (name,)
+    if resource_type in (TOPIC_RESOURCE, GROUP_RESOURCE):
+        key = key_of(resource_type, name)
+        names = () if key is None else key.synonyms
+    return next((KEYS[each].text for each in names if each in KEYS), None)

@@ -42,6 +42,11 @@ KINDS: Mapping[int, str] = {
     CLIENT_METRICS_RESOURCE: "client-metrics",
     GROUP_RESOURCE: "group",
 }
+_NAMELESS: Mapping[int, str] = {
+    TOPIC_RESOURCE: "topics have no default configuration: name a topic",
+    CLIENT_METRICS_RESOURCE: "a client metrics subscription needs a name: give one",
+    GROUP_RESOURCE: "a group needs a name: give one",
+}
 _MAX_BROKER_ID = 2**31 - 1
 
 Refusal = tuple[ErrorCode, str]
@@ -138,7 +143,9 @@ def _decide_resource(
     try:
         check_values(resource, after, [op.name for op in ops], bounds)
     except ConfigValueError as error:
-        return ErrorCode.INVALID_CONFIG, str(error)
+        # Kafka has another code for client metrics.
+        is_metrics = resource.resource_type == CLIENT_METRICS_RESOURCE
+        return ErrorCode.INVALID_REQUEST if is_metrics else ErrorCode.INVALID_CONFIG, str(error)
     records += found
     return None
 
@@ -159,10 +166,11 @@ def resource_refusal(
     image: MetadataImage, resource: ConfigResource, voters: frozenset[int]
 ) -> Refusal | None:
     """Why this resource cannot be configured; None: it can."""
+    if not resource.name and resource.resource_type in _NAMELESS:
+        return ErrorCode.INVALID_REQUEST, _NAMELESS[resource.resource_type]
     match resource.resource_type:
         case 2:
-            problem = "topics have no default configuration: name a topic" if not resource.name else None
-            problem = problem or name_problem(resource.name)
+            problem = name_problem(resource.name)
             if problem is not None:
                 return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
             if image.topics.topic_named(resource.name) is None:
@@ -171,12 +179,8 @@ def resource_refusal(
             return None
         case 4:
             return _broker_refusal(image, resource.name, voters)
-        case 16:
-            if not resource.name:
-                return ErrorCode.INVALID_REQUEST, "a client metrics subscription needs a name: give one"
+        case 16 | 32:
             return None
-        case 32:
-            return None if resource.name else (ErrorCode.INVALID_REQUEST, "a group needs a name: give one")
         case other:
             text = f"resource type {other} has no configuration: use topic, broker, client-metrics or group"
             return ErrorCode.INVALID_REQUEST, text

@@ -79,6 +79,8 @@ def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | BatchRefusa
             f"the batch has {size} bytes, but the topic's limit is {settings.max_message_bytes}: send "
             "smaller batches, or raise max.message.bytes",
         )
+    if not size:
+        return _invalid("there is no record batch: send exactly one per partition")
     if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
         return _wrong_magic(records[_MAGIC_AT])
     if size < HEADER_BYTES:

@@ -1,7 +1,7 @@
 """DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
 
 Owns what a broker adds from its file, and which resources are its own. What is in force is decided in
-`metadata.settings`, how it is written in `runtime.kafka.shown_configs`.
+`metadata.settings`, how it is written in `runtime.kafka.forwarded.shown_configs`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from metaquorum.metadata.settings.configs import (
     describe_resource,
 )
 from metaquorum.metadata.settings.group_keys import GROUP_KEYS
+from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.runtime.config.key import BROKER, Key
 from metaquorum.runtime.config.keys import KEYS
 from metaquorum.runtime.config.node import NodeConfig
-from metaquorum.runtime.kafka.shown_configs import ShownConfigs
+from metaquorum.runtime.kafka.forwarded.shown_configs import ShownConfigs
 from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
 _SECRETS = ("password", "secret")
@@ -99,6 +100,8 @@ def _entries(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> 
 def _refusal(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> ApiError | None:
     name = resource.name
     match resource.resource_type:
+        case 2 if (problem := name_problem(name)) is not None:
+            return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         case 2 if image.topics.topic_named(name) is None:
             text = f"there is no topic {name}: list the topics to see which exist"
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)

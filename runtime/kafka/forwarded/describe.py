@@ -24,7 +24,7 @@ from metaquorum.metadata.settings.quotas import CLIENT_ID, IP, USER, QuotaFilter
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.runtime.kafka.acl_fields import RIGHT, in_message
 from metaquorum.runtime.kafka.forwarded.access import acl_filter
-from metaquorum.runtime.kafka.shown_configs import ShownConfigs
+from metaquorum.runtime.kafka.forwarded.shown_configs import ShownConfigs
 from metaquorum.wire.messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,

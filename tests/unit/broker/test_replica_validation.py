@@ -38,7 +38,7 @@ def flipped(data: bytes, at: int) -> bytes:
 GOOD = batch(b"a", b"b")
 
 REFUSED = {
-    "empty": (b"", ErrorCode.CORRUPT_MESSAGE, "0 bytes are not a record batch"),
+    "empty": (b"", ErrorCode.INVALID_RECORD, "there is no record batch"),
     "cut in the header": (GOOD[:60], ErrorCode.CORRUPT_MESSAGE, "60 bytes are not a record batch"),
     "cut in a record": (
         GOOD[:-1],

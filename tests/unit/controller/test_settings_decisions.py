@@ -251,7 +251,7 @@ BINDING = '{"version":0,"broker.id":10}'
 @pytest.mark.parametrize(
     ("resource", "op", "code"),
     [
-        (ConfigResource(2, ""), (SET, "flush.ms", "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ConfigResource(2, ""), (SET, "flush.ms", "1"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(2, "a b"), (SET, "flush.ms", "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (ConfigResource(2, "gone"), (SET, "flush.ms", "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (ConfigResource(4, "9"), (SET, "num.io.threads", "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
@@ -273,9 +273,9 @@ BINDING = '{"version":0,"broker.id":10}'
         (ConfigResource(4, ""), (SET, "broker.id.next", "7"), ErrorCode.INVALID_CONFIG),
         (ConfigResource(8, "4"), (SET, "kafka", "DEBUG"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(16, ""), (SET, "interval.ms", "100"), ErrorCode.INVALID_REQUEST),
-        (ConfigResource(16, "m"), (SET, "interval.ms", "99"), ErrorCode.INVALID_CONFIG),
-        (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_CONFIG),
-        (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_CONFIG),
+        (ConfigResource(16, "m"), (SET, "interval.ms", "99"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(16, "m"), (SET, "match", "shoe_size=9"), ErrorCode.INVALID_REQUEST),
+        (ConfigResource(16, "m"), (SET, "match", "client_id=("), ErrorCode.INVALID_REQUEST),
         (ConfigResource(32, ""), (SET, "consumer.session.timeout.ms", "50000"), ErrorCode.INVALID_REQUEST),
         (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "44999"), ErrorCode.INVALID_CONFIG),
         (ConfigResource(32, "g"), (SET, "consumer.session.timeout.ms", "60001"), ErrorCode.INVALID_CONFIG),

@@ -1,23 +1,28 @@
-"""DescribeConfigs of a group (Kafka 4.0): its own values, else the broker's."""
+"""DescribeConfigs of a group (Kafka 4.0): its own values, else the broker's. Codes that are Kafka's."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.configs import OwnConfig, describe_configs
+from metaquorum.broker.server.kafka.groups.members import GroupHandlers
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import GROUP_RESOURCE, ConfigResource, MetadataImage
-from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from metaquorum.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE, ConfigResource, MetadataImage
+from metaquorum.wire.codec import Request, RequestHeader
+from metaquorum.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse, SyncGroupRequest
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 GROUP, FILE, DEFAULT = 8, 4, 5
 
 
 def described(
-    image: MetadataImage, name: str, **static: str
+    image: MetadataImage, name: str, kind: int = GROUP_RESOURCE, **static: str
 ) -> DescribeConfigsResponse.DescribeConfigsResult:
     asked = DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=GROUP_RESOURCE, resource_name=name, configuration_keys=None
+        resource_type=kind, resource_name=name, configuration_keys=None
     )
     own = OwnConfig(
         node_id=1, static={key.replace("_", "."): value for key, value in static.items()}, fixed=()
@@ -45,3 +50,24 @@ def test_every_key_is_shown_with_all_that_could_hold() -> None:
 
 def test_a_group_needs_a_name() -> None:
     assert described(MetadataImage(), "").error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("absent", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_a_topic_that_cannot_be_is_not_called_absent(name: str, code: ErrorCode) -> None:
+    assert described(MetadataImage(), name, TOPIC_RESOURCE).error_code == code
+
+
+@pytest.mark.parametrize(("kind", "name"), [(None, "range"), ("consumer", None)])
+async def test_who_syncs_names_the_protocol_from_version_5_on(kind: str | None, name: str | None) -> None:
+    unused: Any = None
+    body = SyncGroupRequest(group_id="g", member_id="m", protocol_type=kind, protocol_name=name)
+    request = Request(header=RequestHeader(14, 5, 1, None), body=body, end=0)
+    answer = await GroupHandlers(unused).sync_group(request, unused)
+    assert answer.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL

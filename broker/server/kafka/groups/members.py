@@ -46,9 +46,9 @@ GROUP_OPERATIONS = 328
 """Read, delete, describe: there is no authorizer."""
 
 _NOT_ASKED = -(2**31)
-_MANY_LEAVE, _NULL_PROTOCOL, _NOT_FOUND = 3, 7, 6
-"""Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, DescribeGroups with an error
-for a group that does not exist (KIP-1043)."""
+_MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6
+"""Versions: LeaveGroup with several members, JoinGroup with a nullable protocol, SyncGroup that must name its
+protocol (KIP-559), DescribeGroups with an error for a group that does not exist (KIP-1043)."""
 
 _CODES = {
     ErrorCode.BROKER_NOT_AVAILABLE: ErrorCode.NOT_COORDINATOR,
@@ -126,6 +126,8 @@ class GroupHandlers:
 
     async def sync_group(self, request: Request, client: Client) -> SyncGroupResponse:
         body: SyncGroupRequest = request.body
+        if request.header.version >= _NAMED_PROTOCOL and None in (body.protocol_type, body.protocol_name):
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         answer = await self._ask_member(body.group_id, request, client)
         if answer is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The rebalance is lost with the coordinator: the member joins again, here.

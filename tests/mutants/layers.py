@@ -7,6 +7,7 @@ from pathlib import Path
 
 SEEDS = "tests/mutants/seeds.py"
 """Short runs of the simulator, as tests."""
+FIGURES = "tests/unit/test_figures.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Layer:
 
 
 _STORAGE_TESTS = (
+    FIGURES,
     "tests/scripts",
     "tests/unit/storage",
     "tests/conformance/test_disk.py",
@@ -162,6 +164,7 @@ LAYERS: dict[str, Layer] = {
             files=("broker/**/*.py",),
             without=("broker/server",),
             tests=(
+                FIGURES,
                 "tests/scripts",
                 "tests/unit/broker",
                 "tests/properties/test_broker_session.py",
@@ -181,6 +184,7 @@ LAYERS: dict[str, Layer] = {
             target=90,
             files=("metadata/inspect/**/*.py",),
             tests=(
+                FIGURES,
                 "tests/unit/metadata",
                 "tests/stories",
                 "tests/properties/test_time_travel.py",

@@ -1,0 +1,82 @@
+"""Every bound, interval, code and form that pure code keeps in a constant, as recorded text.
+
+Most of them are promises: to Kafka's formats, to clients that wait, to memory that is bounded. Who changes
+one changes a line here (`pytest tests/unit/test_figures.py --rewrite`), which is reviewed like code.
+Sentences and long tables are left to the tests of what shows them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import struct
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+FIGURES = Path(__file__).parent / "figures.txt"
+LONGEST = 400
+_NAME = r"[A-Z_][A-Z0-9_]*"
+_ASSIGNED = re.compile(rf"^({_NAME}(?:, {_NAME})*)(?::[^=\n]+)? = ", re.MULTILINE)
+FOLDERS = ("storage", "broker", "metadata/inspect")
+SHELL = ("broker/server", "storage/disk/posix.py", "storage/disk/kernel_sync.py", "storage/disk/private.py")
+
+
+def constants(path: Path) -> list[str]:
+    """The names in capitals that a module assigns itself."""
+    found = _ASSIGNED.findall(path.read_text(encoding="utf-8"))
+    return [name for names in found for name in names.split(", ")]
+
+
+def told(value: object) -> str | None:
+    """None: it is no plain value, or a sentence."""
+    match value:
+        case str() if " " in value:
+            return None
+        case Enum():
+            return value.name
+        case bool() | int() | float() | str() | bytes():
+            return repr(value)
+        case struct.Struct():
+            return f"struct {value.format}"
+        case re.Pattern():
+            return f"pattern {value.pattern}"
+        case tuple() | list():
+            parts = [told(each) for each in value]
+            return None if None in parts else f"({', '.join(map(str, parts))})"
+        case set() | frozenset():
+            parts = [told(each) for each in value]
+            return None if None in parts else f"{{{', '.join(sorted(map(str, parts)))}}}"
+        case dict():
+            pairs = [(told(key), told(each)) for key, each in value.items()]
+            plain = all(None not in pair for pair in pairs)
+            return f"{{{', '.join(f'{key}: {each}' for key, each in pairs)}}}" if plain else None
+    return None
+
+
+def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
+    lines = []
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        if place.startswith(SHELL):
+            continue
+        module = importlib.import_module(f"metaquorum.{place.removesuffix('.py').replace('/', '.')}")
+        found = [(name, told(getattr(module, name))) for name in constants(path)]
+        lines += [f"{place} {name} = {text}" for name, text in found if text and len(text) <= LONGEST]
+    return "\n".join(lines) + "\n"
+
+
+def test_every_figure_is_what_was_recorded(request: pytest.FixtureRequest) -> None:
+    actual = every_figure()
+    if request.config.getoption("--rewrite"):
+        FIGURES.write_text(actual, encoding="utf-8")
+    assert actual == FIGURES.read_text(encoding="utf-8"), (
+        "review: pytest tests/unit/test_figures.py --rewrite"
+    )
+
+
+def test_a_changed_figure_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaquorum.broker.coordinator.shard.RETRY_MS", 501)
+    assert "broker/coordinator/shard.py RETRY_MS = 501" in every_figure(("broker/coordinator",))

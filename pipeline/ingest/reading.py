@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from metaquorum.metadata.errors import RecordDecodeError, ReplayError
 from metaquorum.metadata.image import MetadataImage
@@ -10,6 +10,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.snapshot import load_snapshot
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals.moments import Row
+from metaquorum.pipeline.intervals.states.ended import StateRows
 from metaquorum.pipeline.logs.cut import stretch_pieces
 from metaquorum.pipeline.logs.damage import CORRUPT, DamageNotes
 from metaquorum.pipeline.logs.pieces import Piece
@@ -49,8 +50,11 @@ def image_of(log: LogSurvey, position: LogPosition, notes: DamageNotes) -> Metad
         return None
 
 
-def write_rows(writer: ClusterWriter, rows: Iterable[tuple[str, list[Row]]], *, final: bool) -> None:
+def write_rows(writer: ClusterWriter, rows: Iterable[tuple[str, Sequence[Row]]], *, final: bool) -> None:
     """Rows by table."""
     for table, some in rows:
+        if isinstance(some, StateRows):
+            writer.states(table, some, final=final)
+            continue
         for low in range(0, len(some), FLUSH_ROWS):
             writer.rows(table, some[low : low + FLUSH_ROWS], final=final)

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaquorum.pipeline.arrow.base import TIME_TYPE, times
+from metaquorum.pipeline.arrow.states import state_batches
 from metaquorum.pipeline.columns import Table
 from metaquorum.pipeline.ingest.layout import DATA, WrittenFile, escape
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS, Row
+from metaquorum.pipeline.intervals.states.ended import StateColumns, StateRows
 from metaquorum.pipeline.stores.folder import Folder
 from metaquorum.pipeline.stores.remote import in_one_line
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES, arrow_schema, file_comments
@@ -77,6 +79,15 @@ class ClusterWriter:
             by_day.setdefault(at or 0, []).append(row)
         for at, some in by_day.items():
             self.arrow(table, at, as_arrow(TABLES[table], some), final=final)
+
+    def states(self, table: str, rows: StateRows, *, final: bool) -> None:
+        """Rows of `partition_states`, tuples and columns."""
+        for part in rows.parts:
+            if isinstance(part, list):
+                self.rows(table, part, final=final)
+        columns = [part for part in rows.parts if isinstance(part, StateColumns)]
+        for day, data in state_batches(columns, file_schema(table)):
+            self.arrow(table, day, data, final=final)
 
     def arrow(self, table: str, day: int, data: pa.RecordBatch, *, final: bool) -> None:
         """Rows of one day, as Arrow."""

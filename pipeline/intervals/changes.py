@@ -35,6 +35,8 @@ from metaquorum.metadata.image.chunk import (
     TOPIC,
     IntArray,
 )
+from metaquorum.metadata.image.columns import RareFields
+from metaquorum.metadata.image.topics import TopicsBuilder
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.codec import decode
@@ -43,7 +45,7 @@ from metaquorum.metadata.records.types import (
     FenceBrokerRecord,
     UnfenceBrokerRecord,
 )
-from metaquorum.pipeline.intervals.moments import DAY_MS, BatchClock, Moment
+from metaquorum.pipeline.intervals.moments import DAY_MS, BatchClock, Moment, ms_of
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.places import Places
@@ -62,6 +64,9 @@ NOT_THE_FIRST = -1
 WORTH_IT = 4 * MIN_TOGETHER
 """Where fewer are taken, it is tried less often: up to MAX_ALONE batches are replayed by themselves then."""
 MAX_ALONE = 16
+
+_IDS = 4_096
+"""Broker ids below are looked up in a table."""
 
 Together = Callable[[BatchWindow], int]
 """Takes batches from the beginning of a window on, and says how many: NOT_THE_FIRST, or 0 where it does not
@@ -180,9 +185,26 @@ def _batch_kinds(window: BatchWindow) -> tuple[Any, Any]:
     return plain, ~plain & fit & (changes >= MIN_TOGETHER)
 
 
+class _Infos(dict[int, PartitionInfo]):
+    """Partitions before or after changes, made when they are asked for."""
+
+    def __init__(self, topics: TopicsBuilder, versions: Versions, block: IntArray, rows: Places) -> None:
+        super().__init__()
+        self._topics, self._versions, self._block, self._rows = topics, versions, block, rows
+
+    def __missing__(self, at: int) -> PartitionInfo:
+        self.make([at])
+        return self[at]
+
+    def make(self, places: Sequence[int]) -> None:
+        """Those at some places, which costs less than one by one."""
+        chunk = self._versions.chunk(self._block[:, places])
+        self.update(zip(places, self._topics.seen(chunk, self._rows[places]), strict=True))
+
+
 class ManyChanges:
     """Changes in log order. `before` and `after` have a chunk's layout; `infos_before` and `infos` are the
-    same as objects, once `PartitionStates` has made them."""
+    same as objects. `topic_at` are places in `topics`, ids; `batch_of` places in `batch_moments`."""
 
     def __init__(
         self, builder: ImageBuilder, versions: Versions, window: BatchWindow, moments: Sequence[Moment]
@@ -191,15 +213,22 @@ class ManyChanges:
         records, width = versions.records[order], versions.replica_width
         self.versions = versions
         self.before, self.after = versions.before()[:, order], versions.after[:, order]
-        again = np.flatnonzero(~versions.first)
-        numbers = np.searchsorted(window.ends, versions.records, side="right")
-        self.twice: Places = numbers[again][numbers[again] == numbers[again - 1]]
-        """The numbers of batches that change a partition twice: these changes are no states."""
-        self.offsets: list[int] = window.offsets()[records].tolist()
+        repeated = np.flatnonzero(~versions.first)
         self.batch_of = np.searchsorted(window.ends, records, side="right")
-        self.moments = [moments[at] for at in self.batch_of.tolist()]
-        self.infos_before: list[PartitionInfo] = []
-        self.infos: list[PartitionInfo] = []
+        place_of = np.empty_like(order)
+        place_of[order] = np.arange(len(order))
+        self.again, self.earlier = place_of[repeated], place_of[repeated - 1]
+        """Changes of a partition that changed before, and these changes."""
+        self.twice: Places = self.batch_of[self.again][
+            self.batch_of[self.again] == self.batch_of[self.earlier]
+        ]
+        """The numbers of batches that change a partition twice: these changes are no states."""
+        self.last: Places | slice = np.delete(place_of[order], self.earlier) if len(repeated) else slice(None)
+        """The last change of every partition."""
+        self.offsets = window.offsets()[records]
+        self.batch_moments = moments
+        self.infos_before = _Infos(builder.topics, versions, self.before, versions.rows[order])
+        self.infos = _Infos(builder.topics, versions, self.after, versions.rows[order])
 
         lists, end = LISTS + width, LISTS + 2 * width
         self.directory_table = builder.topics.columns.directories
@@ -216,38 +245,44 @@ class ManyChanges:
         """Which members of the ISR before are in it no more."""
         self.held: Bools = (self.isr_before >= 0) & among(self.isr_before, self.replicas)
         """Which members of the ISR before hold a replica."""
+        self.rare: dict[int, RareFields] = {
+            at: builder.topics.columns.rare[int(versions.rows[order[at]])]
+            for at in np.flatnonzero(self.after[FLAGS] & RARE_FLAG).tolist()
+        }
+        """Fields that no change names, of partitions that have them."""
 
-        slots = self.after[TOPIC].tolist()
-        known = {slot: builder.topics.by_slot[slot] for slot in set(slots)}
-        self.topic_ids: list[bytes] = [known[slot] for slot in slots]
+        slots, self.topic_at = np.unique(self.after[TOPIC], return_inverse=True)
+        self.topics: list[bytes] = [builder.topics.by_slot[slot] for slot in slots.tolist()]
         self.indexes: list[int] = self.after[INDEX].tolist()
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def key(self, at: int) -> tuple[bytes, int]:
-        return self.topic_ids[at], self.indexes[at]
+        return self.topics[self.topic_at[at]], self.indexes[at]
 
-    def lists_of(self, block: IntArray, lengths: IntArray, places: Places) -> list[tuple[int, ...]]:
-        """The lists of some changes, without their padding."""
-        rows = zip(block[:, places].T.tolist(), lengths[places].tolist(), strict=True)
-        return [tuple(row[:count]) for row, count in rows]
+    def moment(self, at: int) -> Moment:
+        """When the batch of a change was."""
+        return self.batch_moments[int(self.batch_of[at])]
 
-    def isr_lists(self) -> list[tuple[int, ...] | None]:
-        """The ISR of those that have another than before; None for the others."""
-        found: list[tuple[int, ...] | None] = [None] * len(self)
-        places = np.flatnonzero(self.moved)
-        lists = self.lists_of(self.isr, self.after[N_ISR], places)
-        for at, members in zip(places.tolist(), lists, strict=True):
-            found[at] = members
-        return found
+    @property
+    def times_ms(self) -> Places:
+        """The times of the changes, -1 for none."""
+        return np.array([ms_of(at.time_ms) for at in self.batch_moments], dtype=np.int64)[self.batch_of]
 
-    def directory_lists(self) -> dict[int, tuple[bytes, ...]]:
-        """The directories of those that have others than before, by place."""
-        places = np.flatnonzero(self.placed)
-        lists = self.lists_of(self.directories, self.after[N_REPLICAS], places)
-        table = self.directory_table
-        return {at: table.ids(list(codes)) for at, codes in zip(places.tolist(), lists, strict=True)}
+    def make_infos(self, which: Bools) -> None:
+        """Objects for some changes, which are made one by one else."""
+        places = np.flatnonzero(which).tolist()
+        self.infos_before.make(places)
+        self.infos.make(places)
+
+    def directories_of(self, places: Places, brokers: IntArray) -> list[bytes | None]:
+        """Where brokers had their replicas before changes at these places; None for those without one."""
+        width = self.versions.replica_width
+        held = self.before[LISTS : LISTS + width, places] == brokers
+        codes = self.before[LISTS + width : LISTS + 2 * width, places]
+        ids = self.directory_table.ids(codes[held.argmax(axis=0), np.arange(len(places))].tolist())
+        return [at if holds else None for at, holds in zip(ids, held.any(axis=0).tolist(), strict=True)]
 
     def may_be_unclean(self) -> Any:
         """Who elected a leader that was not in sync."""
@@ -257,18 +292,18 @@ class ManyChanges:
     def preferred(self, active: Collection[int]) -> Any:
         """Who elected one of the ISR while the leader before could have gone on."""
         before, now = self.before[LEADER], self.after[LEADER]
-        both = (before >= 0) & (now >= 0) & np.isin(before, list(active))
+        both = (before >= 0) & (now >= 0) & are_in(before, active)
         return both & (self.isr == before).any(axis=0) & (self.isr_before == now).any(axis=0)
 
     def may_be_unsound(self, known: Collection[int], active: Collection[int]) -> Bools:
         """Which are not plainly sound (`questions`), or of which that is not told here."""
         after, isr, replicas = self.after, self.isr, self.replicas
         leader, n_isr = after[LEADER], after[N_ISR]
-        is_active = np.isin(isr, list(active))
+        is_active = are_in(isr, active)
         has_leader = leader != NO_LEADER
         fine = ~has_leader | ((isr == leader) & is_active).any(axis=0)
         fine &= (is_active | (isr < 0)).all(axis=0) | (n_isr < 2)
-        fine &= (np.isin(replicas, list(known)) | (replicas < 0)).all(axis=0)
+        fine &= (are_in(replicas, known) | (replicas < 0)).all(axis=0)
         fine &= (n_isr > 0) & ((isr >= 0).sum(axis=0) == n_isr)
         fine &= (replicas >= 0).sum(axis=0) == after[N_REPLICAS]
         fine &= (after[LEADER_EPOCH] >= 0) & (after[PARTITION_EPOCH] >= 0) & (after[FLAGS] & RARE_FLAG == 0)
@@ -292,6 +327,16 @@ def tally(ids: IntArray) -> list[tuple[int, int]]:
     """How often each id is there; padding does not count."""
     values, counts = np.unique(ids[ids >= 0], return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def are_in(ids: IntArray, given: Collection[int]) -> Bools:
+    """Which of many broker ids, or paddings, are among a few."""
+    if max(given, default=0) >= _IDS:
+        found: Bools = np.isin(ids, list(given))
+        return found
+    listed = np.zeros(_IDS + 1, dtype=bool)
+    listed[list(given)] = True
+    return listed[np.minimum(ids, _IDS)]  # the last is of those that are larger, and of padding
 
 
 def among(members: IntArray, lists: IntArray) -> Any:

@@ -52,8 +52,9 @@ from metaquorum.pipeline.intervals.state import (
     decode_state,
     saved_bytes,
 )
-from metaquorum.pipeline.intervals.trackers import RowsByTable, Trackers
+from metaquorum.pipeline.intervals.trackers import Taken, Trackers
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.types import LogPosition
 
 _COULD_TURN_BACK = frozenset({BrokerRecord, ProducerIdsRecord, FeatureLevelRecord})
@@ -91,7 +92,7 @@ class ClusterReplay:
         self._quorum, self._partitions, self._violations = told.quorum, told.partitions, told.violations
         self.moment = Moment(0, None, -1)
         """The last batch, or the snapshot before the next one."""
-        self._final: RowsByTable | None = None
+        self._final: Taken | None = None
         self.saved_state: bytes | None = None
         """What a later run continues from; None before the resume point, and where there is none."""
         self.is_resumed = saved is not None
@@ -208,7 +209,8 @@ class ClusterReplay:
             return 0
         changes = changes_of(engine.builder, window, kinds.changes, times.moments)
         others = decoded(window, kinds.others)
-        if changes is None or others is None or not self._partitions.has_all(changes):
+        numbers = None if changes is None else self._partitions.numbers_of(changes)
+        if changes is None or others is None or numbers is None:
             return 0
         special, several = changes.twice, len(window.batches) > 1
         if several:  # a batch that something may be wrong with must be judged where it ends
@@ -218,11 +220,16 @@ class ClusterReplay:
             if sound or (several and window.part(0, 1).records >= MIN_TOGETHER):
                 return self.window(window.part(0, sound or 1))
             return NOT_THE_FIRST
-        self._take(window, times, changes, others)
+        self._take(window, times, changes, numbers, others)
         return len(window.batches)
 
     def _take(
-        self, window: BatchWindow, times: Times, changes: ManyChanges, others: Sequence[DecodedRecord]
+        self,
+        window: BatchWindow,
+        times: Times,
+        changes: ManyChanges,
+        numbers: Places,
+        others: Sequence[DecodedRecord],
     ) -> None:
         told, engine, header = self.told, self._engine, window.batches[-1].header
         told.clock, told.silence = times.clock, times.silence
@@ -237,7 +244,7 @@ class ClusterReplay:
         self._touched.add(others)
         store(engine.builder, changes.versions)
         self._reached(header)
-        self._settling.settle(moment, epoch, changes if len(changes) else None)
+        self._settling.settle(moment, epoch, changes if len(changes) else None, numbers)
         told.time_goes_on(moment)
         self._note_resume(header.next_offset)
 
@@ -272,9 +279,8 @@ class ClusterReplay:
         self._violations.step(before, self._engine.state().image, moment)
 
     def _is_there_already(self, record: object) -> bool:
-        return (
-            isinstance(record, PartitionRecord)
-            and self._partitions.info(record.topic_id, record.partition_id) is not None
+        return isinstance(record, PartitionRecord) and self._partitions.is_there(
+            record.topic_id, record.partition_id
         )
 
     def _apply(self, batch: RecordBatch, records: tuple[DecodedRecord, ...], kinds: set[type]) -> None:
@@ -293,7 +299,7 @@ class ClusterReplay:
         else:
             self._coverage.left_out()
 
-    def final_rows(self) -> RowsByTable:
+    def final_rows(self) -> Taken:
         """Rows that no later run will say otherwise, since the last call: those before the resume point.
         They hold only if `saved_state` is there in the end; else all rows are provisional."""
         if self._final is None:
@@ -301,7 +307,7 @@ class ClusterReplay:
         taken, self._final = self._final, {}
         return taken
 
-    def provisional_rows(self) -> RowsByTable:
+    def provisional_rows(self) -> Taken:
         """The rest, to be asked for once, at the log's end and after `final_rows`."""
         if self._coverage.is_known:
             self._violations.finish(self._engine.state().image, self.moment)

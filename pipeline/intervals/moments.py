@@ -59,6 +59,11 @@ class BatchClock(msgspec.Struct):
         return step_ms <= MAX_JUMP_MS and self.leapt_ms >= 0 and 0 <= timestamp_ms - self.leapt_ms < LEAP_MS
 
 
+def ms_of(time_ms: int | None) -> int:
+    """A time as columns have it: -1 for none."""
+    return -1 if time_ms is None else time_ms
+
+
 def days(start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
     """(day, milliseconds of it) for every UTC day that the span touches; days are counted since 1970."""
     while start_ms < end_ms:

@@ -52,17 +52,19 @@ class Settling:
         found = changes.may_be_unsound(self._active.known, self._active.active)
         broken = self._violations.broken
         if broken:
-            names = zip(self._names(changes), changes.indexes, strict=True)
-            found |= np.array([f"topic/{name}/{index}" in broken for name, index in names], dtype=bool)
+            names = self._names(changes)
+            pairs = zip(changes.topic_at.tolist(), changes.indexes, strict=True)
+            found |= np.array([f"topic/{names[at]}/{index}" in broken for at, index in pairs], dtype=bool)
         return np.flatnonzero(found)
 
     def _names(self, changes: ManyChanges) -> list[str]:
-        known = {topic_id: self._topics.name(topic_id) for topic_id in set(changes.topic_ids)}
-        return [known[topic_id] for topic_id in changes.topic_ids]
+        return [self._topics.name(topic_id) for topic_id in changes.topics]
 
-    def settle(self, moment: Moment, epoch: int, changes: ManyChanges | None = None) -> None:
+    def settle(
+        self, moment: Moment, epoch: int, changes: ManyChanges | None = None, numbers: Places | None = None
+    ) -> None:
         """Compares what the batch of `epoch` at `moment` touched with what is known of it. `changes`: of
-        partitions, of that batch or of several that have nothing else."""
+        partitions with these numbers, of that batch or of several that have nothing else."""
         touched = self.touched
         ran = frozenset[int]()
         if touched.brokers:
@@ -75,8 +77,8 @@ class Settling:
             self._ask_about_topic(topic_id, name)
         if touched.configs:
             self._settle_configs(moment)
-        if changes is not None:
-            self._settle_changes(changes, epoch)
+        if changes is not None and numbers is not None:
+            self._settle_changes(changes, numbers, epoch)
         if touched.partitions:
             self._settle_partitions(moment)
             self._directories.batch_ends(moment, epoch)
@@ -125,7 +127,7 @@ class Settling:
                 self._failovers.broker_went(broker_id, "directory_lost")
 
     def _replicas_in(self, directory: bytes) -> int:
-        return sum(directory in info.directories for info in self._partitions.all())
+        return self._partitions.replicas_in(directory)
 
     def _settle_configs(self, moment: Moment) -> None:
         configs = self._builder.configs
@@ -134,7 +136,8 @@ class Settling:
                 self._question.topic_settings(resource.name)
             places = {name: moment.at(offset) for name, offset in names.items()}
             if self._configs.changed(resource, places, configs.get(resource) or {}):
-                self._told.min_isr_changed()
+                is_topic = resource.resource_type == TOPIC_RESOURCE
+                self._told.min_isr_changed(resource.name if is_topic else None)
 
     def _settle_partitions(self, moment: Moment) -> None:
         broken, is_known = self._violations.broken, self._coverage.is_known
@@ -171,34 +174,35 @@ class Settling:
     def _settle_directories(self, changes: ManyChanges, epoch: int) -> None:
         last: Moment | None = None
         for at in np.flatnonzero(changes.placed).tolist():
-            moment = changes.moments[at]
+            moment = changes.moment(at)
             if last is not None and moment.offset != last.offset:
                 self._directories.batch_ends(last, epoch)
-            self._directories.partition(changes.infos_before[at], changes.infos[at], changes.offsets[at])
+            place = int(changes.offsets[at])
+            self._directories.partition(changes.infos_before[at], changes.infos[at], place)
             last = moment
         if last is not None:
             self._directories.batch_ends(last, epoch)
 
-    def _settle_changes(self, changes: ManyChanges, epoch: int) -> None:
+    def _settle_changes(self, changes: ManyChanges, numbers: Places, epoch: int) -> None:
         """The same as `_settle_partitions`, where the state is known."""
         names, told = self._names(changes), self._told
-        self._partitions.changed_together(changes, names)
+        elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
+        elected &= ~changes.preferred(self._active.active)
+        changes.make_infos(elected | changes.placed)
+        self._partitions.changed_together(numbers, changes, names)
         told.placement.changed_together(changes)
         told.incidents.changed_together(changes)
-        min_isr = {name: self._configs.min_isr(name) for name in set(names)}
-        self._availability.changed_together(changes, np.array([min_isr[name] for name in names]))
+        min_isr = np.array([self._configs.min_isr(name) for name in names])
+        self._availability.changed_together(changes, min_isr[changes.topic_at])
         for at in self.doubtful(changes).tolist():
-            now, path = changes.infos[at], f"topic/{names[at]}/{changes.indexes[at]}"
+            now, path = changes.infos[at], f"topic/{names[changes.topic_at[at]]}/{changes.indexes[at]}"
             sound = is_plainly_sound(now) and self._active.carry(now)
             if not sound or path in self._violations.broken:
                 self._question.partitions.add(changes.key(at))
         self._settle_directories(changes, epoch)
-        elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
-        for at in np.flatnonzero(elected & ~changes.preferred(self._active.active)).tolist():
-            place = changes.moments[at].at(changes.offsets[at])
-            told.leader_changed(
-                changes.key(at), names[at], changes.infos_before[at], changes.infos[at], place
-            )
+        for at in np.flatnonzero(elected).tolist():
+            place, name = changes.moment(at).at(int(changes.offsets[at])), names[changes.topic_at[at]]
+            told.leader_changed(changes.key(at), name, changes.infos_before[at], changes.infos[at], place)
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:
         is_sound = topic_is_plainly_sound(self._builder.topics, topic_id)

@@ -19,8 +19,9 @@ from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.pipeline.intervals.cluster import ClusterReplay
 from metaquorum.pipeline.intervals.seams import Post, RowJoin, adopt, context_of, post_at
 from metaquorum.pipeline.intervals.state import StateError
+from metaquorum.pipeline.intervals.states.ended import StateRows
 from metaquorum.pipeline.intervals.tables.upgrades import LevelKey
-from metaquorum.pipeline.intervals.trackers import RowsByTable
+from metaquorum.pipeline.intervals.trackers import RowsByTable, Taken
 from metaquorum.pipeline.tables import PARTITION_COLUMNS, TABLES
 from metaquorum.storage.batches.batch import RecordBatch
 
@@ -103,7 +104,7 @@ class LateReplay:
         """The next batch and its records."""
         while self._due and batch.header.base_offset >= self._due[0]:
             self._due = [at for at in self._due if at > batch.header.base_offset]
-            self._rows.append(self.engine.final_rows())
+            self._rows.append(_lists(self.engine.final_rows()))
             self._posts.append(
                 post_at(batch.header.base_offset, self.engine.told, inside=self.engine.is_inside)
             )
@@ -115,14 +116,17 @@ class LateReplay:
             return 0
         return self.engine.window(window)
 
-    def take(self) -> RowsByTable:
+    def take(self) -> Taken:
         """Rows that ended since the last call and hold wherever the stretch is joined."""
         if not self._posts or self._due:
             return {}
         found, below = self.engine.final_rows(), self._posts[-1].offset
         for table, rows in found.items():
             start = _start_column(table)
-            if start is not None:
+            if isinstance(rows, StateRows):
+                early, found[table] = rows.split(below)
+                self._late.setdefault(table, []).extend(early)
+            elif start is not None:
                 self._late.setdefault(table, []).extend(row for row in rows if row[start] < below)
                 found[table] = [row for row in rows if row[start] >= below]
         return found
@@ -132,7 +136,7 @@ class LateReplay:
         if not self._posts or self.engine.is_inside:
             raise StateError("the stretch is too short, or ends inside a transaction")
         if self._due:
-            self._late = self.engine.final_rows()
+            self._late = _lists(self.engine.final_rows())
         told = self.engine.told
         return ToldStretch(
             start=self._start,
@@ -181,6 +185,10 @@ def spliced(
     join = RowJoin(left.told.open_rows(post.offset), post)
     later = (at for part in told.rows[number + 1 :] for at in part.items())
     return made, ((table, list(join.rows(table, rows))) for table, rows in later)
+
+
+def _lists(rows: Taken) -> RowsByTable:
+    return {table: list(some) for table, some in rows.items()}
 
 
 def _start_column(table: str) -> int | None:

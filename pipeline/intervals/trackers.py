@@ -6,7 +6,7 @@ records break off, rows are asked for, everything is saved. Knows no records and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -36,6 +36,8 @@ from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.storage.uuids import uuid_to_text
 
 RowsByTable = dict[str, list[Row]]
+Taken = dict[str, Sequence[Row]]
+"""The same, where the rows of a table may be more than a list: `StateRows`."""
 
 
 class Trackers:
@@ -158,13 +160,14 @@ class Trackers:
         if state in (None, FENCED, SHUTDOWN):
             self.failovers.broker_went(broker_id, state or "unregistered")
 
-    def min_isr_changed(self) -> None:
-        """min.insync.replicas changed somewhere, which is rare: every partition is looked at."""
+    def min_isr_changed(self, topic: str | None) -> None:
+        """min.insync.replicas changed, of a topic or of all that have none of their own."""
         if not self.coverage.is_known:
             return
-        for info in self.partitions.all():
-            min_isr = self.configs.min_isr(self.topics.name(info.topic_id))
-            self.availability.judge((info.topic_id, info.index), info, min_isr)
+        for topic_id in self.partitions.topics():
+            name = self.topics.name(topic_id)
+            for info in self.partitions.of_topic(topic_id) if topic in (None, name) else ():
+                self.availability.judge((topic_id, info.index), info, self.configs.min_isr(name))
 
     def leader_changed(
         self, key: tuple[bytes, int], name: str, before: PartitionInfo, now: PartitionInfo, moment: Moment
@@ -228,9 +231,9 @@ class Trackers:
         return lambda topic_id: known.get(topic_id) or uuid_to_text(topic_id)
 
     def _partitions_of(self, topic_id: bytes) -> int:
-        return len(self.partitions.of_topic(topic_id))
+        return self.partitions.count_of(topic_id)
 
-    def take(self) -> RowsByTable:
+    def take(self) -> Taken:
         """Rows that ended since the last call."""
         return {
             "coverage": self.coverage.take(),

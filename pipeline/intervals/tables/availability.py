@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import PartitionInfo
-from metaquorum.metadata.image.chunk import N_ISR, N_REPLICAS, IntArray
+from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS, IntArray
 from metaquorum.pipeline.intervals.changes import ManyChanges, among, tally
 from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, sums_row
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
@@ -29,8 +29,6 @@ Scope = tuple[str, str]
 PartitionKey = tuple[bytes, int]
 Cell = tuple[int, Scope]
 """The day and scope of some sums."""
-
-
 _IsrMove = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """A day, an ISR before and after, and the replicas."""
 
@@ -186,19 +184,19 @@ class Availability:
 
     def changed_together(self, changes: ManyChanges, min_isr: IntArray) -> None:
         """The same as `partition` for each of these, all of one day, whose topics want so many in sync."""
-        day, now_ms = changes.moments[0].now_ms // DAY_MS, self._now_ms
-        for at in np.flatnonzero(changes.led).tolist():
-            self._now_ms = changes.moments[at].now_ms
-            before, now = changes.infos_before[at], changes.infos[at]
-            self._leads(changes.key(at), now.leader)
-            for cell in self._cells_of(day, () if before.leader < 0 else (before.leader,)):
+        day, now_ms = changes.batch_moments[0].now_ms // DAY_MS, self._now_ms
+        places = np.flatnonzero(changes.led)
+        leaders = changes.before[LEADER, places].tolist(), changes.after[LEADER, places].tolist()
+        for at, before, now in zip(places.tolist(), *leaders, strict=True):
+            self._now_ms = changes.moment(at).now_ms
+            self._leads(changes.key(at), now)
+            for cell in self._cells_of(day, () if before < 0 else (before,)):
                 cell.leader_changes += 1
         self._isrs_moved(changes, day)
-        in_sync = changes.after[N_ISR]
-        is_short = (in_sync < min_isr) & (in_sync < changes.after[N_REPLICAS])
-        moved = np.flatnonzero(changes.moved).tolist() if self._short or is_short.any() else ()
-        for at in moved:
-            self._now_ms = changes.moments[at].now_ms
+        before, now = changes.before[N_ISR], changes.after[N_ISR]
+        short = np.minimum(before, now) < np.minimum(min_isr, changes.after[N_REPLICAS])
+        for at in np.flatnonzero(changes.moved & short).tolist():
+            self._now_ms = changes.moment(at).now_ms
             self.judge(changes.key(at), changes.infos[at], int(min_isr[at]))
         self._now_ms = now_ms
 

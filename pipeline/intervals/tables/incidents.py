@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
-from metaquorum.metadata.image.chunk import LEADER
+from metaquorum.metadata.image.chunk import LEADER, IntArray
 from metaquorum.metadata.inspect.causes.broker_causes import SESSION_TIMEOUT_MS, fence_cause
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
@@ -48,6 +48,7 @@ from metaquorum.pipeline.intervals.tables.incident_parts import (
     story_of,
 )
 from metaquorum.pipeline.intervals.tables.settings import Configs
+from metaquorum.storage.batches.places import Places
 
 
 class Incidents:
@@ -170,14 +171,16 @@ class Incidents:
         old, isr, replicas = before.leader if led else -1, now.isr, now.replicas
         for broker_id in before.isr if old in before.isr or old < 0 else (old, *before.isr):
             if (broker_id == old or broker_id not in isr) and broker_id in replicas:
-                self._lost(broker_id, key, before, now, moment)
+                led, directory = broker_id == before.leader != now.leader, before.directory_of(broker_id)
+                loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
+                self._lost(loss, moment, goes_on=broker_id in isr and now.leader >= 0)
 
     def changed_together(self, changes: ManyChanges) -> None:
         """The same as `partition` for each of these. What open incidents explain is counted by broker."""
         if self._steps:
             _, firsts = np.unique(changes.before[LEADER], return_index=True)  # rules ask for these alone
             for at in firsts.tolist():
-                before, now, offset = changes.infos_before[at], changes.infos[at], changes.moments[at].offset
+                before, now, offset = changes.infos_before[at], changes.infos[at], changes.moment(at).offset
                 step = PartitionStep(
                     offset=offset, record=None, topic="", index=now.index, before=before, after=now
                 )
@@ -195,34 +198,45 @@ class Incidents:
             else:
                 incident.partitions += int((mine & plain).sum())
                 incident.leaders += int((mine & plain & is_leader).sum())
-        one_by_one: dict[int, list[int]] = {at: [] for at in np.flatnonzero(led).tolist()}
         strangers = led & (leader >= 0) & ~(changes.isr_before == leader).any(axis=0)
-        for at in np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0)).tolist():
-            one_by_one[at].append(int(leader[at]))
-        for at, broker_id in zip(at_rest[~plain].tolist(), who[~plain].tolist(), strict=True):
-            one_by_one.setdefault(at, []).append(broker_id)
-        for at in sorted(one_by_one):
-            key, moment = changes.key(at), changes.moments[at]
+        own = np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0))
+        who = np.concatenate([leader[own], who[~plain]])
+        losses = self._losses(changes, np.concatenate([own, at_rest[~plain]]), who)
+        for at in sorted({*np.flatnonzero(led).tolist(), *losses}):
+            key, moment = changes.key(at), changes.moment(at)
             if led[at] and key in self._without:
                 self._found_leader(key, moment.now_ms)
-            for broker_id in one_by_one[at]:
-                self._lost(broker_id, key, changes.infos_before[at], changes.infos[at], moment)
+            for loss, goes_on in losses.get(at, ()):
+                self._lost(loss, moment, goes_on=goes_on)
 
-    def _lost(
-        self, broker_id: int, key: PartitionKey, before: PartitionInfo, now: PartitionInfo, moment: Moment
-    ) -> None:
-        led = broker_id == before.leader != now.leader
-        directory = before.directory_of(broker_id)
-        loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
+    @staticmethod
+    def _losses(changes: ManyChanges, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
+        """What brokers lost in changes, by change, and whether they could have gone on leading."""
+        leader = changes.after[LEADER, at]
+        led = changes.led[at] & (changes.before[LEADER, at] == who)
+        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
+        found: dict[int, list[tuple[Loss, bool]]] = {}
+        for place, broker_id, was_leader, leaderless, stays, directory in zip(
+            *columns, changes.directories_of(at, who), strict=True
+        ):
+            now_ms, key = changes.moment(place).now_ms, changes.key(place)
+            loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
+            found.setdefault(place, []).append((loss, stays))
+        return found
+
+    def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
+        """`goes_on`: the broker could have gone on leading."""
+        broker_id = loss.broker_id
         for number in (0, *self._directories.get(broker_id, ())):
             incident = self._open.get((broker_id, number))
             if incident is not None and is_by(loss, incident):
                 self._count((broker_id, number), loss)
                 return
         self._forget_late(moment.now_ms)
-        if broker_id not in now.isr or now.leader < 0:  # else it could have gone on leading
+        if not goes_on:
             self._waiting.append(loss)
-            if led:
+            if loss.led:
                 story = self._words.stories.setdefault(broker_id, BrokerStory())
                 story.moved_off = (moment.offset, moment.now_ms)
 

@@ -6,197 +6,192 @@ failovers, directories). The states themselves are the image's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
-from metaquorum.metadata.image.chunk import FLAGS, LEADER, LEADER_EPOCH, PARTITION_EPOCH, RECOVERING_FLAG
+from metaquorum.metadata.image.chunk import FLAGS, RECOVERING_FLAG
 from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
+from metaquorum.pipeline.intervals.states.ended import (
+    KNOWN,
+    UNCLEAN,
+    StateRows,
+    directory_texts,
+    topic_text,
+)
+from metaquorum.pipeline.intervals.states.held import HeldStates, HowBegan, OpenState
 from metaquorum.pipeline.intervals.tables.failovers import is_unclean
+from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 
 _CREATED = "created"
-_UNCLEAN, _KNOWN = 1, 2
-
-
-class _Open(NamedTuple):
-    """A state that still holds. `flags` are _UNCLEAN and _KNOWN."""
-
-    info: PartitionInfo
-    offset: int
-    time_ms: int | None
-    flags: int
-    changed: str | None
-    actor: str | None
 
 
 class PartitionStates:
     """Rows of `partition_states`."""
 
     def __init__(self) -> None:
-        self._topics: dict[bytes, dict[int, _Open]] = {}
-        self._closed: list[Row] = []
+        self._numbers: dict[bytes, dict[int, int]] = {}
+        self._held = HeldStates()
+        self._closed = StateRows()
 
     def learn(self, infos: Iterable[PartitionInfo], moment: Moment, name: Callable[[bytes], str]) -> None:
         """A snapshot's partitions. What records told of one, and it says the same, goes on."""
-        before, self._topics = self._topics, {}
+        before = self._clear()
         for info in infos:
             was = before.get(info.topic_id, {}).get(info.index)
             if was is not None and was.info == info:
                 del before[info.topic_id][info.index]
-                self._put(info, was)
+                self._put(was)
             else:
-                self._put(info, _Open(info, moment.offset, moment.time_ms, 0, None, None))
+                self._put(OpenState(info, moment.offset, moment.time_ms, 0, None, None))
         self._lose(before, moment, name)
 
     def lose(self, moment: Moment, name: Callable[[bytes], str]) -> None:
         """No one saw what came after `moment`."""
-        before, self._topics = self._topics, {}
-        self._lose(before, moment, name)
+        self._lose(self._clear(), moment, name)
+
+    def _clear(self) -> dict[bytes, dict[int, OpenState]]:
+        """Forgets all states; what they were."""
+        get = self._held.get
+        found = {
+            topic_id: {index: get(number) for index, number in numbers.items()}
+            for topic_id, numbers in self._numbers.items()
+        }
+        self._numbers, self._held = {}, HeldStates()
+        return found
 
     def _lose(
-        self, topics: dict[bytes, dict[int, _Open]], moment: Moment, name: Callable[[bytes], str]
+        self, topics: dict[bytes, dict[int, OpenState]], moment: Moment, name: Callable[[bytes], str]
     ) -> None:
         end = (moment.offset, moment.time_ms)
         for topic_id, states in topics.items():
             for at in states.values():
                 self._closed.append(_row(name(topic_id), at, False, *end, to_known=False))
 
-    def _put(self, info: PartitionInfo, at: _Open) -> None:
-        topic = self._topics.get(info.topic_id)
-        if topic is None:
-            topic = self._topics[info.topic_id] = {}
-        topic[info.index] = at
+    def _put(self, state: OpenState) -> None:
+        """The first state of a partition."""
+        info = state.info
+        self._numbers.setdefault(info.topic_id, {})[info.index] = self._held.add(state)
 
-    def info(self, topic_id: bytes, index: int) -> PartitionInfo | None:
-        """The partition after the last batch that was given; None if it was not there."""
-        found = self._topics.get(topic_id, {}).get(index)
-        return None if found is None else found.info
+    def is_there(self, topic_id: bytes, index: int) -> bool:
+        """Whether there was such a partition after the last batch that was given."""
+        return index in self._numbers.get(topic_id, ())
+
+    def count_of(self, topic_id: bytes) -> int:
+        """How many partitions a topic has."""
+        return len(self._numbers.get(topic_id, ()))
+
+    def topics(self) -> list[bytes]:
+        """The topics that have partitions."""
+        return list(self._numbers)
 
     def of_topic(self, topic_id: bytes) -> list[PartitionInfo]:
-        return [at.info for at in self._topics.get(topic_id, {}).values()]
+        """A topic's partitions after the last batch that was given."""
+        return self._held.infos(self._numbers.get(topic_id, {}).values())
 
     def all(self) -> list[PartitionInfo]:
-        return [at.info for topic in self._topics.values() for at in topic.values()]
+        """All partitions, as they were then."""
+        return [info for topic_id in self._numbers for info in self.of_topic(topic_id)]
+
+    def replicas_in(self, directory: bytes) -> int:
+        """How many partitions have a replica in a log directory."""
+        return self._held.replicas_in(directory)
 
     def changed(
         self, topic: str, now: PartitionInfo, offset: int, time_ms: int | None, actor: str | None
     ) -> PartitionInfo | None:
         """What a batch left of a partition; the state before, None for a new one, `now` itself if it is the
         same."""
-        states = self._topics.get(now.topic_id)
-        was = states.get(now.index) if states is not None else None
-        if states is None or was is None:
-            self._put(now, _Open(now, offset, time_ms, _KNOWN, _CREATED, actor))
+        numbers = self._numbers.get(now.topic_id)
+        number = numbers.get(now.index) if numbers is not None else None
+        if number is None:
+            self._put(OpenState(now, offset, time_ms, KNOWN, _CREATED, actor))
             return None
+        was = self._held.get(number)
         before = was.info
         if now == before:
             return now
         self._closed.append(_row(topic, was, False, offset, time_ms))
-        flags = _KNOWN
+        flags = KNOWN
         if now.leader_epoch != before.leader_epoch and is_unclean(before, now):
-            flags |= _UNCLEAN
+            flags |= UNCLEAN
         changed = _differences(before, now)
-        states[now.index] = tuple.__new__(_Open, (now, offset, time_ms, flags, changed, actor))  # as _Open()
+        state = (now, offset, time_ms, flags, changed, actor)
+        self._held.put(number, tuple.__new__(OpenState, state))  # as OpenState()
         return before
 
-    def has_all(self, changes: ManyChanges) -> bool:
-        """Whether every partition of these was there before."""
-        topics = self._topics
-        pairs = zip(changes.topic_ids, changes.indexes, strict=True)
-        return all(topic_id in topics and index in topics[topic_id] for topic_id, index in pairs)
+    def numbers_of(self, changes: ManyChanges) -> Places | None:
+        """Whose changes these are, by number; None if a partition was not there before."""
+        try:
+            topics = [self._numbers[topic_id] for topic_id in changes.topics]
+            pairs = zip(changes.topic_at.tolist(), changes.indexes, strict=True)
+            return np.array([topics[topic][index] for topic, index in pairs], dtype=np.int64)
+        except KeyError:
+            return None
 
-    def changed_together(self, changes: ManyChanges, names: Sequence[str]) -> None:
-        """The same as `changed` for each of these, of topics with these names. Makes their objects."""
-        topics, closed = self._topics, self._closed
-        earlier, infos = changes.infos_before, changes.infos
-        directories, doubtful = changes.directory_lists(), changes.may_be_unclean().tolist()
-        columns = zip(
-            *(changes.topic_ids, changes.indexes, names, changes.offsets, changes.moments),
-            changes.after[[LEADER, LEADER_EPOCH, PARTITION_EPOCH, FLAGS]].T.tolist(),
-            *(changes.isr_lists(), _all_differences(changes), doubtful),
-            strict=True,
-        )
-        for topic_id, index, name, offset, at, numbers, isr, differs, doubt in columns:
-            states = topics[topic_id]
-            was = states[index]
-            before = was.info
-            now = PartitionInfo(
-                topic_id=before.topic_id,
-                index=index,
-                replicas=before.replicas,
-                isr=before.isr if isr is None else isr,
-                leader=numbers[0],
-                leader_epoch=numbers[1],
-                partition_epoch=numbers[2],
-                leader_recovery_state=numbers[3] & RECOVERING_FLAG,
-                directories=directories.get(len(infos), before.directories),
-                removing=before.removing,
-                adding=before.adding,
-                elr=before.elr,
-                last_known_elr=before.last_known_elr,
-            )
-            closed.append(_row(name, was, False, offset, at.time_ms))
-            made = _KNOWN | _UNCLEAN if doubt and is_unclean(before, now) else _KNOWN
-            state = (now, offset, at.time_ms, made, differs, at.actor)
-            states[index] = tuple.__new__(_Open, state)  # as _Open()
-            earlier.append(before)
-            infos.append(now)
+    def changed_together(self, numbers: Places, changes: ManyChanges, names: Sequence[str]) -> None:
+        """The same as `changed` for each of these, whose numbers are given, of topics with these names."""
+        unclean = changes.may_be_unclean()
+        for at in np.flatnonzero(unclean).tolist():
+            unclean[at] = is_unclean(changes.infos_before[at], changes.infos[at])
+        recovers = (changes.before[FLAGS] ^ changes.after[FLAGS]) & RECOVERING_FLAG != 0
+        bits = changes.led + 2 * changes.moved + 4 * changes.placed + 8 * recovers
+        began = HowBegan(unclean, _TEXTS, bits)
+        self._closed.add(self._held.changed_together(numbers, changes, names, began))
 
     def topic_removed(self, topic_id: bytes, topic: str, moment: Moment) -> list[PartitionInfo]:
         """Ends the states of a topic's partitions; what they were."""
-        states = self._topics.pop(topic_id, {})
-        for at in states.values():
+        numbers = self._numbers.pop(topic_id, {}).values()
+        states = [self._held.get(number) for number in numbers]
+        self._held.remove(numbers)
+        for at in states:
             self._closed.append(_row(topic, at, True, moment.offset, moment.time_ms))
-        return [at.info for at in states.values()]
+        return [at.info for at in states]
 
-    def take(self) -> list[Row]:
-        taken, self._closed = self._closed, []
+    def take(self) -> StateRows:
+        taken, self._closed = self._closed, StateRows()
         return taken
 
     def open_rows(self, name: Callable[[bytes], str]) -> list[Row]:
         return [
-            _row(name(topic_id), at, False, None, None)
-            for topic_id, states in self._topics.items()
-            for at in states.values()
+            _row(name(topic_id), self._held.get(number), False, None, None)
+            for topic_id, numbers in self._numbers.items()
+            for number in numbers.values()
         ]
 
     def adopt(self, left: PartitionStates, below: int) -> None:
         """States that began below an offset are as `left` has them. Raises KeyError where it has others."""
-        for topic_id, states in self._topics.items():
-            theirs = left._topics.get(topic_id, {})
-            for index, at in states.items():
-                if at.offset < below:
-                    was = theirs[index]
-                    if was.info != at.info:
+        for topic_id, numbers in self._numbers.items():
+            theirs = left._numbers.get(topic_id, {})
+            for index, number in numbers.items():
+                if self._held.began(number)[0] < below:
+                    was = left._held.get(theirs[index])
+                    if was.info != self._held.get(number).info:
                         raise KeyError(f"partition {index} of topic {uuid_to_text(topic_id)}")
-                    states[index] = was
+                    self._held.put(number, was)
 
     def save(self) -> Any:
+        began = self._held.began
         return [
-            (topic_id, [(index, *at[1:]) for index, at in states.items()])
-            for topic_id, states in self._topics.items()
+            (topic_id, [(index, *began(number)) for index, number in numbers.items()])
+            for topic_id, numbers in self._numbers.items()
         ]
 
     def load(self, saved: Any, info: Callable[[bytes, int], PartitionInfo | None]) -> None:
         """`info` finds the states in the image that was saved too. Raises KeyError where it has none."""
-        self._topics = {}
+        self._clear()
         for topic_id, states in saved:
             for index, *rest in states:
                 found = info(topic_id, index)
                 if found is None:
                     raise KeyError(f"partition {index} of topic {uuid_to_text(topic_id)}")
-                self._put(found, _Open(found, *rest))
-
-
-_topic_text = lru_cache(maxsize=65536)(uuid_to_text)
-
-
-@lru_cache(maxsize=65536)
-def _directory_texts(directories: tuple[bytes, ...]) -> tuple[str, ...]:
-    return tuple(uuid_to_text(directory) for directory in directories)
+                self._put(OpenState(found, *rest))
 
 
 _NAMES = ("leader", "isr", "replicas", "directories", "reassignment", "recovery", "elr")
@@ -220,19 +215,16 @@ def _differences(before: PartitionInfo, now: PartitionInfo) -> str:
     )
 
 
-def _all_differences(changes: ManyChanges) -> list[str]:
-    """The same of many changes, which name no other fields."""
-    recovery = (changes.before[FLAGS] ^ changes.after[FLAGS]) & RECOVERING_FLAG != 0
-    columns = [at.tolist() for at in (changes.led, changes.moved, changes.placed, recovery)]
-    return [
-        _named(led, moved, False, placed, False, recovers, False)
-        for led, moved, placed, recovers in zip(*columns, strict=True)
-    ]
+_TEXTS = [
+    _named(led, moved, False, placed, False, recovers, False)
+    for recovers, placed, moved, led in itertools.product((False, True), repeat=4)
+]
+"""What changes that are replayed together can change: leader, ISR, directories, recovery, a bit each."""
 
 
 def _row(
     topic: str,
-    at: _Open,
+    at: OpenState,
     removed: bool,
     to_offset: int | None,
     to_ms: int | None,
@@ -242,25 +234,25 @@ def _row(
     info = at.info
     return (
         topic,
-        _topic_text(info.topic_id),
+        topic_text(info.topic_id),
         info.index,
         info.leader,
         info.leader_epoch,
         info.partition_epoch,
         info.replicas,
         info.isr,
-        _directory_texts(info.directories),
+        directory_texts(info.directories),
         info.adding,
         info.removing,
         info.leader_recovery_state == RECOVERING,
-        bool(at.flags & _UNCLEAN),
+        bool(at.flags & UNCLEAN),
         at.changed,
         removed,
         at.offset,
         at.time_ms,
         to_offset,
         to_ms,
-        bool(at.flags & _KNOWN),
+        bool(at.flags & KNOWN),
         to_known,
         at.actor,
     )

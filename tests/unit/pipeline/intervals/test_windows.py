@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from metaquorum.metadata.columnar.windows import BatchWindow, windows
 from metaquorum.metadata.image import images_equal
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
+from metaquorum.pipeline.arrow.states import state_batches
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
+from metaquorum.pipeline.ingest.writer import as_arrow, day_of, file_schema
 from metaquorum.pipeline.intervals import ClusterReplay, changes, cluster
 from metaquorum.pipeline.intervals.changes import feed_window
 from metaquorum.pipeline.intervals.state import decode_state
+from metaquorum.pipeline.intervals.states.ended import FROM_OFFSET, StateColumns, StateRows
+from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.unit.metadata.random_logs import RandomLog
 from tests.unit.pipeline.intervals.telling import (
@@ -70,6 +76,8 @@ def assert_same(given: Sequence[RecordBatch], window_records: int = 4_096) -> in
         mine, its = decode_state(found.saved_state), decode_state(expected.saved_state)
         assert mine.image == its.image
         assert in_any_order(mine.trackers) == in_any_order(its.trackers)
+    for directory in {at for info in expected.told.partitions.all() for at in info.directories}:
+        assert found.told.partitions.replicas_in(directory) == expected.told.partitions.replicas_in(directory)
     assert found.moment == expected.moment
     assert images_equal(found.image, expected.image)
     rows, expected_rows = tables_of(found), tables_of(expected)
@@ -79,6 +87,29 @@ def assert_same(given: Sequence[RecordBatch], window_records: int = 4_096) -> in
             raise AssertionError(f"{table}: {sorted(wrong)[:4]}")
     assert rows.keys() == expected_rows.keys()
     return count
+
+
+def assert_columns_are_rows(rows: Any) -> None:
+    """Rows in columns are the same as tuples, as Arrow, and in two parts."""
+    assert isinstance(rows, StateRows)
+    table, schema = TABLES["partition_states"], file_schema("partition_states")
+    columns = [part for part in rows.parts if isinstance(part, StateColumns)]
+    expected = [row for part in columns for row in part.rows()]
+    found = pa.Table.from_batches([data for _, data in state_batches(columns, schema)], schema)
+    assert found.num_rows == len(expected) > 0
+    order = ["from_offset", "to_offset", "topic", "partition"]
+    told = pa.Table.from_batches([as_arrow(table, expected)])
+    assert found.sort_by([(at, "ascending") for at in order]).equals(
+        told.sort_by([(at, "ascending") for at in order])
+    )
+    for day, data in state_batches(columns, schema):
+        assert {day_of(at) for at in pc.cast(data["from_time"], pa.int64()).to_numpy() // 1000} == {day}
+    every = list(rows)
+    assert (len(rows), rows[0], rows[1:3]) == (len(every), every[0], every[1:3])
+    below = every[len(every) // 2][FROM_OFFSET]
+    early, late = rows.split(below)
+    assert early == [row for row in every if row[FROM_OFFSET] < below]
+    assert list(late) == [row for row in every if row[FROM_OFFSET] >= below]
 
 
 def in_any_order(value: Any) -> Any:
@@ -109,6 +140,20 @@ def test_logs_with_all_that_is_odd(seed: int) -> None:
         log.other()
     given = list(iter_batches(b"".join(log.data), file="made.log"))
     assert assert_same(given, (7, 50, 4_096)[seed // 3 % 3]) > 50
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("seed", [3, 4])
+def test_rows_in_columns_are_rows_in_arrow(seed: int) -> None:
+    log = RandomLog(seed, wild=0.0, garbage=False)
+    log.begin()
+    for _ in range(3):
+        log.steady(60)
+        log.quiet(40)
+        log.other()
+    given = list(iter_batches(b"".join(log.data), file="made.log"))
+    rows = taken_together(given)[0].final_rows()["partition_states"]
+    assert_columns_are_rows(rows)
 
 
 def test_generated_fleets(tmp_path: Path) -> None:
@@ -155,3 +200,23 @@ def test_what_begins_and_ends_within_a_window() -> None:
         (day + 1, [change(1, leader=3), change(2, leader=2)]),
     ]
     assert assert_same(batches(lines)) > 20
+
+
+@pytest.mark.usefixtures("eager")
+def test_lists_of_several_lengths() -> None:
+    """Of partitions that lie in two chunks, so that windows have lists of two widths."""
+    chunk = 512
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (10, [broker(at, 1 + at, dirs=(DIR_A,)) for at in (1, 2, 3)]),
+        (20, [alive(1, 2), alive(2, 3), alive(3, 4)]),
+        (30, [r.TopicRecord("t", ORDERS), *[partition(at, (1, 2, 3)) for at in range(chunk)]]),
+        (40, [r.TopicRecord("u", PAYMENTS), *[partition(at, (2, 3), PAYMENTS) for at in range(3)]]),
+        (50, [change(at, adding_replicas=(1,), replicas=(2, 3, 1), topic=PAYMENTS) for at in range(2)]),
+        (60, [change(at, isr=(1, 2)) for at in range(2)]),
+        (70, [change(at, PAYMENTS, isr=(3,), leader=3) for at in range(3)]),
+        (80, [change(at, PAYMENTS, isr=(3, 2)) for at in range(3)]),
+        (90, [change(at, isr=(1, 2, 3)) for at in range(2)]),
+        (95, [change(2, PAYMENTS, replicas=(3, 2)), change(0, PAYMENTS, adding_replicas=())]),
+    ]
+    assert assert_same(batches(lines), 2) > 8

@@ -1,0 +1,1 @@
+"""States of partitions in columns: those that hold, and rows of those that ended."""

@@ -60,7 +60,7 @@ class Ledger:
     @property
     def newest(self) -> MetadataImage:
         """The image that the next decision is made on."""
-        return self.newest_state.newest
+        return (self.pending[-1].state if self.pending else self._replica.state).newest
 
     def append(
         self, records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int

@@ -21,6 +21,7 @@ from metaquorum.controller.partitions.effective import elr_enabled
 from metaquorum.controller.partitions.partitions import eligible_anywhere, leaders_of
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata import broker_ids as ids
+from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import NoOpRecord, Record
 
 EXPIRIES_PER_STEP_MAX = 100
@@ -61,6 +62,9 @@ class Steps:
         self._broker_ids = broker_ids_seen
         self._log_is_empty = log_is_empty
         self._now_ms, self._wall_ms = now_ms, 0
+        self._seen: MetadataImage | None = None
+        """The image of which `_collects` and `_sweeps` say whether ids or tokens have a deadline."""
+        self._collects = self._sweeps = False
         self._collect_at_ms = now_ms + state.config.broker_id_gc_interval_ms
         self._sweep_at_ms = 0
         interval_ms = state.config.leader_imbalance_check_interval_ms
@@ -90,15 +94,22 @@ class Steps:
         """When a timed step has something to do."""
         if self._may_slice():
             return now_ms
-        config, image = self._config, self._state.image
-        waits = [self._state.sessions.next_deadline_ms(), self._balance_at_ms]
-        if config.broker_id_gc_interval_ms > 0 and ids.remembered(image):
+        state, idle_ms = self._state, self._config.metadata_max_idle_interval_ms
+        image, session_ms = state.image, state.sessions.next_deadline_ms()
+        if image is not self._seen:
+            self._seen = image
+            self._collects = self._config.broker_id_gc_interval_ms > 0 and bool(ids.remembered(image))
+            self._sweeps = len(image.delegation_tokens) > 0
+        waits = [] if session_ms is None else [session_ms]
+        if self._balance_at_ms is not None:
+            waits.append(self._balance_at_ms)
+        if self._collects:
             waits.append(self._collect_at_ms)
-        if len(image.delegation_tokens):
+        if self._sweeps:
             waits.append(self._sweep_at_ms)
-        if config.metadata_max_idle_interval_ms > 0:
-            waits.append(self._state.appended_ms + config.metadata_max_idle_interval_ms)
-        return min([wait for wait in waits if wait is not None], default=None)
+        if idle_ms > 0:
+            waits.append(state.appended_ms + idle_ms)
+        return min(waits, default=None)
 
     # ---- a leadership begins
 

@@ -168,6 +168,8 @@ class ControllerRole:
         self._joining = Joining(raft, asks, process.rng, tls, enabled=joins)
         self._lines = MetadataLines(process.replica.image)
         self._standing = Standing(lambda: raft.state.other_voters)
+        self._seen_image: MetadataImage | None = None
+        self._seen: tuple[object, ...] = ()
         self._add_services(service, Hints(process.controllers), cluster_id)
 
     def _add_services(self, raft: RaftService, hints: Hints, cluster_id: str) -> None:
@@ -207,16 +209,26 @@ class ControllerRole:
         self._requests.answer(effect)
 
     def after_step(self, now_ms: int) -> None:
-        """Tells what moved."""
-        raft, node = self._raft, self._node
+        """Tells what moved. Most steps move nothing of this, and look once."""
+        state, image = self._raft.state, self._node.ledger.committed.image
+        is_observer, loaded = state.is_observer, self._process.driver.snapshots_loaded
+        is_active, fetched_in_epoch = self._node.active is not None, self._standing.fetched_in_epoch
+        knows_commits = state.log.high_watermark >= 0
+        seen = state.role, state.epoch, is_observer, is_active, fetched_in_epoch, knows_commits, loaded
+        if image is not self._seen_image or seen != self._seen or is_observer:
+            self._seen_image, self._seen = image, seen
+            self._tell(is_active=is_active)
+        self._lines.tick(now_ms)
+
+    def _tell(self, *, is_active: bool) -> None:
+        raft = self._raft
         self._registration.poke()
         self._joining.poke()
-        self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=node.active is not None)
+        self._standing.moved(raft.role, raft.epoch, raft.leader_id, active=is_active)
         takes_part = self._standing.takes_part(high_watermark=raft.high_watermark)
         self._health.update(takes_part and not raft.is_observer)
         loaded = self._process.driver.snapshots_loaded
-        self._lines.moved(node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
-        self._lines.tick(now_ms)
+        self._lines.moved(self._node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
 
     def image(self) -> MetadataImage:
         """The state by which rights are judged."""

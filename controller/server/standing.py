@@ -33,6 +33,11 @@ class Standing:
         self._fetched_in_epoch = epoch
         self._searches = 0
 
+    @property
+    def fetched_in_epoch(self) -> int:
+        """The epoch of the leader that answered last; -1: none has."""
+        return self._fetched_in_epoch
+
     def moved(self, role: str, epoch: int, leader_id: int | None, *, active: bool) -> None:
         """Where the node is now; one line if that is news."""
         now = (role, epoch, leader_id, active)

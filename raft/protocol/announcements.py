@@ -85,12 +85,16 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
 def begins_due_ms(state: RaftState) -> int | None:
     if not isinstance(state.role, Leader):
         return None
-    free = [
-        max(progress.next_begin_ms, state.retry_at_ms.get(voter_id, 0))
-        for voter_id, progress in state.role.view.voters.items()
-        if not state.is_asking(voter_id)
-    ]
-    return min(free, default=None)
+    first_ms, retries, asks = None, state.retry_at_ms, bool(state.in_flight)
+    for voter_id, progress in state.role.view.voters.items():
+        if asks and state.is_asking(voter_id):
+            continue
+        due_ms = progress.next_begin_ms
+        if voter_id in retries:
+            due_ms = max(due_ms, retries[voter_id])
+        if first_ms is None or due_ms < first_ms:
+            first_ms = due_ms
+    return first_ms
 
 
 def send_begins(state: RaftState, now_ms: int) -> None:

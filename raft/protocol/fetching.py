@@ -240,7 +240,8 @@ def on_request_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
 
 
 def request_due_ms(state: RaftState) -> int | None:
-    return min((flight.expires_ms for flight in state.in_flight.values()), default=None)
+    flights = state.in_flight
+    return min([flight.expires_ms for flight in flights.values()]) if flights else None
 
 
 def expire_requests(state: RaftState, now_ms: int) -> None:

@@ -11,6 +11,7 @@ from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.raft.protocol import answers, membership, reads, transitions
 from metaquorum.raft.state import known, memory, quorum
 from metaquorum.raft.state.progress import (
+    LeaderView,
     ReplicaKey,
     ReplicaProgress,
     ReplicaState,
@@ -77,7 +78,7 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
         reads.settle(state)
         state.respond(key, answers.response_now(state, request, diverging=diverging))
         return
-    _count(state, now_ms, progress, request)
+    _count(state, now_ms, view, progress, request)
     answers.answer_or_park(state, now_ms, key, request, replica)
     reads.settle(state)
     _try_transfer(state, now_ms)
@@ -106,7 +107,9 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
     return progress
 
 
-def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: FetchRequest) -> None:
+def _count(
+    state: RaftState, now_ms: int, view: LeaderView, progress: ReplicaProgress, request: FetchRequest
+) -> None:
     """The fetch passed the divergence check: what is below its offset is this leader's log."""
     end = state.log.end_offset
     if request.fetch_offset >= end:
@@ -118,7 +121,7 @@ def _count(state: RaftState, now_ms: int, progress: ReplicaProgress, request: Fe
     progress.last_fetch_wall_ms = state.wall_ms
     progress.end_at_last_fetch = end
     progress.acked_offset = request.fetch_offset
-    if progress is state.leader_view().voters.get(progress.node_id):
+    if progress is view.voters.get(progress.node_id):
         progress.furthest_offset = max(progress.furthest_offset, request.fetch_offset)
         advance_high_watermark(state, now_ms)
 
@@ -201,7 +204,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
         for progress in role.view.voters.values()
     ]
     heard.sort()
-    needed = quorum.majority(len(state.voters)) - (0 if state.is_observer else 1)
+    needed = quorum.majority(len(state.voters.nodes)) - (0 if state.is_observer else 1)
     return heard[len(heard) - needed] + state.config.check_quorum_ms
 
 

@@ -98,6 +98,7 @@ class RaftState:
         self._observed_in: VoterSet | None = None
         self._is_observer = True
         self._is_misdescribed = False
+        self._other_voters: list[int] = []
         self._last_token = 0
         self._last_correlation_id = 0
         self._announced: RoleChanged | None = None
@@ -132,6 +133,7 @@ class RaftState:
         self._observed_in = voters
         self._is_observer = not voters.is_voter(self.node_id, identity.directory_id)
         self._is_misdescribed = bool(identity.endpoints) and voters.get(self.node_id) != identity.as_voter
+        self._other_voters = [node_id for node_id in voters if node_id != self.node_id]
 
     @property
     def may_stand(self) -> bool:
@@ -153,7 +155,11 @@ class RaftState:
 
     @property
     def other_voters(self) -> list[int]:
-        return [node_id for node_id in self.voters if node_id != self.node_id]
+        """By rising id."""
+        voters = self.voter_history.newest
+        if voters is not self._observed_in:
+            self._find_itself(voters)
+        return self._other_voters
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
@@ -164,9 +170,13 @@ class RaftState:
     def leader_endpoints_for(self, replica_id: int) -> tuple[Endpoint, ...]:
         """What the answer to a fetch says of the leader's endpoints. At kraft.version 0 those need it that
         are no voters: they may know bootstrap servers only."""
-        if self.kraft_version >= 1 or replica_id in self.voters or self.leader_id is None:
-            return self.leader_endpoints
-        return self.leader_endpoints or self._configured_endpoints.get(self.leader_id, ())
+        leader_id = self.leader_id
+        if leader_id is None:
+            return ()
+        endpoints = self.endpoints_of(leader_id)
+        if endpoints or self.kraft_version >= 1 or replica_id in self.voters:
+            return endpoints
+        return self._configured_endpoints.get(leader_id, ())
 
     def told(self, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
         """What a message says of a leader's endpoints, as far as it counts here. Without a listener's name
@@ -196,12 +206,13 @@ class RaftState:
 
     def is_voter_replica(self, node_id: int, directory_id: bytes) -> bool:
         """True when this node and directory are a voter (an unpinned voter matches any directory)."""
-        return self.voters.is_voter(node_id, directory_id)
+        return self.voter_history.newest.is_voter(node_id, directory_id)
 
     def leader_view(self) -> LeaderView:
-        if not isinstance(self.role, Leader):
-            raise RaftInvariantError(f"a {self.role.role} has no view of replicas: only a leader has")
-        return self.role.view
+        role = self.role
+        if type(role) is not Leader:
+            raise RaftInvariantError(f"a {role.role} has no view of replicas: only a leader has")
+        return role.view
 
     # ---- effects -----------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class PreferredCandidate(msgspec.Struct, frozen=True):
 class VoterSet:
     """Voters by node id, each id once. Immutable; iterates over the ids, rising."""
 
-    __slots__ = ("_voters",)
+    __slots__ = ("_voters", "nodes")
 
     def __init__(self, voters: Iterable[VoterNode] = ()) -> None:
         """Raises ValueError where two voters have one id."""
@@ -77,6 +77,8 @@ class VoterSet:
         self._voters = {voter.node_id: voter for voter in listed}
         if len(self._voters) < len(listed):
             raise ValueError(f"two voters have one id: {', '.join(map(str, listed))}")
+        self.nodes = tuple(listed)
+        """By rising id."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._voters)
@@ -101,11 +103,6 @@ class VoterSet:
 
     __repr__ = __str__
 
-    @property
-    def nodes(self) -> tuple[VoterNode, ...]:
-        """By rising id."""
-        return tuple(self._voters.values())
-
     def get(self, node_id: int) -> VoterNode | None:
         """The voter of this id; None: the node does not vote."""
         return self._voters.get(node_id)
@@ -113,7 +110,7 @@ class VoterSet:
     def is_voter(self, node_id: int, directory_id: bytes) -> bool:
         """True when this node with this directory votes."""
         voter = self._voters.get(node_id)
-        return voter is not None and voter.is_replica(node_id, directory_id)
+        return voter is not None and voter.directory_id in (None, directory_id)
 
     def with_voter(self, voter: VoterNode) -> VoterSet:
         """With one voter more, or with another entry for one that is here."""

@@ -1,8 +1,7 @@
 """A lane: a TCP connection of the event loop for the Raft messages of one gRPC stream.
 
 Owns the frames, the handshake by which both ends know to which stream a lane belongs, and the port. The
-stream stays: it says who the caller is, and its end is the lane's. A message on a stream costs each end some
-ten times the processor time, and changes of thread. Knows no Raft rule and no gRPC.
+stream stays: it says who the caller is, and its end is the lane's (ADR 18). Knows no Raft rule and no gRPC.
 """
 
 from __future__ import annotations

@@ -116,15 +116,12 @@ class ControllerNode:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do at the latest; never in the past of the last input."""
-        now_ms, due, stop_ms = self.now_ms, self.replica.next_deadline_ms(), self._stop_at_ms
-        if stop_ms is not None and (due is None or stop_ms < due):
-            due = stop_ms
+        deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
         if self.active is not None and not self.raft.transferring:
-            active_ms = self.active.next_deadline_ms(now_ms)
-            if active_ms is not None and (due is None or active_ms < due):
-                due = active_ms
+            deadlines.append(self.active.next_deadline_ms(self.now_ms))
+        due = min([deadline for deadline in deadlines if deadline is not None], default=None)
         self._armed_ms = NOT_YET if due is None else due
-        return now_ms if due is not None and due < now_ms else due
+        return due if due is None else max(due, self.now_ms)
 
     def _begin(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms

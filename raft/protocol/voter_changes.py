@@ -271,7 +271,7 @@ def settled_due_ms(state: RaftState) -> int | None:
         return None
     change = state.role.view.change
     answered = change is not None and change.offset < state.log.high_watermark
-    return 0 if answered or (state.is_observer and _is_removed(state)) else None
+    return 0 if answered or _is_removed(state) else None
 
 
 def settle(state: RaftState, now_ms: int) -> None:

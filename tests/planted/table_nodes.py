@@ -47,7 +47,7 @@ NODE_BUGS = (
         breaks="decisions use the newest image, pending records included",
         source="docs/architecture.md, A metadata write",
         file="controller/ledger.py",
-        old="return self.newest_state.newest",
+        old="return (self.pending[-1].state if self.pending else self._replica.state).newest",
         new="return self.committed.newest",
         caught_by=(CONTROLLER, SIM),
     ),

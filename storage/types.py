@@ -15,3 +15,6 @@ class LogPosition(msgspec.Struct, frozen=True, order=True):
 
     epoch: int
     offset: int
+
+    def __str__(self) -> str:
+        return f"{self.offset} (epoch {self.epoch})"

@@ -14,7 +14,9 @@ import pytest
 
 from metaquorum.metadata.columnar import apply as columnar_apply
 from metaquorum.metadata.columnar.apply import MIN_RECORDS
+from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.columnar.partitions import PartitionRows
+from metaquorum.metadata.columnar.singles import idle_frames
 from metaquorum.metadata.image import (
     CHUNK_ROWS,
     UNASSIGNED,
@@ -35,6 +37,7 @@ from metaquorum.metadata.records.types import NoOpRecord, PartitionRecord, Topic
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
 
+NO_OP_KEY = 20
 A, B = b"a" * 16, b"b" * 16
 Key = tuple[bytes, int]
 
@@ -224,6 +227,19 @@ def test_rows_are_sorted_only_where_they_are_mixed(mixed: int, sorted_: bool) ->
     topics = np.zeros((count, 2), dtype=np.uint64)
     rows = PartitionRows(np.arange(count), topics, block, replica_width=0, isr_width=0)
     assert (columnar_apply._in_order(rows) is rows) == (not sorted_)
+
+
+def test_only_a_whole_noop_is_passed_over() -> None:
+    """Others of its length are too short for what they are, and must be refused."""
+    kinds = [
+        (key, version, rest) for key in range(30) for version in (0, 1) for rest in (b"\0", b"\1", b"\0\0")
+    ]
+    values = [bytes((1, key, version)) + rest for key, version, rest in kinds]
+    (batch,) = iter_batches(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=values))
+    frames = read_frames(batch.data, batch.header)
+    assert frames is not None
+    passed = [kind for kind, is_idle in zip(kinds, idle_frames(frames).tolist(), strict=True) if is_idle]
+    assert passed == [(NO_OP_KEY, 0, b"\0")]
 
 
 # ---- questions -----------------------------------------------------------------------------------

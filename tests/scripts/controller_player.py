@@ -11,6 +11,7 @@ from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.events import Mutator
 from metaquorum.controller.node_status import node_status
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
+from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as records
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.records.types import TopicRecord
@@ -19,6 +20,7 @@ from metaquorum.metadata.requests import common as requests
 from metaquorum.metadata.requests import partitions as requests_partitions
 from metaquorum.metadata.requests import reassignments as requests_reassignments
 from metaquorum.metadata.requests import settings as requests_settings
+from metaquorum.metadata.requests import voters as requests_voters
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 from tests.scripts.player import Memory, Player, show
 from tests.scripts.session_player import ids, numbers
@@ -33,6 +35,8 @@ WORDS: dict[str, Any] = {
         requests_settings,
         requests_broker_ids,
         requests_reassignments,
+        requests_voters,
+        control,
     )
     for name, value in vars(module).items()
     if isinstance(value, type)

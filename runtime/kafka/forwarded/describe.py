@@ -13,6 +13,7 @@ from metaquorum.metadata.image import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     Acl,
     ConfigResource,
@@ -39,7 +40,6 @@ from metaquorum.wire.messages import (
 )
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
-_GROUP_RESOURCE = 32
 
 
 def describe_acls(body: DescribeAclsRequest, image: MetadataImage) -> DescribeAclsResponse:
@@ -174,7 +174,7 @@ def list_config_resources(
             TOPIC_RESOURCE: [each.name for each in image.topics.all()],
             BROKER_RESOURCE: brokers,
             BROKER_LOGGER_RESOURCE: brokers,
-            _GROUP_RESOURCE: _configured(image, _GROUP_RESOURCE),
+            GROUP_RESOURCE: _configured(image, GROUP_RESOURCE),
         }
     wanted = body.resource_types or sorted(names)
     if not names.keys() >= set(wanted):

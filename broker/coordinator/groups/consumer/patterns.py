@@ -27,7 +27,7 @@ _RIGHT_WORK = 5_000
 """What the question for a right costs, in the same measure."""
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=100)
 def _compiled(pattern: str) -> Any:
     """Raises `re2.error`, whose argument says what is wrong."""
     import re2  # only brokers of groups that have patterns need it

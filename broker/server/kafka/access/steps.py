@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from metaquorum.metadata.access.authorizer import Authorizer, Caller
 from metaquorum.metadata.errors import ErrorCode
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import GROUP_RESOURCE, MetadataImage
 from metaquorum.metadata.settings.acls import CLUSTER_NAME, Operation, ResourceType
 from metaquorum.runtime.authorizer_log import note_decision
 from metaquorum.runtime.kafka.services import Client, EndConnection
@@ -31,7 +31,6 @@ CODES = {
     ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 _ZERO = bytes(16)
-_GROUP_CONFIGS = 32
 
 
 class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +103,7 @@ class RightNeeded(msgspec.Struct, frozen=True):
             kind = item.resource_type
             if kind == ResourceType.TOPIC:
                 return ResourceType.TOPIC, item.resource_name
-            if kind == _GROUP_CONFIGS:
+            if kind == GROUP_RESOURCE:
                 return ResourceType.GROUP, item.resource_name
             return ResourceType.CLUSTER, CLUSTER_NAME
         if self.resource == ResourceType.CLUSTER:

@@ -1,4 +1,4 @@
-"""Every bound, interval, code and form that pure code keeps in a constant, as recorded text.
+"""Every bound, interval, code and form that pure code keeps in a constant or a default, as recorded text.
 
 Most of them are promises: to Kafka's formats, to clients that wait, to memory that is bounded. Who changes
 one changes a line here (`pytest tests/unit/test_figures.py --rewrite`), which is reviewed like code.
@@ -7,12 +7,15 @@ Sentences and long tables are left to the tests of what shows them.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import struct
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -37,6 +40,8 @@ def told(value: object) -> str | None:
             return None
         case Enum():
             return value.name
+        case None:
+            return "None"
         case bool() | int() | float() | str() | bytes():
             return repr(value)
         case struct.Struct():
@@ -56,6 +61,25 @@ def told(value: object) -> str | None:
     return None
 
 
+def defaults(module: ModuleType) -> list[tuple[str, object]]:
+    """What fields of a module's values are where nobody says it."""
+    found = []
+    for name, cls in vars(module).items():
+        if not isinstance(cls, type) or cls.__module__ != module.__name__:
+            continue
+        if issubclass(cls, msgspec.Struct):
+            last = cls.__struct_fields__[len(cls.__struct_fields__) - len(cls.__struct_defaults__) :]
+            found += [
+                (f"{name}.{each}", value) for each, value in zip(last, cls.__struct_defaults__, strict=True)
+            ]
+        elif dataclasses.is_dataclass(cls):
+            found += [(f"{name}.{each.name}", each.default) for each in dataclasses.fields(cls)]
+        else:
+            named = getattr(cls, "_field_defaults", {})
+            found += [(f"{name}.{each}", value) for each, value in named.items()]
+    return found
+
+
 def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
     lines = []
     for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
@@ -63,7 +87,8 @@ def every_figure(folders: tuple[str, ...] = FOLDERS) -> str:
         if place.startswith(SHELL):
             continue
         module = importlib.import_module(f"metaquorum.{place.removesuffix('.py').replace('/', '.')}")
-        found = [(name, told(getattr(module, name))) for name in constants(path)]
+        every = [*[(name, getattr(module, name)) for name in constants(path)], *defaults(module)]
+        found = [(name, told(value)) for name, value in every]
         lines += [f"{place} {name} = {text}" for name, text in found if text and len(text) <= LONGEST]
     return "\n".join(lines) + "\n"
 

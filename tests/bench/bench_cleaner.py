@@ -2,19 +2,22 @@
 
 Cleaner: a log of keyed records, uncompressed input bytes by processor second of one whole pass (both walks,
 checksums, the rewritten segments), on a disk in memory so that only the processor counts. Leader: one batch
-checked, opened and stored.
+checked, opened and stored. Beside: events of a loop that share the interpreter with a cleaner's thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
+import threading
 import time
 from collections.abc import Callable
 
 from metaquorum.broker.replica.partition.opened import OpenedBatch
 from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
 from metaquorum.broker.replica.topic_settings import TopicSettings
+from metaquorum.broker.server.data.cleaners import CleanerThreads
 from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import HEADER_BYTES, Compression
@@ -32,6 +35,7 @@ from tests.unit.storage.cleaner_bench import settle
 PLACE = "/d/t-0"
 NOW_MS = 1_700_000_000_000
 ROUNDS = 5
+BESIDE_S = 5.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +53,33 @@ def run(options: argparse.Namespace) -> list[Figure]:
             rate = opened(count, value_bytes, Compression(codec))
             name = f"leader, {count} records of {value_bytes} bytes, {Compression(codec).name.lower()}"
             figures.append(Figure(name=name, value=rate, unit="MB/s"))
+    events, rate = beside(options.megabytes)
+    figures.append(Figure(name="events beside a cleaner, of 500 that are due", value=events, unit="/s"))
+    figures.append(Figure(name="  cleaned meanwhile, 200 byte values", value=rate, unit="MB/s"))
     return figures
+
+
+def beside(megabytes: int) -> tuple[float, float]:
+    """How many events of 0.6 ms, due every 2 ms, a loop handles per second while a pass is under way, with
+    system calls between their parts; and the MB per second of the pass."""
+    sys.setswitchinterval(0.0005)  # as every node's
+    cleaning, _ = dirty(megabytes, 200, Compression.NONE)
+    threads, over, events = CleanerThreads(1, 1e12), threading.Event(), 0
+    threads.start()
+    begun_s = due_s = time.monotonic()
+    threads.submit(cleaning, lambda cleaning, error: over.set())
+    while not over.is_set() and time.monotonic() < begun_s + BESIDE_S:
+        due_s += 0.002
+        time.sleep(max(0.0, due_s - time.monotonic()))
+        for _ in range(3):
+            until_s = time.thread_time() + 0.0002
+            while time.thread_time() < until_s:
+                pass
+            time.sleep(0)
+        events += 1
+    took_s = time.monotonic() - begun_s
+    threads.stop()
+    return events / took_s, cleaning._read_bytes / took_s / 1e6
 
 
 def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: random.Random) -> bytes:
@@ -60,8 +90,8 @@ def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: r
     return seal_batch(header, pack(codec, plain[HEADER_BYTES:]))
 
 
-def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
-    """Every key is there twice on average; batches of 16 KiB."""
+def dirty(megabytes: int, value_bytes: int, codec: int) -> tuple[Cleaning, int]:
+    """A pass, and the end of its log. Every key is there twice on average; batches of 16 KiB."""
     rng = random.Random(7)
     disk = FaultyDisk(rng)
     for place in ("/d", PLACE):
@@ -79,8 +109,12 @@ def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
         segment_facts(log), first_dirty=0, stable_to=log.end_offset, settings=rules, now_ms=NOW_MS
     )
     assert plan is not None
+    return Cleaning(log, plan, rules, now_ms=NOW_MS, key_bytes=1 << 30), plan.end
+
+
+def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
+    cleaning, end = dirty(megabytes, value_bytes, codec)
     begun = time.process_time()
-    cleaning = Cleaning(log, plan, rules, now_ms=NOW_MS, key_bytes=1 << 30)
     while cleaning.result is None:
         for _ in cleaning.pieces():
             pass
@@ -88,7 +122,7 @@ def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
             cleaning.swap()
     took_s = time.process_time() - begun
     # A record's length, deltas and counts have 8 bytes or so.
-    return plan.end * (value_bytes + len(b"key 00000000") + 8) / took_s / 1e6
+    return end * (value_bytes + len(b"key 00000000") + 8) / took_s / 1e6
 
 
 def opened(count: int, value_bytes: int, codec: int) -> float:

@@ -19,9 +19,9 @@ PAUSE_S = 0.0002
 """After each piece at least. A thread that never waits is asked for the interpreter only every 5 ms."""
 
 GIVE_WAY = 4
-PAUSE_MAX_S = 0.05
+PAUSE_MAX_S = 0.02
 """A pause is this many times what its piece waited, for the interpreter, a processor or the disk: who made it
-wait has something to do, and was held up as much. Even so a thread cleans 2 MB/s."""
+wait has something to do, and was held up as much. Even so a thread cleans 4 MB/s."""
 
 Done = Callable[[Cleaning, Exception | None], None]
 """Called on a cleaner's thread: something is staged, or the pass is at its end, or failed."""

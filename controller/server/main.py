@@ -120,10 +120,15 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
     )
 
 
-def lane_door(config: NodeConfig) -> LaneDoor | None:
-    """Where other voters take up lanes; None: none is offered, because of TLS or by configuration."""
+def lane_door(config: NodeConfig, tls: TlsMaterial | None) -> LaneDoor | None:
+    """Where other voters take up lanes; None: the configuration wants none."""
     listener, port = config.listeners[0], config.number(PORT_KEY)
-    return None if listener.is_tls or port < 0 else LaneDoor(listener.host, port)
+    if port < 0:
+        return None
+    context = None
+    if listener.is_tls and tls is not None:
+        context = tls.server_context("required" if config.tls.client_auth else "none")
+    return LaneDoor(listener.host, port, context)
 
 
 class ControllerRole:
@@ -146,7 +151,7 @@ class ControllerRole:
         self._raft = raft = process.raft
         self._server = server
         self._process = process
-        self._door = lane_door(config)
+        self._door = lane_door(config, tls)
         service = RaftService(self._hear, process.controllers, self._door)
         process.drive(
             driven,

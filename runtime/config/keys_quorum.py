@@ -67,7 +67,7 @@ QUORUM = (
         "int",
         0,
         "Port of the controller's listener for Raft messages of the other controllers, without gRPC. 0: any "
-        "free port. -1: none. Where the port cannot be reached, and with TLS, gRPC carries them.",
+        "free port. -1: none. Where the port cannot be reached, gRPC carries them.",
         minimum=-1,
         maximum=65_535,
         roles=(CONTROLLER,),

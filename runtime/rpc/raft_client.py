@@ -67,7 +67,7 @@ class RaftClient:
         lanes: bool = False,
     ) -> None:
         self._addresses = addresses
-        self._lanes = lanes and tls is None
+        self._lanes = lanes
         self._peers: dict[int, _Peer] = {}
         self._retired: set[asyncio.Task[None]] = set()
         self._sink = sink
@@ -234,7 +234,8 @@ class _Peer:
             offered = dict(await call.initial_metadata()).get(LANE_KEY)
             if offered is not None:
                 offer, host = Offer.parse(offered), self.address.host
-                self._lane = await take_up(offer, host, self._took_bytes, self._lost_lane)
+                tls = None if self._tls is None else self._tls.client_context()
+                self._lane = await take_up(offer, host, self._took_bytes, self._lost_lane, tls)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
             return  # the reader hears why
         except (OSError, ValueError, TimeoutError) as error:

@@ -240,8 +240,7 @@ class RaftService:
     def _on_lane(self, lane: Lane) -> _LaneCaller:
         """Serves the caller of a stream that has taken up its lane."""
         caller = _LaneCaller(asyncio.get_running_loop(), lane)
-        lane.take = lambda message: self._take(caller, raft_codec.parse(message))
-        lane.lost = lambda: self._forget(caller)
+        lane.open(lambda message: self._take(caller, raft_codec.parse(message)), lambda: self._forget(caller))
         return caller
 
     async def _read(self, stream: _Stream, context: ServicerContext) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Final, cast
@@ -60,13 +61,20 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Lane(asyncio.BufferedProtocol):
-    """One end. `take` gets each message, `lost` is called once, when the lane has ended; either may be
-    replaced."""
+    """One end. `take` gets each message, `lost` is called once, when the lane has ended. Until `open` no
+    message is longer than a secret."""
 
     def __init__(self, take: Take, lost: Callable[[], None], scratch: bytearray) -> None:
-        self.take, self.lost = take, lost
-        self._buffer = FrameBuffer(_FRAME_MAX_BYTES, "a lane", scratch)
+        self._take, self._lost = take, lost
+        self._buffer = FrameBuffer(_SECRET_BYTES, "a lane", scratch)
         self._transport: asyncio.Transport | None = None
+        self._log_level = logging.DEBUG  # anyone can connect and send anything
+
+    def open(self, take: Take, lost: Callable[[], None]) -> None:
+        """The other end is known: Raft messages come from now on."""
+        self._take, self._lost = take, lost
+        self._buffer.allow(_FRAME_MAX_BYTES, "a lane")
+        self._log_level = logging.WARNING
 
     def write(self, message: bytes) -> None:
         """Sends a message; one to a lane that has ended is dropped."""
@@ -81,7 +89,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Ends the lane without a word; `lost` is not called."""
-        self.lost = _nothing
+        self._lost = _nothing
         self._end()
 
     def _end(self) -> None:
@@ -99,9 +107,9 @@ class Lane(asyncio.BufferedProtocol):
         try:
             for frame in self._buffer.received(nbytes):
                 if self._transport is not None:
-                    self.take(bytes(frame))
+                    self._take(bytes(frame))
         except (FrameError, ValueError) as error:
-            _log.warning("closed a lane on which there was no valid Raft message: %s", error)
+            _log.log(self._log_level, "closed a lane on which there was no valid Raft message: %s", error)
             self._end()
 
     def eof_received(self) -> bool:
@@ -109,7 +117,7 @@ class Lane(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        lost, self.lost = self.lost, _nothing
+        lost, self._lost = self._lost, _nothing
         lost()
 
 
@@ -139,7 +147,9 @@ def _bound(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family)
 
 
-async def take_up(offer: Offer, host: str, take: Take, lost: Callable[[], None]) -> Lane:
+async def take_up(
+    offer: Offer, host: str, take: Take, lost: Callable[[], None], tls: ssl.SSLContext | None = None
+) -> Lane:
     """The caller's end, ready for messages. Raises OSError or TimeoutError where there is none to be had."""
     loop = asyncio.get_running_loop()
     welcomed: asyncio.Future[bytes] = loop.create_future()
@@ -151,23 +161,24 @@ async def take_up(offer: Offer, host: str, take: Take, lost: Callable[[], None])
     lane = Lane(welcome, lambda: welcome(b""), bytearray(SCRATCH_BYTES))
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            await loop.create_connection(lambda: lane, host, offer.port)
+            await loop.create_connection(lambda: lane, host, offer.port, ssl=tls)
             lane.write(offer.hello)
             if await welcomed != offer.welcome:
                 raise ConnectionError("something else listens there")
     except BaseException:
         lane.close()
         raise
-    lane.take, lane.lost = take, lost
+    lane.open(take, lost)
     return lane
 
 
 class LaneDoor:
     """The server's end: `offer` lanes, and open the port for them. One that is taken up twice, or by someone
-    who knows no offer, is closed."""
+    who knows no offer, is closed. `tls`: what callers must speak."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.address = host, port
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._offers: dict[bytes, tuple[Offer, Callable[[Lane], None]]] = {}
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -182,7 +193,7 @@ class LaneDoor:
                 f"cannot listen on {host or '*'}:{port}: {error.strerror or error}; choose another {PORT_KEY}"
             ) from error
         self.address = host, bound.getsockname()[1]
-        self._server = await asyncio.get_running_loop().create_server(self._accept, sock=bound)
+        self._server = await asyncio.get_running_loop().create_server(self._accept, sock=bound, ssl=self._tls)
 
     def close(self) -> None:
         """Accepts no more. Lanes end with their streams."""
@@ -191,7 +202,7 @@ class LaneDoor:
             self._server.close()
 
     def offer(self, taken_up: Callable[[Lane], None]) -> Offer:
-        """Offers a lane. `taken_up` gets it, and sets its `take` and `lost`."""
+        """Offers a lane. `taken_up` gets it, and opens it."""
         offer = Offer.new(self.address[1])
         self._offers[offer.hello] = offer, taken_up
         return offer
@@ -201,14 +212,19 @@ class LaneDoor:
         self._offers.pop(offer.hello, None)
 
     def _accept(self) -> Lane:
-        lane = _AskedLane(lambda hello: self._greet(lane, hello), _nothing, self._scratch)
-        lane.lost = asyncio.get_running_loop().call_later(HANDSHAKE_S, lane.close).cancel
+        silent: asyncio.TimerHandle
+
+        def greet(hello: bytes) -> None:
+            silent.cancel()
+            self._greet(lane, hello)
+
+        lane = _AskedLane(greet, _nothing, self._scratch)
+        silent = asyncio.get_running_loop().call_later(HANDSHAKE_S, lane.close)
         return lane
 
     def _greet(self, lane: Lane, hello: bytes) -> None:
         offer, taken_up = self._offers.pop(hello, (None, None))
         if offer is None or taken_up is None:
             raise ValueError("its first message is none that this node waits for")
-        lane.lost()
         lane.write(offer.welcome)
         taken_up(lane)

@@ -208,7 +208,7 @@ RAFT_BUGS = (
         source="KIP-595, log divergence",
         file="raft/protocol/replication.py",
         old="progress = touch(state, now_ms, replica)",
-        new="progress = touch(state, now_ms, replica); _count(state, now_ms, progress, request)",
+        new="progress = touch(state, now_ms, replica); _count(state, now_ms, view, progress, request)",
         caught_by=(SCRIPTS, SCHEDULES),
     ),
     Bug(

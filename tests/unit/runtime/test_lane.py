@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,13 +17,16 @@ from metaquorum.controller.server.main import lane_door
 from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived, RaftRequestFailed
 from metaquorum.raft.messages import FetchRequest
 from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.sockets import lane as lanes
 from metaquorum.runtime.sockets.lane import PORT_KEY, Lane, LaneDoor, Offer, take_up
+from metaquorum.runtime.tls.material import TlsMaterial
 from tests.conformance.test_transport import until
+from tests.unit.server.test_servers import certificate_files
 
 HOST = "127.0.0.1"
 FETCH = FetchRequest(
@@ -59,7 +63,8 @@ class End:
         self.lane: Lane | None = None
 
     def begin(self, lane: Lane) -> None:
-        self.lane, lane.take, lane.lost = lane, self.got.put_nowait, self.lost.set
+        self.lane = lane
+        lane.open(self.got.put_nowait, self.lost.set)
 
     async def next(self) -> bytes:
         return await asyncio.wait_for(self.got.get(), 20)
@@ -216,24 +221,14 @@ async def test_bytes_that_are_no_request_end_the_lane_with_a_warning(
     await nodes.close()
 
 
-@pytest.mark.parametrize(
-    ("listener", "port", "offers"),
-    [
-        ("PLAINTEXT", None, True),
-        ("PLAINTEXT", "9193", True),
-        ("PLAINTEXT", "-1", False),
-        ("SSL", None, False),
-    ],
-)
+@pytest.mark.parametrize(("port", "offers"), [(None, True), ("9193", True), ("-1", False)])
 def test_a_controller_offers_lanes_by_its_configuration(
-    listener: str, port: str | None, offers: bool, tmp_path: Path
+    port: str | None, offers: bool, tmp_path: Path
 ) -> None:
     lines = {
         "process.roles": "controller",
         "node.id": "1",
         "listeners": "CONTROLLER://127.0.0.1:9093",
-        "listener.security.protocol.map": f"CONTROLLER:{listener}",
-        "ssl.keystore.location": "/pems/node.pem",
         "controller.quorum.voters": "1@127.0.0.1:9093",
         "log.dirs": "/data/a",
     }
@@ -241,7 +236,40 @@ def test_a_controller_offers_lanes_by_its_configuration(
         lines[PORT_KEY] = port
     path = tmp_path / "node.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    door = lane_door(load_config(path, "controller"))
+    door = lane_door(load_config(path, "controller"), None)
     assert (door is not None) is offers
     if port == "9193":
         assert door is not None and door.address == (HOST, 9193)
+
+
+async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_path: Path) -> None:
+    authority = certificate_files(tmp_path, "authority", None)
+    files = {}
+    for name, issuer in (("node", authority), ("stranger", None)):
+        certificate_files(tmp_path, name, issuer)
+        keystore = tmp_path / f"{name}.pem"
+        trusted = tmp_path / "authority.crt"
+        files[name] = TlsMaterial.load(TlsFiles(keystore=keystore, truststore=trusted, client_auth=True))
+    path = tmp_path / "node.properties"
+    path.write_text(
+        "process.roles=controller\nnode.id=1\nlisteners=CONTROLLER://127.0.0.1:9093\nlog.dirs=/data/a\n"
+        "controller.quorum.voters=1@127.0.0.1:9093\nlistener.security.protocol.map=CONTROLLER:SSL\n"
+        f"ssl.client.auth=required\nssl.keystore.location={tmp_path}/node.pem\n"
+        f"ssl.truststore.location={tmp_path}/authority.crt\n"
+    )
+    door = lane_door(load_config(path, "controller"), files["node"])
+    assert door is not None
+    await door.open()
+    here, there = End(), End()
+
+    async def connect(tls: ssl.SSLContext | None) -> Lane:
+        return await take_up(door.offer(there.begin), HOST, here.got.put_nowait, here.lost.set, tls)
+
+    lane = await connect(files["node"].client_context())
+    lane.write(b"hidden")
+    assert await there.next() == b"hidden"
+    lane.close()
+    for refused in (files["stranger"].client_context(), None):
+        with pytest.raises(OSError):
+            await connect(refused)
+    door.close()

@@ -1,7 +1,7 @@
 """What is put off to the end of a driver's step, so that it is done once for all that the step brings.
 
-Owns when that is. Knows neither who has something to do then nor what: a system call that wakes another
-thread or process, which may take the processor at once.
+Owns when that is. Knows nothing of what is done then: a system call that wakes another thread or process,
+which may take the processor at once.
 """
 
 from __future__ import annotations

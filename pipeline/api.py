@@ -88,7 +88,11 @@ def _table(session: SparkSession, places: list[str], name: str, base: str) -> Da
     columns = spark_schema(TABLES[name])
     if not places:
         return session.createDataFrame([], columns)
-    return session.read.schema(columns).option("basePath", base).parquet(*places)
+    found = session.read.schema(columns).option("basePath", base).parquet(*places)
+    for column in TABLES[name].columns:
+        if column.name in PARTITION_COLUMNS:  # of those Spark keeps no comments
+            found = found.withMetadata(column.name, {"comment": column.meaning})
+    return found
 
 
 def register_tables(session: SparkSession, out: str) -> None:

@@ -125,14 +125,22 @@ def test_tables_in_a_catalog_say_what_they_and_their_columns_mean(
     tables = read_tables(spark, str(recorded.out))
     spark.sql(f"CREATE SCHEMA saved LOCATION '{tmp_path / 'saved'}'")
     try:
-        for _ in range(2):  # what is there is replaced
-            pipeline.save_tables({name: tables[name] for name in ("topics", "incidents")}, "saved")
-        for name in ("topics", "incidents"):
+        saved = ("topics", "incidents", "availability", "partition_states")
+        pipeline.save_tables({"topics": tables["topics"].limit(1)}, "saved")  # what is there is replaced
+        pipeline.save_tables({name: tables[name] for name in saved}, "saved")
+        for name in saved:
             listed = spark.sql(f"DESCRIBE TABLE EXTENDED saved.{name}").collect()
             described = {row.col_name: row for row in listed}
             assert described["Comment"].data_type == TABLES[name].meaning
-            told = {at.name: at.meaning for at in TABLES[name].columns if at.name not in PARTITION_COLUMNS}
+            told = {at.name: at.meaning for at in TABLES[name].columns}
             assert {at: described[at].comment for at in told} == told
+            partitioned = [row.col_name for row in listed].index("# Partition Information")
+            assert [row.comment for row in listed[partitioned + 2 :][:2]] == [
+                told[at] for at in PARTITION_COLUMNS
+            ]
+            rows = spark.table(f"saved.{name}").select(*told).collect()
+            assert sorted(map(repr, rows)) == sorted(map(repr, tables[name].select(*told).collect()))
+            assert rows
     finally:
         spark.sql("DROP SCHEMA saved CASCADE")
 

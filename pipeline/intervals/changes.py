@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from metaquorum.metadata.columnar.apply_changes import Versions, versions_of
 from metaquorum.metadata.columnar.changes import API_KEY as CHANGE_KEY
+from metaquorum.metadata.columnar.changes import decode_changes
 from metaquorum.metadata.columnar.singles import idle_frames
 from metaquorum.metadata.columnar.windows import BatchWindow
 from metaquorum.metadata.errors import RecordDecodeError
@@ -321,6 +322,12 @@ def changes_of(
     if versions is None:
         return None
     return ManyChanges(builder, versions, window, moments)
+
+
+def first_unusual(window: BatchWindow, places: Places) -> int | None:
+    """The number of the first batch with a change, of those at `places`, that is not decoded in columns."""
+    _, odd = decode_changes(window.frames, places)
+    return int(np.searchsorted(window.ends, odd[0], side="right")) if len(odd) else None
 
 
 def tally(ids: IntArray) -> list[tuple[int, int]]:

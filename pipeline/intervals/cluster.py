@@ -40,6 +40,7 @@ from metaquorum.pipeline.intervals.changes import (
     Times,
     changes_of,
     decoded,
+    first_unusual,
     kinds_of,
     times_of,
 )
@@ -211,7 +212,10 @@ class ClusterReplay:
         others = decoded(window, kinds.others)
         numbers = None if changes is None else self._partitions.numbers_of(changes)
         if changes is None or others is None or numbers is None:
-            return 0
+            usual = first_unusual(window, kinds.changes)
+            if usual is None or len(window.batches) == 1:
+                return 0
+            return self.window(window.part(0, usual)) if usual else NOT_THE_FIRST
         special, several = changes.twice, len(window.batches) > 1
         if several:  # a batch that something may be wrong with must be judged where it ends
             special = np.append(special, changes.batch_of[self._settling.doubtful(changes)])

@@ -194,7 +194,8 @@ class Settling:
         told.incidents.changed_together(changes)
         min_isr = np.array([self._configs.min_isr(name) for name in names])
         self._availability.changed_together(changes, min_isr[changes.topic_at])
-        for at in self.doubtful(changes).tolist():
+        doubtful = self.doubtful(changes).tolist() if len(changes.batch_moments) == 1 else ()
+        for at in doubtful:  # of several batches nothing is: they would not have been taken together
             now, path = changes.infos[at], f"topic/{names[changes.topic_at[at]]}/{changes.indexes[at]}"
             sound = is_plainly_sound(now) and self._active.carry(now)
             if not sound or path in self._violations.broken:

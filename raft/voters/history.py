@@ -77,10 +77,10 @@ class VoterHistory:
         self._changed()
 
     def trim(self, end_offset: int) -> None:
-        """Nothing below `end_offset` will be asked for again: only what is in force there stays of it."""
+        """Nothing below `end_offset` will be asked for again: only what is in force there stays of it, and
+        what is newest stays what it is."""
         self._levels = _from_newest_below(self._levels, end_offset)
         self._sets = tuple(_from_newest_below(self._sets, end_offset))
-        self._changed()
 
     def reset(self, end_offset: int, said: VotersAt) -> None:
         """The log restarts behind a snapshot that ends at `end_offset` and says this."""

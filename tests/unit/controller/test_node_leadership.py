@@ -261,6 +261,7 @@ def test_pending_writes_are_dropped_with_leadership_and_their_clients_told() -> 
     assert old.node.ledger.pending
     quorum.advance(5_000)
     assert old.node.active is None and not old.node.ledger.pending
+    assert old.node.counters.leaderships_lost == 1 and quorum.leader.node.counters.leaderships_lost == 0
     for key in (lost, waiting, read):
         answer = old.answers[key]
         assert isinstance(answer, ApiError) and answer.code is ErrorCode.NOT_CONTROLLER and answer.retriable

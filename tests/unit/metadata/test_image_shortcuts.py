@@ -33,9 +33,15 @@ from metaquorum.metadata.image.compare import FEW_CHUNKS, FEW_ROWS, PartitionCha
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.types import NoOpRecord, PartitionRecord, TopicRecord
+from metaquorum.metadata.records.types import (
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+)
 from metaquorum.metadata.replay import Replayer
 from metaquorum.storage.batches.batch import encode_batch, iter_batches
+from tests.images import describe_difference
 
 NO_OP_KEY = 20
 A, B = b"a" * 16, b"b" * 16
@@ -96,6 +102,8 @@ def test_what_differs_at_the_edge_of_a_chunk(count: int, more: int) -> None:
     apart = filled(count)
     for one, two in ((old, new), (new, old), (apart, new), (new, apart), (old, apart)):
         assert partition_changes(one, two) == plainly(one, two)
+    for one, two in ((old, new), (new, old)):
+        assert compare._by_topic(one, two) == plainly(one, two)
 
 
 def test_neighbours_in_a_log_are_compared_by_what_was_touched() -> None:
@@ -207,7 +215,7 @@ def test_from_how_many_partitions_on_columns_are_used(
     made = (
         PartitionRecord(index, A, (1,), (1,), (), (), 1, 0, 0, 0, (), None, None) for index in range(count)
     )
-    records = [TopicRecord("a", A), *made, *([NoOpRecord()] * rest)]
+    records: list[Any] = [TopicRecord("a", A), *made, *([NoOpRecord()] * rest)]
     values = [encode(record, 0) for record in records]
     engine = Replayer()
     for batch in iter_batches(encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=values)):
@@ -229,6 +237,65 @@ def test_rows_are_sorted_only_where_they_are_mixed(mixed: int, sorted_: bool) ->
     assert (columnar_apply._in_order(rows) is rows) == (not sorted_)
 
 
+X, Y = b"x" * 8, b"y" * 8
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("changes", [False, True])
+def test_topics_whose_ids_differ_in_one_half(changes: bool, mixed: bool) -> None:
+    """Ids are compared as two numbers; partitions come topic by topic, or all mixed."""
+    ids = [X + X, X + Y, Y + Y, Y + X, Y + b"z" * 8]
+    keys = [(topic_id, index) for topic_id in ids for index in range(MIN_RECORDS)]
+    if mixed:
+        random.Random(5).shuffle(keys)
+    created = [
+        PartitionRecord(index, topic_id, (1, 2), (1, 2), (), (), 1, 0, index, 0, (), None, None)
+        for topic_id, index in keys
+    ]
+    records: list[Any] = [TopicRecord(topic_id.hex(), topic_id) for topic_id in ids]
+    batches = [[*records, *created]]
+    if changes:
+        changed = [PartitionChangeRecord(index, topic_id, isr=(2,), leader=2) for topic_id, index in keys]
+        batches.append([*changed, PartitionChangeRecord(0, X + X, leader=1)])
+    images = []
+    for use_columns in (True, False):
+        engine = Replayer(use_columns=use_columns)
+        for each in batches:
+            values = [encode(record, 0) for record in each]
+            content = encode_batch(
+                base_offset=engine.end_offset, leader_epoch=1, timestamp_ms=5, values=values
+            )
+            for batch in iter_batches(content):
+                engine.apply_batch(batch)
+        images.append(engine.state().image)
+    assert describe_difference(*images) == ""
+    parts = {key: images[0].topics.partition(*key) for key in keys}
+    assert all(at is not None and at.leader_epoch == key[1] + changes for key, at in parts.items() if key[1])
+
+
+@pytest.mark.parametrize(
+    "odd", [{"keys": [b"k"] * 3}, {"headers": [[(b"h", b"v")]] * 3}, {"timestamps": [5, 6, 7]}]
+)
+def test_a_batch_of_another_shape_says_the_same(odd: dict[str, Any]) -> None:
+    records: list[Any] = [
+        TopicRecord("a", A),
+        PartitionRecord(0, A, (1,), (1,), (), (), 1, 0, 3, 0, (), None, None),
+        PartitionChangeRecord(0, A, leader=-1),
+    ]
+    images = []
+    for how in ({}, odd):
+        engine = Replayer()
+        content = encode_batch(
+            base_offset=0, leader_epoch=1, timestamp_ms=5, values=[encode(at, 0) for at in records], **how
+        )
+        for batch in iter_batches(content):
+            engine.apply_batch(batch)
+        images.append(engine.state().image)
+    assert describe_difference(*images, provenance=False) == ""
+    found = images[1].topics.partition(A, 0)
+    assert found is not None and (found.leader, found.leader_epoch) == (-1, 4)
+
+
 def test_only_a_whole_noop_is_passed_over() -> None:
     """Others of its length are too short for what they are, and must be refused."""
     kinds = [
@@ -246,7 +313,7 @@ def test_only_a_whole_noop_is_passed_over() -> None:
 
 
 def test_every_question_about_brokers() -> None:
-    def broker(broker_id: int, **fields: bool) -> BrokerRegistration:
+    def broker(broker_id: int, **fields: Any) -> BrokerRegistration:
         return BrokerRegistration(broker_id=broker_id, epoch=7, incarnation_id=A, **fields)
 
     known = {

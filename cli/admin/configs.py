@@ -18,7 +18,12 @@ from metaquorum.metadata.image import (
     ConfigResource,
 )
 from metaquorum.metadata.requests.settings import ConfigChange, ConfigOp, OpKind
-from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
+from metaquorum.runtime.kafka.admin.configs import (
+    DescribedConfig,
+    alter_configs,
+    configured_names,
+    describe_configs,
+)
 from metaquorum.runtime.kafka.admin.topics import list_topics
 
 _TYPES = {
@@ -61,7 +66,8 @@ def _resource(kind: str, name: str) -> ConfigResource:
 def describe(
     options: ClusterOptions, kind: str, names: tuple[str, ...], all_keys: bool, as_json: bool
 ) -> int:
-    """Show configurations with the source of each value. Without NAME, of all topics or brokers."""
+    """Show configurations with the source of each value. Without NAME, of all topics or brokers, or of
+    what has any."""
     if options.controllers is not None and not names:
         raise click.UsageError("controllers do not list what has configurations: give NAME")
     with options.open() as cluster:
@@ -87,8 +93,7 @@ def _all_names(cluster: OpenCluster, kind: str) -> list[str]:
             running = list(map(str, cluster.call(lambda client: client.brokers())))
             return [*running, DEFAULT_NAME] if kind == "broker" else running
         case _:
-            what = "group" if kind == "group" else "client metrics subscription"
-            raise click.UsageError(f"name the {what}")
+            return cluster.call(lambda client: configured_names(client, _TYPES[kind]))
 
 
 def _title(resource: ConfigResource) -> str:

@@ -20,7 +20,11 @@ from metaquorum.metadata.requests.settings import ConfigChange, SettingResult
 from metaquorum.metadata.settings.configs import ConfigEntry, ConfigSource, Synonym
 from metaquorum.metadata.settings.effects import NO_EFFECT
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
-from metaquorum.wire.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from metaquorum.wire.messages import (
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
 
 RESOURCES_PER_REQUEST = 1_000
 _KINDS = {
@@ -108,6 +112,16 @@ def _source(number: int) -> ConfigSource:
         return ConfigSource(number)
     except ValueError:
         return ConfigSource.STATIC_BROKER_CONFIG
+
+
+async def configured_names(client: KafkaClient, kind: int) -> list[str]:
+    """What has configurations: client metrics subscriptions or groups. Raises ApiError."""
+    # Version 0 knows of client metrics alone.
+    lowest = 0 if kind == CLIENT_METRICS_RESOURCE else 1
+    answer = await client.ask(ListConfigResourcesRequest(resource_types=(kind,)), lowest=lowest)
+    if answer.error_code:
+        raise ApiError(ErrorCode.of(answer.error_code), "the cluster does not list what has configurations")
+    return [each.resource_name for each in answer.config_resources]
 
 
 async def alter_configs(

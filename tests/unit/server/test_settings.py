@@ -44,7 +44,12 @@ from metaquorum.runtime.kafka.admin.access import (
     set_scram,
 )
 from metaquorum.runtime.kafka.admin.cluster import describe_features, update_features
-from metaquorum.runtime.kafka.admin.configs import DescribedConfig, alter_configs, describe_configs
+from metaquorum.runtime.kafka.admin.configs import (
+    DescribedConfig,
+    alter_configs,
+    configured_names,
+    describe_configs,
+)
 from metaquorum.runtime.kafka.client.cluster import KafkaClient
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE
 from tests.broker_calls import calls_to
@@ -66,6 +71,9 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
             await client.create_topics([NewTopic(name="orders", partitions=1, replication_factor=1)])
         yield site
+
+
+SESSION = "consumer.session.timeout.ms"
 
 
 def set_op(name: str, value: str) -> ConfigOp:
@@ -123,6 +131,15 @@ async def test_configurations_reach_the_broker_through_the_log(site: Site) -> No
         assert len(many) == 1001 and set(map(repr, many)) == {repr(theirs[1])}
         assert theirs[3].error is not None
         assert theirs[3].error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        groups = [
+            ConfigChange(resource=ConfigResource(32, name), ops=(set_op(SESSION, "50000"),)) for name in "hg"
+        ]
+        assert [each.error for each in await alter_configs(client, groups)] == [ErrorCode.NONE] * 2
+        await until_seen(site)
+        assert await configured_names(client, 32) == ["g", "h"]
+        assert await configured_names(client, 16) == []
+        (group,) = await describe_configs(client, [ConfigResource(32, "g")])
+        assert [(each.name, each.value) for each in group.entries] == [(SESSION, "50000")]
         listeners = _named(everything[1], "listeners")
         assert listeners.source is ConfigSource.STATIC_BROKER_CONFIG
         assert listeners.value == site.broker_listeners

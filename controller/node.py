@@ -257,13 +257,12 @@ class ControllerNode:
         self._maybe_read()
 
     def _maybe_activate(self) -> None:
-        """The first record of this leadership is committed and everything up to it is applied (S4.14)."""
+        """The first record of this leadership is committed and applied (S4.14), and any change of voters that
+        Raft appended since."""
         if self.active is not None or self._epoch_start is None:
             return
-        if self.ledger.committed_offset <= self._epoch_start:
-            return
         if self.ledger.committed_offset != self.raft.log_end_offset:
-            return  # Raft appended a change of voters since: this node decides when that is committed too
+            return
         self.sessions.clear()
         self.counters.activations += 1
         self.active = ActiveController(

@@ -56,7 +56,7 @@ NODE_BUGS = (
         breaks="a new leader decides after the first commit of its epoch",
         source="S4.14",
         file="controller/node.py",
-        old="if self.ledger.committed_offset <= self._epoch_start:",
+        old="if self.ledger.committed_offset != self.raft.log_end_offset:",
         new="if self.ledger.committed_offset < self._epoch_start:",
         caught_by=(CONTROLLER, SIM),
     ),

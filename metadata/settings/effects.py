@@ -35,8 +35,8 @@ UNKNOWN = "this is stored, but no broker knows the key: check the spelling"
 def note_on(resource_type: int, name: str, value: str | None) -> str | None:
     """What a value does not do, as one clause; None: it does what it says, or says what is so anyway.
 
-    `resource_type` is Kafka's; of a broker's keys those are judged here that topics fall back to, and those
-    that nobody knows.
+    `resource_type` is Kafka's; of a broker's keys those are judged here that topics fall back to, and
+    unknown ones.
     """
     if value is None:
         return None

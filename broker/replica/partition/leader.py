@@ -189,7 +189,7 @@ class Leading:
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
         """acks=1 asks for what is written here; a duplicate may be further already. An only replica answers
-        when readers see it, which for Kafka is the same moment: whoever lists offsets then finds it."""
+        when readers see it, which for Kafka is the same moment: a client that lists offsets then finds it."""
         if acks == ACKS_NONE:
             return waiting.result
         if acks == ACKS_LEADER and self.isr.replicas != (self._self,):

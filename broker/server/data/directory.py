@@ -42,7 +42,7 @@ from metaquorum.storage.errors import StorageError
 
 WORK_WARN = 200_000
 """Work that waits for one directory, at which one line tells so. It is no failure: a hundred thousand new
-replicas bring as much at once, and a disk that hangs is told by the call that does not return."""
+replicas bring as much at once, and a disk that hangs shows in a call that does not return."""
 
 ROUND_MAX = 256
 """Work items done before what they brought is reported."""

@@ -239,7 +239,8 @@ class _Peer:
         except (grpc.aio.AioRpcError, grpc.aio.UsageError):
             return  # the reader hears why
         except (OSError, ValueError, TimeoutError) as error:
-            _log.info("Raft takes gRPC to node %d, its lane cannot be reached: %s", self._node_id, error)
+            reason = str(error) or "no answer"
+            _log.info("Raft takes gRPC to node %d, its lane cannot be reached: %s", self._node_id, reason)
 
     def _lost_lane(self) -> None:
         if self._task is not None:

@@ -8,6 +8,7 @@ GENERATIONS = "tests/unit/broker/test_group_generations.py"
 CONSUMER_LAWS = "tests/properties/test_consumer_group_laws.py"
 MIGRATION = "tests/unit/broker/test_group_migration.py"
 OFFSETS = "tests/unit/broker/test_group_offsets.py"
+PATTERNS = "tests/unit/broker/test_group_patterns.py"
 COORDINATORS = "tests/unit/broker/test_coordinators.py"
 LOOPS = "tests/unit/broker/test_fetch_loops.py"
 STATE = "tests/unit/broker/test_transaction_state.py"
@@ -104,6 +105,15 @@ GROUP_BUGS = (
         old="        change.raise_epoch(must=True)\n",
         new="        change.raise_epoch(must=False)\n",
         caught_by=(GENERATIONS,),
+    ),
+    Bug(
+        name="a-pattern-finds-what-its-member-may-not-see",
+        breaks="a pattern matches topics that its member may describe",
+        source="KIP-848",
+        file="broker/coordinator/groups/consumer/patterns.py",
+        old="            if matching and self._is_shown(name):\n",
+        new="            if matching:\n",
+        caught_by=(PATTERNS,),
     ),
     Bug(
         name="commit-of-a-former-member-epoch",

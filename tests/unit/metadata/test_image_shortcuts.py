@@ -176,6 +176,9 @@ class Noted(int):
         Noted.seen.append(int(self))
         return int(self) == other
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     __hash__ = int.__hash__
 
 

@@ -117,6 +117,10 @@ def test_a_decision_in_columns_is_the_batch_of_its_records(count: int, before: i
     ):
         head = [TopicRecord(f"t{at}", TOPICS[2]) for at in range(before)]
         pieces = RecordPieces([*head, created, ChangedPartitions(rows), head[0] if head else NoOpRecord()])
+        plain = list(pieces)
+        assert len(pieces) == len(plain) and pieces == plain and pieces != plain[1:]
+        assert [pieces[at] for at in range(len(plain))] == plain and pieces[-1] is plain[-1]
+        assert pieces[1:-1] == tuple(plain[1:-1])
         said = {"base_offset": 9, "epoch": 2, "timestamp_ms": 5, "metadata_version": level}
         in_columns = encode_records_batch(pieces, **said)
         assert in_columns == encode_records_batch(list(pieces), **said)

@@ -53,9 +53,10 @@ FEATURES = (
 
 NOT_TOLD = (
     *("_replica", "_config", "config", "_rng", "rng", "_quorum", "incarnation_id", "_scans"),
-    *("_candidates_of", "image", "_topic_defaults", "_seen_brokers"),
+    *("_candidates_of", "image", "_topic_defaults", "_seen_brokers", "_seen"),
+    *("_collects", "_sweeps"),
 )
-"""What the node remembers that the records and facts show already."""
+"""What the node remembers that records and facts show already, or that follows from the image."""
 
 
 class ControllerPlayer(Player):

@@ -30,7 +30,7 @@ from metaquorum.metadata.image import (
 from metaquorum.metadata.image.cluster import BrokersImage
 from metaquorum.metadata.image.columns import PartitionColumns, split_by_chunk
 from metaquorum.metadata.image.compare import FEW_CHUNKS, FEW_ROWS, PartitionChanges, partition_changes
-from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex
 from metaquorum.metadata.image.topics import TopicsImage
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import (
@@ -363,6 +363,7 @@ def test_every_question_about_rows(seed: int) -> None:
         assert image.partition(*key) == part == image.at(row) and image.key_at(row) == key
         assert part == partition(*key)
     assert image.partition(A, 0) is None and image.partition(A, 3001) is None
+    assert image.row_of(A, 0) == image.row_of(A, 3001) == image.row_of(A, -1) == -1
 
     def keys(rows: Any) -> list[Key]:
         assert sorted(rows.tolist()) == rows.tolist()
@@ -379,6 +380,15 @@ def test_every_question_about_rows(seed: int) -> None:
             assert keys(image.rows_with_replica(broker_id)) == sorted(held)
             assert keys(image.rows_with_isr(broker_id)) == sorted(in_sync)
         assert image.replica_counts().get(broker_id, 0) == len(held)
+
+
+def test_ids_that_meet_in_a_hash_table_are_found() -> None:
+    rng = random.Random(3)
+    ids = [rng.randbytes(16) for _ in range(3000)]
+    strangers = [rng.randbytes(16) for _ in range(3000)]
+    words = np.frombuffer(b"".join([*ids, *strangers]), dtype=np.uint64).reshape(-1, 2)
+    found = _HashIndex(words[:3000]).find(words)
+    assert found.tolist() == [*range(3000), *([-1] * 3000)]
 
 
 def test_rows_are_split_by_chunk_in_any_order() -> None:

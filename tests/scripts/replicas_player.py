@@ -62,7 +62,9 @@ from tests.scripts.replicas_words import (
 from tests.unit.broker.manager_world import Cluster, Host, key_of, topic_id
 from tests.unit.broker.replica_world import ListDisk
 
-LEFT_OUT = "_config _rng _out _image _brokers _heap _serial members settings topics".split()
+LEFT_OUT = (
+    "_config _rng _out _image _brokers _heap _serial members settings topics _copies partitions _running"
+).split()
 
 
 class ReplicasPlayer(OtherRequests):
@@ -112,7 +114,11 @@ class ReplicasPlayer(OtherRequests):
         self._known = facts
         partitions = {show(at): each for at, each in manager.partitions.items()}
         remembered = self._memory.told(
-            **partitions, controller=manager._controller, fetchers=manager._fetchers
+            **partitions,
+            controller=manager._controller,
+            fetchers=manager._fetchers,
+            sessions=manager._fetches.sessions,
+            moves=manager._placement.moves,
         )
         if remembered:
             self.say(f". {remembered}")

@@ -391,6 +391,15 @@ def test_ids_that_meet_in_a_hash_table_are_found() -> None:
     assert found.tolist() == [*range(3000), *([-1] * 3000)]
 
 
+def test_a_hash_table_goes_on_at_its_beginning() -> None:
+    rng = random.Random(4)
+    words = np.frombuffer(rng.randbytes(16 * 10_000), dtype=np.uint64).reshape(-1, 2)
+    homes = _HashIndex(words[:1])._home(words)
+    last = words[homes == homes.max()]
+    assert homes.max() == 1023 and len(last) > 3
+    assert _HashIndex(last[:-1]).find(last).tolist() == [*range(len(last) - 1), -1]
+
+
 def test_rows_are_split_by_chunk_in_any_order() -> None:
     for rows in (
         [],

@@ -27,13 +27,13 @@ from tests.sim.older_copies import COPIES_FROM
 from tests.sim.voters.plan import VOTERS_FROM
 from tests.sim.world import run
 
-SEEDS = 90
+SEEDS = 72
 LOADED_SEEDS = 45
 DATA_SEEDS = 25
-COPIES_SEEDS = 25
-VOTERS_SEEDS = 100
+COPIES_SEEDS = 20
+VOTERS_SEEDS = 75
 """In each of two tests, so that two processors share them."""
-KAFKA_SEEDS = 10
+KAFKA_SEEDS = 8
 COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 7, 5
 OTHER_HASH_SEED = "4711"
 """Than that of this process, which is drawn by chance."""

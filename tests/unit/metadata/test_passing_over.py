@@ -20,7 +20,7 @@ from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk
 from tests.unit.metadata.random_logs import add_snapshots, random_node, tamper
 
-SEEDS = range(12)
+SEEDS = range(6)
 
 
 def checked(log: MetadataLog, *, past_corruption: bool) -> dict[str, Any]:

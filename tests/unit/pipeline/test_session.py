@@ -101,7 +101,12 @@ class Session:
         raise PySparkException("a job of Spark")
 
 
-def test_where_the_driver_is_the_executor_it_does_small_tasks_itself(tmp_path: Path) -> None:
+def test_where_the_driver_is_the_executor_it_does_small_tasks_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A session of end-to-end tests in the same process has another one until it ends.
+    monkeypatch.setattr("metaquorum.pipeline.ingest.spark.HERE_RECORDS", HERE_RECORDS)
+
     def run(master: str, size_bytes: int) -> str | None:
         place = LogPlace(path=str(tmp_path / "none"), cluster="c", node_id=None)
         task = SurveyTask(place=place, size_bytes=size_bytes, split_bytes=1)

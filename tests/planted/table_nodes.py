@@ -49,7 +49,7 @@ NODE_BUGS = (
         file="controller/ledger.py",
         old="return (self.pending[-1].state if self.pending else self._replica.state).newest",
         new="return self.committed.newest",
-        caught_by=(CONTROLLER, SIM),
+        caught_by=(CONTROLLER,),
     ),
     Bug(
         name="active-before-its-epoch-has-committed",

@@ -30,7 +30,7 @@ from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import SnapshotFooterRecord, SnapshotHeaderRecord, Voter
 from metaquorum.metadata.records.types import FeatureLevelRecord, UserScramCredentialRecord
 from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.disk.interface import join, parent_of, write_atomically
+from metaquorum.storage.disk.interface import join, make_durable_directory, write_atomically
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import FILE_NAME as META_PROPERTIES
 from metaquorum.storage.files.meta_properties import (
@@ -194,7 +194,7 @@ def _write(
     voters: tuple[Voter, ...],
 ) -> None:
     disk = PosixDisk()
-    disk.make_directory(directory)
+    make_durable_directory(disk, directory)
     write_atomically(disk, join(directory, BOOTSTRAP_FILE), bootstrap)
     if voters:
         log_directory = join(directory, METADATA_DIRECTORY)
@@ -204,7 +204,6 @@ def _write(
         writer.freeze()
     properties = MetaProperties(cluster_id=plan.cluster_id, node_id=plan.node_id, directory_id=directory_id)
     store_meta_properties(disk, directory, properties)
-    disk.sync_directory(parent_of(directory))
 
 
 def _now_ms() -> int:

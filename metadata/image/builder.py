@@ -83,6 +83,12 @@ class ImageBuilder:
             delegation_tokens=self.tokens.freeze(),
         )
 
+    def nodes(self) -> ImageBuilder:
+        """Another builder with the same brokers and levels, and nothing else."""
+        features = FeaturesImage(finalized=dict(self.finalized), zk_migration_state=self.zk_migration_state)
+        brokers = BrokersImage(self.brokers, self.registration_offsets)
+        return ImageBuilder(MetadataImage(features=features, brokers=brokers))
+
     def put_broker(self, registration: BrokerRegistration) -> None:
         self._own_brokers()
         self.brokers[registration.broker_id] = registration

@@ -142,6 +142,10 @@ def _by_topic(old: TopicsImage, new: TopicsImage) -> PartitionChanges:
         before = old.columns.gather(INDEX, before_rows)
         after_rows = np.empty(0, dtype=np.int64) if after is None else after.rows()
         present = new.columns.gather(INDEX, after_rows)
+        if before.size and np.array_equal(before, present):  # as of most topics
+            differs = _differ(old, before_rows, new, after_rows, translation)
+            changed += [(topic_id, index) for index in before[differs].tolist()]
+            continue
         both, mine, theirs = np.intersect1d(before, present, assume_unique=True, return_indices=True)
         removed += [(topic_id, index) for index in np.setdiff1d(before, both).tolist()]
         added += [(topic_id, index) for index in np.setdiff1d(present, both).tolist()]

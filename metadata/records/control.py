@@ -106,6 +106,10 @@ class VotersRecord(msgspec.Struct, frozen=True, gc=False):
     unknown_tags: UnknownTags = ()
 
 
+QuorumRecord = LeaderChangeMessage | KRaftVersionRecord | VotersRecord
+"""Records about the quorum: its leader, its version, its voters."""
+
+
 class UnknownControlRecord(msgspec.Struct, frozen=True, gc=False):
     """A control record that this code has no schema for; the tools show it and go on."""
 

@@ -61,6 +61,7 @@ class Records:
             "unfences",
             "fences",
             "stops",
+            "unregisters",
             "dirs",
             "topic",
             "adds",
@@ -144,6 +145,9 @@ class Records:
 
     def stops(self, broker: int) -> Any:
         return self.stays(broker, in_controlled_shutdown=1)
+
+    def unregisters(self, broker: int) -> Any:
+        return self._made(r.UnregisterBrokerRecord(broker, self._epochs[broker]))
 
     def dirs(self, broker: int, *names: str | bytes) -> Any:
         return self.stays(broker, log_dirs=tuple(map(place, names)))

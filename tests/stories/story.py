@@ -73,7 +73,7 @@ class Story:
     def run(self, command: str) -> list[str]:
         name, _, rest = command.partition(" ")
         if name == "log":
-            return self._ask(shlex.split(rest))
+            return self.ask(shlex.split(rest))
         method: Callable[[str], list[str] | None] = getattr(self, f"do_{name}")
         return method(rest.strip()) or []
 
@@ -107,7 +107,7 @@ class Story:
     def do_to(self, rest: str) -> None:
         """to NAME: go on with the log of that node, at its end."""
         self._name = rest
-        for path, content, start, _ in self._frames():
+        for path, content, start, _ in self.frames():
             head = content[start : start + 61]
             self._segment = int(path.stem)
             self._offset = int.from_bytes(head[:8], "big") + int.from_bytes(head[23:27], "big") + 1
@@ -290,7 +290,7 @@ class Story:
             for path in sorted(self._directory.glob("*.log")):
                 yield from iter_batches(path.read_bytes(), file=str(path))
 
-    def _frames(self) -> Iterator[tuple[Path, bytearray, int, int]]:
+    def frames(self) -> Iterator[tuple[Path, bytearray, int, int]]:
         """The file of each batch, what is in it, and where the batch begins and ends; sound or not."""
         for path in sorted(self._directory.glob("*.log")):
             content, start = bytearray(path.read_bytes()), 0
@@ -300,7 +300,7 @@ class Story:
                 start = end
 
     def _found(self, offset: int) -> tuple[Path, bytearray, int, int]:
-        for path, content, start, end in self._frames():
+        for path, content, start, end in self.frames():
             if int.from_bytes(content[start : start + 8], "big") == offset:
                 return path, content, start, end
         raise ValueError(f"no batch begins at offset {offset}")
@@ -327,7 +327,7 @@ class Story:
 
     # ---- what is asked ---------------------------------------------------------------------------
 
-    def _ask(self, words: list[str]) -> list[str]:
+    def ask(self, words: list[str]) -> list[str]:
         """The tools' own words; `n` stands for the node's directory."""
         names = {path.name for path in self._home.iterdir()}
         args = [self._placed(word, names) for word in words]
@@ -353,7 +353,7 @@ class Story:
                 *(["why", name, entity, "--json"] for entity in self._happened(name)[:NAMED]),
             ]
             for words in every:
-                lines += [f"  {' '.join(words)}", *(f"  {line}" for line in self._ask(words))]
+                lines += [f"  {' '.join(words)}", *(f"  {line}" for line in self.ask(words))]
         return lines
 
     def _happened(self, name: str) -> list[str]:

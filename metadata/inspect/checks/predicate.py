@@ -155,7 +155,7 @@ def compile_predicate(source: str) -> Predicate:
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        column = max(0, (error.offset or 1) - 1) if error.lineno in (None, 1) else 0
+        column = (error.offset or 1) - 1 if error.lineno in (None, 1) else 0
         raise PredicateError(text, column, _syntax_reason(text, column, error)) from None
     except (ValueError, RecursionError, MemoryError):
         raise PredicateError(text, 0, "the expression is nested too deeply or has a null byte") from None

@@ -172,10 +172,11 @@ def diff_points(
     forward = old.end_offset <= new.end_offset
     first, last = (old, new) if forward else (new, old)
     tracker = CauseTracker({change.entity for change in changes}, first)
-    start, end = Point(offset=first.end_offset), Point(offset=last.end_offset)
+    start, end = _shown_end(first), Point(offset=last.end_offset)
     # Where replay stopped at a gap, `last` is before it; a snapshot leads past it, and so do causes.
     for step in steps(log, start, end, on_problem, past_corruption=True):
         tracker.step(step)
+    tracker.take_back()
     return [_with_causes(change, tracker, None) for change in changes]
 
 
@@ -204,8 +205,15 @@ def diff_logs(
         if not log.is_checkpoint and log.segments:
             for step in steps(log, None, Point(offset=found.end_offset), past_corruption=past_corruption):
                 tracker.step(step)
+            tracker.take_back()
         trackers.append(tracker)
     return [_with_causes(change, trackers[1], trackers[0]) for change in changes]
+
+
+def _shown_end(found: FoundState) -> Point:
+    """Where the state that is shown ends: before a transaction that is open."""
+    opened = found.state.transaction
+    return Point(offset=found.end_offset if opened is None else opened.begin_offset)
 
 
 def _know_quorums(old_log: MetadataLog, old: FoundState, new_log: MetadataLog, new: FoundState) -> None:
@@ -262,12 +270,10 @@ class CauseTracker:
     """
 
     def __init__(self, entities: Iterable[str], start: FoundState) -> None:
-        """`start` is where the walk begins."""
+        """`start` is where the walk begins; with a transaction open there, it begins before that."""
         self._entities = frozenset(entities)
-        self._origins = {
-            path: _Origin(fields_of(start.state.newest, path, start.quorum)) for path in self._entities
-        }
-        self._saved: dict[str, _Origin] | None = {} if start.state.transaction is not None else None
+        self._origins = {path: _Origin(fields_of(start.image, path, start.quorum)) for path in self._entities}
+        self._saved: dict[str, _Origin] | None = None
 
     def of_field(self, entity: str, name: str) -> ChangeCause | None:
         """The record that made the field what it is (or took it away)."""
@@ -301,6 +307,11 @@ class CauseTracker:
         if several:
             self._one_by_one(step, several)
 
+    def take_back(self) -> None:
+        """What a transaction that is open here did has no effect."""
+        self._origins.update(self._saved or {})
+        self._saved = None
+
     def _transaction(self, record: object) -> None:
         match record:
             case r.BeginTransactionRecord():
@@ -308,14 +319,14 @@ class CauseTracker:
             case r.EndTransactionRecord():
                 self._saved = None
             case r.AbortTransactionRecord():
-                self._origins.update(self._saved or {})
-                self._saved = None
+                self.take_back()
 
     def _note(self, path: str, fields: Fields | None, cause: ChangeCause) -> None:
         origin = self._origins[path]
         if fields == origin.now:
             return
-        if self._saved is not None and path not in self._saved:
+        # Elections hold whatever becomes of a transaction.
+        if self._saved is not None and path not in self._saved and path != "quorum":
             self._saved[path] = origin.copy()
         old, new = origin.now or {}, fields or {}
         if origin.now is None or fields is None:

@@ -186,20 +186,20 @@ class MetadataLog:
         missing while its index is there.
         """
         if self.is_directory and not self.segments:
-            yield from self._orphans(start_offset or 0)
+            yield from self._orphans(start_offset)
             return
         yield from self._from(self.reader(start_offset), start_offset)
 
     def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
         """The same as `batches`, with stretches of batches of one record each as one value."""
         if self.is_directory and not self.segments:
-            yield from self._orphans(start_offset or 0)
+            yield from self._orphans(start_offset)
             return
         reader = RunReader(self.disk, self.path, start_offset=start_offset)
         yield from cast("Iterator[RecordBatch | BatchRun | Damage]", self._from(reader, start_offset))
 
     def _from(self, reader: LogReader, start_offset: int | None) -> Iterator[RecordBatch | Damage]:
-        yield from self._orphans(start_offset or 0)
+        yield from self._orphans(start_offset)
         try:
             yield from reader if self.on_read is None else _counted(reader, self.on_read)
         finally:
@@ -227,7 +227,7 @@ class MetadataLog:
         reason = "has no footer: it was truncated, or never completed"
         return Damage(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
 
-    def _orphans(self, start_offset: int) -> Iterator[Damage]:
+    def _orphans(self, start_offset: int | None) -> Iterator[Damage]:
         """Indexes whose segment is not there, from `start_offset` on."""
         if not self.is_directory:
             return
@@ -237,7 +237,7 @@ class MetadataLog:
             if dot + suffix not in (".index", ".timeindex") or not stem.isdigit():
                 continue
             missing = f"{stem}.log"
-            if missing not in names and int(stem) >= start_offset and name.endswith(".index"):
+            if missing not in names and int(stem) >= (start_offset or 0) and name.endswith(".index"):
                 reason = f"is an index without its log: {missing} is not there; restore it from another node"
                 yield Damage(file=join(self.path, name), position=0, offset=int(stem), reason=reason)
 

@@ -227,7 +227,7 @@ class RepairPass:
     def _write(self, batch: RecordBatch) -> None:
         header = batch.header
         segment = parse_segment_name(name_of(batch.file)) if batch.file else None
-        if segment is not None and segment > (self._segment if self._segment is not None else -1):
+        if segment is not None and (self._segment is None or segment > self._segment):
             self._enter(max(segment, self._report.start_offset))
         self._written = True
         if self._writer is not None:

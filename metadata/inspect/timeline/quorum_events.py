@@ -35,8 +35,8 @@ class QuorumEvents:
             self._voters, self._kraft_version = quorum.voter_set, quorum.kraft_version
 
     def forget(self) -> None:
-        """Records are lost, and a voter set may be among them."""
-        self._voters = None
+        """Records are lost, and an election or a voter set may be among them."""
+        self._leader = self._epoch = self._voters = None
 
     def follows(self, epoch: int) -> None:
         """The records before the first election were of `epoch`."""

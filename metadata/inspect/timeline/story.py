@@ -234,7 +234,7 @@ class _Story:
                     self._on_problem(damage_line(item))
                 continue
             if isinstance(item, Stretch):
-                cure = self._follow(item.base_offset, item.next_offset, limit)
+                cure = self._follow(timeline, item.base_offset, item.next_offset, limit)
                 if cure is not None:
                     return item.base_offset, cure
                 for told in timeline.stretch(item):
@@ -251,7 +251,7 @@ class _Story:
             if self._is_past(header):
                 self.is_over = True
                 return None
-            cure = self._follow(header.base_offset, header.next_offset, limit)
+            cure = self._follow(timeline, header.base_offset, header.next_offset, limit)
             if cure is not None:
                 return header.base_offset, cure
             yield from self._of_batch(timeline, item)
@@ -280,7 +280,9 @@ class _Story:
             return header.base_offset >= end.offset
         return end.time_ms is not None and header.max_timestamp_ms > end.time_ms
 
-    def _follow(self, base_offset: int, next_offset: int, limit: int | None) -> int | None:
+    def _follow(
+        self, timeline: Timeline, base_offset: int, next_offset: int, limit: int | None
+    ) -> int | None:
         """Notes where records are missing between two batches. Gives the end of the first whole snapshot
         after them, if there is one before `limit`.
         """
@@ -288,6 +290,7 @@ class _Story:
         self._expected = next_offset
         if base_offset <= expected:
             return None
+        timeline.lose()
         behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
         cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
         after = "what follows may depend on it"

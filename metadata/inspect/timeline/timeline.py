@@ -81,7 +81,6 @@ class Timeline:
         self._last_ms = image.provenance.timestamp_ms if image is not None and is_known else None
         self._silence_ms: int | None = None
         self._idle_records = False
-        self._is_trimmed = image is not None
         self._quorum = QuorumEvents(quorum)
         place = None if image is None else image.provenance
         self._begin = (0, 0, 0) if place is None else (place.offset, place.epoch, place.timestamp_ms)
@@ -110,10 +109,15 @@ class Timeline:
         if place.offset > self._end[0]:
             self._end = (place.offset, place.epoch, place.timestamp_ms)
 
+    def lose(self) -> None:
+        """Records are lost: who led and when something was written last is not known."""
+        self._quorum.forget()
+        self._last_ms = None
+
     def forget(self) -> None:
         """Records are lost: records tell what they say by themselves, until `learn`."""
         self._feed.forget()
-        self._quorum.forget()
+        self.lose()
         self._strangers = Strangers(self._namer.topic_name)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
@@ -381,17 +385,13 @@ class Timeline:
             self._spans.take_back((self._batch.base_offset, self._batch.time_ms))
             self._brokers.take_back(image)
 
-    def _of_quorum(
-        self,
-        offset: int,
-        record: control.LeaderChangeMessage | control.VotersRecord | control.KRaftVersionRecord,
-    ) -> groups.Grouped:
+    def _of_quorum(self, offset: int, record: control.QuorumRecord) -> groups.Grouped:
         match record:
             case control.VotersRecord():
                 return self._quorum.voters(offset, record)
             case control.KRaftVersionRecord():
                 return self._quorum.kraft_version(offset, record)
-        if self._is_trimmed and self._end[0]:
+        if self._silence_ms is not None and self._end[0]:
             self._quorum.follows(self._end[1])  # that of the batch before
         return self._quorum.election(
             offset, record, self._batch.epoch, self._silence_ms, self._feed.metadata_version

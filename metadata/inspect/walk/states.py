@@ -74,7 +74,7 @@ def quorum_state_at(
     point: Point = END,
     on_problem: OnProblem | None = None,
     *,
-    past_corruption: bool = False,
+    past_corruption: bool,
 ) -> FoundState:
     """As `state_at`, for who asks about the quorum alone: an election needs no state before it, so a place
     before a trimmed log's oldest snapshot is answered, too, with an empty image."""

@@ -232,6 +232,7 @@ class _Walk:
                 return
             if base_offset > expected:
                 chain.limits.coverage.add(_missing(log, expected, base_offset))
+                chain.lose()
             expected = next_offset
             yield item
         if limit is None and point.offset is not None and point.offset > expected and not damaged:

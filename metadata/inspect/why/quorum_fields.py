@@ -27,6 +27,11 @@ class QuorumFields:
         self.before: dict[str, Any] = {}
         self._voters: tuple[Voter, ...] | None = None
 
+    def lose(self) -> None:
+        """Records are lost, and an election or a voter set may be among them."""
+        self._voters = None
+        self.now = {name: value for name, value in self.now.items() if name == "kraftVersion"}
+
     def learn(self, quorum: QuorumView) -> None:
         """A snapshot says who the voters are (KIP-853)."""
         if quorum.voter_set:

@@ -43,8 +43,6 @@ from metaquorum.metadata.text.tree import broker_tree, partition_tree
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
 
-_QUORUM_RECORDS = (control.LeaderChangeMessage, control.VotersRecord, control.KRaftVersionRecord)
-
 
 class Chain:
     """Collects the links of one target. Feed it every batch in log order, then ask for the result."""
@@ -111,6 +109,11 @@ class Chain:
         self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
         return self._feed.pass_over(stretch)
 
+    def lose(self) -> None:
+        """Records are lost: who led and when something was written last is not known."""
+        self._quorum.lose()
+        self._last_ms = None
+
     @property
     def end_offset(self) -> int:
         """Offset behind the last batch."""
@@ -158,11 +161,10 @@ class Chain:
 
     def _begin(self, image: MetadataImage, *, is_middle: bool = False) -> None:
         """Notes that the entity is there from the start on, where a snapshot says so."""
-        if self._now() is None:
-            return
-        if self._kind == "config":
+        is_there = self._now() is not None
+        if is_there and self._kind == "config":
             self._settings.learn(image, self._target.entity)
-        if is_middle:
+        if is_middle or not is_there:
             return
         place = image.provenance
         before = "anything that the records above do not show" if self._links else "the earlier state"
@@ -219,13 +221,12 @@ class Chain:
                 self._links.clear()
             self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
         for offset, record in changes.unplaced:
+            own = False
             match record:
                 case r.PartitionRecord() | r.PartitionChangeRecord():
                     own = (self._namer.topic_name(record.topic_id), record.partition_id) == wanted
                 case r.RemoveTopicRecord(topic_id=topic_id):
                     own = wanted is not None and self._namer.topic_name(topic_id) == wanted[0]
-                case _:
-                    own = False
             if own:
                 self._alone(changes, offset, record)
 
@@ -276,7 +277,9 @@ class Chain:
         for offset, record in changes.records:
             names = (*self._namer.entities(record), *other_names(record))
             # Every election is followed, also those of others: the next one's cause follows from them.
-            causes = self._causes_of(changes, record, offset) if isinstance(record, _QUORUM_RECORDS) else None
+            causes = (
+                self._causes_of(changes, record, offset) if isinstance(record, control.QuorumRecord) else None
+            )
             if offset in refused or isinstance(record, r.PartitionChangeRecord):
                 continue
             if not concerns(self._target.entity, record, names):
@@ -296,11 +299,9 @@ class Chain:
     def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
         match record:
             case control.LeaderChangeMessage():
-                silence_ms = None
-                if self._last_ms is not None:
-                    silence_ms = changes.time_ms - self._last_ms if self._is_silence_sure else -1
-                level = self._feed.metadata_version
-                return self._quorum.elected(record, changes.epoch, silence_ms, level)
+                silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
+                sure_ms = silence_ms if silence_ms is None or self._is_silence_sure else -1
+                return self._quorum.elected(record, changes.epoch, sure_ms, self._feed.metadata_version)
             case control.VotersRecord():
                 return self._quorum.voters_set(record)
             case control.KRaftVersionRecord():
@@ -364,8 +365,7 @@ class Chain:
         if not self._links and not self._feed.is_known:
             raise InspectError(
                 f"the state of {self._target} at offset {self._end} is unknown: no record from offset "
-                f"{self._base_offset} on shows it, and no snapshot has the earlier state; give a later "
-                "place"
+                f"{self._base_offset} on shows it, and no snapshot has the earlier state; give a later place"
             )
         if not self._links:
             raise InspectError(

@@ -28,9 +28,10 @@ from metaquorum.metadata.image import (
     images_equal,
 )
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
-from metaquorum.metadata.image.directories import DirectoryTable
+from metaquorum.metadata.image.directories import DirectoryTable, _HashIndex
 from metaquorum.metadata.image.maps import FIRST_SHARD_COUNT, MAX_SHARD_LOAD
-from metaquorum.metadata.image.topics import with_run
+from metaquorum.metadata.image.topics import TopicEntry, with_run
+from metaquorum.metadata.image.types import TopicInfo
 from metaquorum.metadata.invariants import COLUMN_RULES, check_image, check_step
 from metaquorum.metadata.meaning.meanings import _sorted_directories
 from metaquorum.metadata.text.tree import image_tree, render_tree, subtree
@@ -158,6 +159,23 @@ def test_directory_codes_many_at_once_equal_one_by_one() -> None:
     assert table.code(MIGRATING) == 0 and len(set(map(table.code, ids))) == len(ids)
 
 
+@pytest.mark.parametrize("shared", [0, 1, None])
+@pytest.mark.parametrize("known", [1, 60, 400])
+def test_ids_that_nobody_knows_are_not_found_in_the_place_of_others(shared: int | None, known: int) -> None:
+    """They share one half: thousands of them meet others in the hash table, smaller and larger ones."""
+    rng = random.Random(known)
+    halves = [
+        [rng.randbytes(8)] * 3000 if at == shared else [rng.randbytes(8) for _ in range(3000)]
+        for at in (0, 1)
+    ]
+    ids = [first + second for first, second in zip(*halves, strict=True)]
+    table = DirectoryTable()
+    codes = [table.code(one) for one in ids[:known]]
+    index = _HashIndex(table.id_words())
+    words = np.frombuffer(b"".join(ids), dtype=np.uint64).reshape(-1, 2)
+    assert index.find(words).tolist() == [*codes, *[-1] * (3000 - known)]
+
+
 def test_images_of_two_histories_are_compared_by_directory_and_not_by_its_code() -> None:
     """Two replays number directories as they meet them: equal codes need not be equal directories."""
     here, there = b"\x0a" * 16, b"\x0b" * 16
@@ -186,6 +204,29 @@ def test_images_of_two_histories_are_compared_by_directory_and_not_by_its_code()
 )
 def test_runs_merge_and_refuse_overlap(runs: Any, run: Any, expected: Any) -> None:
     assert with_run(runs, run) == expected
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_runs_against_a_row_for_every_index(seed: int) -> None:
+    """Runs that touch are one where index and row both go on, and only there."""
+    rng = random.Random(seed)
+    runs: tuple[tuple[int, int, int], ...] = ()
+    rows: dict[int, int] = {}
+    for _ in range(40):
+        first, count, row = rng.randrange(14), rng.randrange(1, 4), rng.randrange(14)
+        after = with_run(runs, (first, count, row))
+        new = {first + at: row + at for at in range(count)}
+        assert (after is None) == (not rows.keys().isdisjoint(new))
+        if after is None:
+            continue
+        runs, rows = after, rows | new
+        assert {first + at: row + at for first, count, row in runs for at in range(count)} == rows
+        starts = [at for at in sorted(rows) if rows.get(at - 1) != rows[at] - 1]
+        assert [first for first, _, _ in runs] == starts
+        entry = TopicEntry(TopicInfo(T1, "t"), 0, runs)
+        assert entry.rows().tolist() == [rows[at] for at in sorted(rows)]
+        assert entry.partition_count == len(rows)
+        assert [entry.row_of(at) for at in range(-2, 20)] == [rows.get(at, -1) for at in range(-2, 20)]
 
 
 def test_lists_of_any_length_share_chunks_and_rows_are_reused() -> None:

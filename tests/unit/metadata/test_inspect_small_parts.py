@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.entities.history import concern_of
+from metaquorum.metadata.inspect.entities.suggest import suggestion
+from metaquorum.metadata.inspect.entities.views import Wanted
 from metaquorum.metadata.inspect.log.coverage import (
     Coverage,
     Uncovered,
@@ -26,6 +30,7 @@ from metaquorum.metadata.inspect.log.points import (
 )
 from metaquorum.metadata.inspect.summary import spans
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, PartitionSpan
+from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.storage.types import LogPosition
 
 # ---- stretches ------------------------------------------------------------------------------
@@ -343,3 +348,31 @@ def test_times_in_words(ms: int, text: str) -> None:
 def test_a_number_that_is_hardly_an_offset_gets_a_hint() -> None:
     assert ms_hint(10**12 - 1) == ""
     assert ms_hint(10**12) == " (a time in milliseconds is written @1000000000000)"
+
+
+# ---- names and what concerns them ------------------------------------------------------------
+
+
+def test_ids_come_by_value_and_names_behind_them() -> None:
+    known = [f"broker/{one}" for one in ("b", "10", "2", "a")]
+    assert suggestion("broker/77", MetadataImage(), known) == "; known are 2, 10, a, b"
+    many = [f"controller/{one}" for one in range(12)]
+    assert (
+        suggestion("controller/x", MetadataImage(), many)
+        == "; known are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "concern"),
+    [
+        ("broker/1", Concern(topics=frozenset())),
+        ("quorum", Concern(topics=frozenset())),
+        ("topic/orders/0", Concern(topics=frozenset({"orders"}))),
+        ("topic/orders", Concern(topics=frozenset({"orders"}))),
+        ("topic", Concern(topics=None)),
+        ("", Concern(topics=None)),
+    ],
+)
+def test_a_history_passes_over_what_is_about_other_topics(path: str, concern: Concern) -> None:
+    assert concern_of(Wanted(path)) == concern

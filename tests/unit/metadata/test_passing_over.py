@@ -83,6 +83,7 @@ def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent],
     image = state_at(log, earliest(log), past_corruption=True).image if log.start_offset else None
     timeline = Timeline(image, gap_ms=gap_ms)
     first = 0 if image is None else image.provenance.offset
+    expected: int | None = None
     found: list[TimelineEvent] = []
     problems: list[str] = []
     for item in log.items(first or None):
@@ -90,6 +91,9 @@ def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent],
             problems.append(damage_line(item))
         elif isinstance(item, ReadBatch) and item.batch.header.next_offset > first:
             header = item.batch.header
+            if expected is not None and header.base_offset > expected:
+                timeline.lose()
+            expected = header.next_offset
             records = [(one.offset, one.record) for one in item.records]
             found += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)
     return found + timeline.finish(), problems

@@ -13,6 +13,7 @@ from metaquorum.metadata.image import ConfigResource, MetadataImage
 from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, open_log
 from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.summary import limits
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.sections import Section
 from metaquorum.metadata.inspect.summary.summary import Summary
@@ -263,6 +264,18 @@ def test_the_interval_of_idle_records_is_between_neighbours_whose_clock_went_on(
         )
     log = cast(MetadataLog, SimpleNamespace(batches=lambda: iter(batches)))
     assert idle_interval_ms(log) == interval
+
+
+def test_the_idle_interval_is_that_of_the_first_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = [*range(0, 5_000, 500), *range(10_000, 60_000, 2_000)]
+    idle = [
+        encode_batch(base_offset=base, leader_epoch=1, timestamp_ms=stamp, values=[NO_OP])
+        for base, stamp in enumerate(stamps)
+    ]
+    log = cast(MetadataLog, SimpleNamespace(batches=lambda: iter_batches(b"".join(idle))))
+    assert idle_interval_ms(log) == 2_000
+    monkeypatch.setattr(limits, "_SAMPLE", 10)
+    assert idle_interval_ms(log) == 500
 
 
 @pytest.mark.parametrize("names_who", [False, True])

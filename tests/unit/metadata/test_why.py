@@ -331,6 +331,12 @@ def test_targets_are_read(text: str, target: EntityTarget) -> None:
     assert parse_target(text) == target
 
 
+def test_which_entities_are_partitions() -> None:
+    assert EntityTarget(entity="topic/a/7").partition == ("a", 7)
+    for entity in ("topic/a", "topic/a/x", "topic/7", "broker/7", "config/broker/7", "quorum"):
+        assert EntityTarget(entity=entity).partition is None
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

@@ -1,0 +1,1 @@
+"""What every log tool answers about many logs, one sum per node and tool: any change of an answer shows."""

@@ -19,7 +19,7 @@ from metaquorum.raft.voters.voter_set import (
     VoterNode,
     VoterSet,
 )
-from metaquorum.storage.disk.interface import Disk, join
+from metaquorum.storage.disk.interface import Disk, join, make_durable_directory
 from metaquorum.storage.errors import CorruptFileError
 from metaquorum.storage.files.meta_properties import FILE_NAME, MetaProperties, store_meta_properties
 from metaquorum.storage.files.snapshots import SnapshotWriter
@@ -43,7 +43,7 @@ def create_directory(
     file = join(path, FILE_NAME)
     if disk.exists(file):
         raise CorruptFileError(file, "exists already", "open this directory, or choose another one")
-    disk.make_directory(path)
+    make_durable_directory(disk, path)
     directory_id = random_uuid(rng)
     if endpoints:
         voter = VoterNode(

@@ -184,8 +184,9 @@ _PREFIXES = tuple(_value_prefix(delta) for delta in range(_CACHED_PREFIXES))
 def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     """(start, end) of every record's value inside `batch.data`, without making a record object.
 
-    For metadata batches: uncompressed, every record with a null key, a value and no record headers, offset
-    deltas 0, 1, 2... Raises BatchError when a record is not so; use `RecordBatch.records()` for those.
+    For metadata batches: uncompressed, every record with a null key, a value, no record headers and the time
+    of its batch, offset deltas 0, 1, 2... Raises BatchError when a record is not so; use
+    `RecordBatch.records()` for those.
     """
     data = batch.data
     count = batch.header.records_count
@@ -246,12 +247,13 @@ def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     """(end of the record, start and end of its value); raises IndexError or BatchError."""
     length, position = decode_varint(data, position)
     record_end = position + length
-    # Attributes, always 0, and the timestamp delta: the caller takes the header's.
-    _, position = decode_varint(data, position + 1)
+    time_delta, position = decode_varint(data, position + 1)  # after the attributes, which are always 0
     found, position = decode_varint(data, position)
     key_length, position = decode_varint(data, position)
-    if found != delta or key_length >= 0:
-        raise BatchError(f"record {delta} has offset delta {found} or a key; read it with records()")
+    if found != delta or key_length >= 0 or time_delta:
+        raise BatchError(
+            f"record {delta} has offset delta {found}, a time of its own or a key; read it with records()"
+        )
     value_length, position = decode_varint(data, position)
     end = position + value_length
     if value_length < 0 or end + 1 != record_end or data[end]:

@@ -23,7 +23,8 @@ SAME_LENGTH_STEPS = 3
 FIRST_LOOK = 128
 FEW_RECORDS = 24
 """Up to so many are taken apart one by one, which costs less than numpy's calls."""
-_MAX_VARINT_BYTES = 10
+_LAST_SHIFT = 63
+"""Of the tenth byte of a number, which has one bit left for it."""
 # What a number of one byte or two stands for.
 _ZIGZAG = np.arange(1 << 14, dtype=np.int64)
 _ZIGZAG = (_ZIGZAG >> 1) ^ -(_ZIGZAG & 1)
@@ -192,11 +193,10 @@ def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
 def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_deltas: Sequence[int]) -> bytes:
     """These records alone, with these time deltas."""
     parts: list[bytes] = []
-    starts, old = places.starts, places.time_deltas
+    starts = places.starts
     for at, time in zip(chosen, time_deltas, strict=True):
-        start = starts[at]
-        _, body = _varint(payload, start)
-        after = body + 1 + len(encode_varint(old[at]))
+        _, body = _varint(payload, starts[at])
+        _, after = _varint(payload, body + 1)
         new = encode_varint(time)
         end = starts[at + 1]
         parts += (
@@ -223,9 +223,9 @@ def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
     more = np.flatnonzero(first & 0x80)
     shift = 7
     while more.size:
-        if shift >= 7 * _MAX_VARINT_BYTES:
-            raise BatchError(f"a number has over {_MAX_VARINT_BYTES} bytes")
         byte = octets[after[more]]
+        if shift == _LAST_SHIFT and (byte > 1).any():
+            raise BatchError("a number has over 64 bits")
         raw[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         after[more] += 1
         more = more[(byte & 0x80) != 0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from metaquorum.storage.errors import BatchError
 
 _MAX_VARLONG_BYTES = 10
+_LIMIT = 1 << 64
 _CACHED = 4096
 
 
@@ -36,7 +37,7 @@ def decode_varint(buf: bytes | memoryview, position: int) -> tuple[int, int]:
     for index in range(position, min(position + _MAX_VARLONG_BYTES, len(buf))):
         byte = buf[index]
         result |= (byte & 0x7F) << shift
-        if byte < 0x80:
+        if byte < 0x80 and result < _LIMIT:
             return (result >> 1) ^ -(result & 1), index + 1
         shift += 7
     raise BatchError(f"a variable-length integer at byte {position} of the batch does not end")

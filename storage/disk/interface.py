@@ -160,6 +160,16 @@ def name_of(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
+def make_durable_directory(disk: Disk, path: str) -> None:
+    """Makes a directory and its parents; all their names are durable on return. Raises DiskError."""
+    made = [path]
+    while not disk.exists(parent_of(made[-1])):
+        made.append(parent_of(made[-1]))
+    disk.make_directory(path)
+    for each in reversed(made):
+        disk.sync_directory(parent_of(each))
+
+
 def read_file(disk: Disk, path: str) -> bytes:
     """The whole of a small file. Raises FileMissingError or DiskError."""
     file = disk.open_read(path)

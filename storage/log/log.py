@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import BatchHeader
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.disk.interface import Disk, Lock, join, parent_of, write_atomically
+from metaquorum.storage.disk.interface import Disk, Lock, join, make_durable_directory, write_atomically
 from metaquorum.storage.errors import BatchError, OffsetOutOfRange
 from metaquorum.storage.log.config import METADATA_DIRECTORY, PARTITION_METADATA_FILE, LogConfig, SegmentInfo
 from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
@@ -72,8 +72,7 @@ class SegmentedLog(OpenLog):
         `check` raises of what was found is raised before a byte is changed.
         """
         if not disk.exists(directory):
-            disk.make_directory(directory)
-            disk.sync_directory(parent_of(directory))
+            make_durable_directory(disk, directory)
         own = disk.lock(directory) if lock is None else None
         log = SegmentedLog(disk, directory, config or LogConfig(), own)
         try:

@@ -118,6 +118,19 @@ def test_a_tombstone_gets_a_horizon_and_goes_when_it_has_come() -> None:
     assert cleaned(once, last={"a": 9}, now=NOW) == [None]
 
 
+def test_an_empty_value_is_no_tombstone() -> None:
+    both = encode_batch(
+        base_offset=0,
+        leader_epoch=1,
+        timestamp_ms=NOW,
+        keys=[b"a", b"b"],
+        values=[None, b""],
+        attributes=DELETE_HORIZON,
+    )
+    (left,) = cleaned(both, last={"a": 0, "b": 1}, now=NOW)
+    assert kept(left) == [1]
+
+
 def test_a_marker_stays_while_a_batch_of_its_transaction_does() -> None:
     one = records(0, "a", producer=5, attributes=TRANSACTIONAL)
     commit = marker(1, committed=True)

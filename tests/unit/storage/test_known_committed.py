@@ -142,3 +142,13 @@ def test_what_follows_a_torn_note_does_not_count() -> None:
     first, torn, last = encode(LogPosition(1, 5)), encode(LogPosition(1, 6))[:7], encode(LogPosition(1, 7))
     assert decode(first + torn) == LogPosition(1, 5)
     assert decode(first + torn + last) == LogPosition(1, 5)
+
+
+@pytest.mark.parametrize("kind", [b"1", b"00", b"c", b"e", b"dd", b"D", b"z", b""])
+def test_a_line_of_another_kind_is_of_another_release(kind: bytes) -> None:
+    """Its checksum is right, so nothing tore: to pass over it would be to forget what it says."""
+    first = encode(LogPosition(1, 5))
+    for rest in (b"4 3", b"4 3 " + b"61" * 16):
+        line = b"%b %b" % (kind, rest)
+        with pytest.raises(CorruptFileError, match="has version"):
+            decode(first + b"%b %08x\n" % (line, zlib.crc32(line)))

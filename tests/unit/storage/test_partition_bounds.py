@@ -12,6 +12,7 @@ from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_ba
 from metaquorum.storage.batches.format import HEADER_BYTES, LOG_APPEND_TIME
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool, PooledFile
+from metaquorum.storage.disk.interface import write_atomically
 from metaquorum.storage.errors import CorruptLogError, OffsetOutOfRange
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.indexes import LogIndexes
@@ -365,3 +366,51 @@ def test_a_time_of_a_batch_that_the_broker_stamped_is_found_from_the_log_s_start
         assert log.find_offset(200, 5) == FoundRecord(start, 300, 1)
         assert log.find_offset(301, 5) is None
     log.close()
+
+
+SMALL_FILES = ("recovery-point", "leader-epoch-checkpoint", ".snapshot", ".index", ".timeindex", ".txnindex")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 30, b"garbage", b'{"version": 7}\n', b"7\n0\n"])
+@pytest.mark.parametrize("ending", SMALL_FILES)
+def test_whatever_a_small_file_holds_the_records_are_there(ending: str, content: bytes) -> None:
+    """It only saves work: a log whose small file is garbled is opened with what its segments say. Every file
+    that is not what a program would write is named; those that may be empty are not."""
+    disk = new_disk()
+    log = load(disk)
+    for offset in range(9):
+        log.append(Batches.parse(batch(offset, time=offset)))
+    settle(log)
+    expected = log.read_range(0, 9, 10_000), log.epochs, [one.base_offset for one in log.segments()]
+    log.close()
+    names = [name for name in disk.list_directory(PLACE) if name.endswith(ending)]
+    names = names or [f"{log.segments()[0].base_offset:020}{ending}"]
+    for name in names:
+        write_atomically(disk, f"{PLACE}/{name}", content)
+    warnings: list[str] = []
+    for more in range(2):
+        config = LogConfig(segment_bytes=400, index_interval_bytes=100)
+        pool, system = FilePool(disk, 4), disk.file_system(PLACE)
+        log = PartitionLog.load(disk, PLACE, config, pool, system, warnings.append)
+        assert (
+            log.read_range(0, 9, 10_000),
+            log.epochs,
+            [one.base_offset for one in log.segments()],
+        ) == expected
+        for time in range(10):
+            found = log.find_offset(time, 9)
+            assert found == (FoundRecord(time, time, 1) if time < 9 else None)
+        if more == 0:
+            told = [name for name in names if any(name in warning for warning in warnings)]
+            is_index = ending in (".index", ".timeindex") or (content == b"" and ending == ".txnindex")
+            if ending == ".snapshot":
+                assert told == names[-1:] or set(told) == set(names)
+            elif ending == "leader-epoch-checkpoint" and content == b"":
+                assert told == []  # as Kafka leaves it of an empty table
+            else:
+                assert told == ([] if is_index else names)
+            settle(log)
+            del warnings[:]
+        else:
+            assert warnings == []
+        log.close()

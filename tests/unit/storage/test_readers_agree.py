@@ -126,13 +126,15 @@ def spans(header: BatchHeader, payload: bytes) -> list[bytes] | None:
 
 
 def values_alone(header: BatchHeader, payload: bytes) -> list[bytes | None] | None:
-    """What the reader of metadata may take: records that are nothing but a value."""
+    """What the reader of metadata may take: records that are nothing but a value, of the batch's time."""
     try:
         found = RecordBatch(header, bytes(HEADER_BYTES) + payload).records()
     except BatchError:
         return None
     plain = [one.key is None and one.value is not None and not one.headers for one in found]
     if not all(plain) or [one.offset for one in found] != list(range(len(found))):
+        return None
+    if {one.timestamp_ms for one in found} - {header.base_timestamp_ms}:
         return None
     return [one.value for one in found]
 

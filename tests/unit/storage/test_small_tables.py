@@ -122,8 +122,14 @@ def test_headers_lead_to_an_offset_or_are_refused(
     size = len(batch(0))
     last = bases[-1] + 1
     if kind in fails:
-        with pytest.raises(CorruptLogError):
+        with pytest.raises(CorruptLogError) as caught:
             segment(disk, kind, bases, interval).locate(last)
+        expected = [10, *(base + 2 for base in bases)]
+        wrong = [
+            base < due if kind == "gaps" else base != due for base, due in zip(bases, expected, strict=False)
+        ]
+        at = wrong.index(True)
+        assert (caught.value.position, caught.value.offset) == (at * size, expected[at])
         return
     made = segment(disk, kind, bases, interval)
     for offset in [last, *range(10, last + 1)] * 2:

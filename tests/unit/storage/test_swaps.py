@@ -110,7 +110,7 @@ def test_a_crash_at_any_operation_leads_to_the_same_end() -> None:
     expected = finished(disk_with(files))
     crashes = 0
     for after in range(30):
-        for seed in range(2):
+        for seed in range(12):
             disk = disk_with(files)
             disk.rng.seed(seed)
             disk.crash_after = after

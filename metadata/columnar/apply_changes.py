@@ -18,6 +18,7 @@ from metaquorum.metadata.columnar.frames import Frames
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import ImageBuilder
 from metaquorum.metadata.image.chunk import (
+    CHUNK_SHIFT,
     FLAGS,
     LEADER,
     LEADER_EPOCH,
@@ -147,14 +148,16 @@ def _merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
     columns = builder.topics.columns
     rows = np.concatenate([*known, np.empty(0, dtype=np.int64)])
     records = np.concatenate([*(group.records for group in groups), np.empty(0, dtype=np.int64)])
-    order = np.lexsort((records, rows))
-    place_of = np.empty(len(rows), dtype=np.int64)
-    place_of[order] = np.arange(len(rows))
-    rows, records = rows[order], records[order]
+    place_of = None
+    if (rows[1:] <= rows[:-1]).any():
+        order = np.lexsort((records, rows))
+        place_of = np.empty(len(rows), dtype=np.int64)
+        place_of[order] = np.arange(len(rows))
+        rows, records = rows[order], records[order]
     first = np.ones(len(rows), dtype=bool)
     first[1:] = rows[1:] != rows[:-1]
-    touched = rows[first]
-    chunks = [columns.chunks[at] for at, _, _ in split_by_chunk(touched)]
+    touched = rows if first.all() else rows[first]
+    chunks = [columns.chunks[at] for at in np.unique(touched >> CHUNK_SHIFT).tolist()]
     width = max((chunk.replica_width for chunk in chunks), default=0)
     isr_width = max(
         *(chunk.isr_width for chunk in chunks),
@@ -166,9 +169,10 @@ def _merged(builder: ImageBuilder, groups: list[ChangeRows]) -> Versions | None:
     merge = _Merge(base, first, width)
     low = 0
     for group, rows_of_group in zip(groups, known, strict=True):
-        if not merge.take(builder, group, place_of[low : low + len(rows_of_group)]):
+        at = slice(low, low + len(rows_of_group))
+        if not merge.take(builder, group, at if place_of is None else place_of[at]):
             return None
-        low += len(rows_of_group)
+        low = at.stop
     merge.finish()
     return Versions(records, rows, first, base, merge.after, width, isr_width)
 
@@ -178,13 +182,12 @@ class _Merge:
 
     def __init__(self, base: IntArray, first: Bools, width: int) -> None:
         self._first = first
-        self._group = np.cumsum(first) - 1
-        self._starts = np.flatnonzero(first)[self._group]
         self._width = width
         self._is_named = np.zeros((4, len(first)), dtype=bool)
-        self.after: IntArray = base[:, self._group]
+        self._each_once = bool(first.all())
+        self.after: IntArray = base.copy() if self._each_once else base[:, np.cumsum(first) - 1]
 
-    def take(self, builder: ImageBuilder, group: ChangeRows, at: Places) -> bool:
+    def take(self, builder: ImageBuilder, group: ChangeRows, at: Places | slice) -> bool:
         """One group, whose versions are at `at`. False where the directories do not fit the replicas."""
         after, width, named = self.after, self._width, self._is_named
         if group.leader is not None:
@@ -204,19 +207,22 @@ class _Merge:
                 return False
             named[3, at] = True
             table = builder.topics.columns.directories
-            codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(at), -1)
+            codes = table.codes_of(group.directories.reshape(-1, 2)).reshape(len(group.indexes), -1)
             after[LISTS + width : LISTS + width + codes.shape[1], at] = codes.T
         return True
 
     def finish(self) -> None:
         """Epochs, and what a change did not name: it is as the one before it left it."""
-        after, starts, named = self.after, self._starts, self._is_named
-        places = np.arange(len(starts))
+        after, first, named = self.after, self._first, self._is_named
+        if self._each_once:
+            after[PARTITION_EPOCH] += 1
+            after[LEADER_EPOCH] += named[0]
+            return
+        places = np.arange(len(first))
+        starts = np.maximum.accumulate(np.where(first, places, 0))
         after[PARTITION_EPOCH] += (places - starts + 1).astype(np.int32)
         led = np.cumsum(named[0])
         after[LEADER_EPOCH] += (led - (led - named[0])[starts]).astype(np.int32)
-        if self._first.all():
-            return
         directories, isr = LISTS + self._width, LISTS + 2 * self._width
         fields: tuple[tuple[Any, ...], ...] = (
             (LEADER,),
@@ -238,9 +244,11 @@ def store(builder: ImageBuilder, found: Versions) -> None:
     if not len(found.rows):
         return
     columns = builder.topics.columns
-    last = np.ones(len(found.rows), dtype=bool)
-    last[:-1] = found.first[1:]
-    rows, block = found.rows[last], found.after[:, last]
+    rows, block = found.rows, found.after
+    if not found.first.all():
+        last = np.ones(len(rows), dtype=bool)
+        last[:-1] = found.first[1:]
+        rows, block = rows[last], block[:, last]
     width, isr_width = found.replica_width, found.isr_width
     longest = block[N_ISR]
     middle = LISTS + width

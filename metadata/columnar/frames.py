@@ -1,7 +1,7 @@
 """Finds the record values of a batch in numpy, without an object per record.
 
-Owns what is the same in all of them: offset deltas, null keys, no headers, frame version 1. Anything else
-is "odd": the caller then takes the per-record path. Knows no record types.
+Owns what is the same in all of them: offset deltas, the batch's time, null keys, no headers, frame version 1.
+Anything else is "odd": the caller then takes the per-record path. Knows no record types.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def frames_at(data: bytes, octets: Bytes, starts: Places, ends: Places, deltas: 
     """The frames of records that begin and end at these places and have these offset deltas; None if anything
     is odd. Raises IndexError."""
     body = starts + varint_widths(octets, starts)
-    if octets[body].any() or (octets[body + 1] & 0x80).any() or (octets[starts] & 1).any():
+    if octets[body].any() or octets[body + 1].any() or (octets[starts] & 1).any():
         return None
     key = _after_offset_deltas(octets, body + 2, deltas)
     if key is None or (octets[key] != 1).any():

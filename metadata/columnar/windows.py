@@ -53,6 +53,11 @@ class BatchWindow(NamedTuple):
         """One value of every batch, for each of its records."""
         return np.repeat(np.array(values, dtype=np.int64), self.counts)
 
+    def batches_of(self, records: Places) -> list[int]:
+        """The numbers of the batches of some records."""
+        found: list[int] = np.searchsorted(self.ends, records, side="right").tolist()
+        return found
+
     def deltas(self) -> Places:
         """The place of each record in its batch."""
         firsts = self.ends - self.counts

@@ -25,7 +25,6 @@ from metaquorum.pipeline.ingest.reading import FLUSH_ROWS, image_of, pieces_of, 
 from metaquorum.pipeline.ingest.work import PartFile, PartTask, ReplayTask, TaskResult
 from metaquorum.pipeline.ingest.writer import ClusterWriter
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
-from metaquorum.pipeline.intervals.changes import feed_window
 from metaquorum.pipeline.intervals.moments import BatchClock
 from metaquorum.pipeline.intervals.silence import Silence
 from metaquorum.pipeline.intervals.state import decode_state
@@ -38,6 +37,7 @@ from metaquorum.pipeline.intervals.stretch import (
     goes_on,
     spliced,
 )
+from metaquorum.pipeline.intervals.together.changes import feed_window
 from metaquorum.pipeline.logs.damage import SEAM, DamageNotes, DamageRow
 from metaquorum.pipeline.logs.pieces import read_piece
 from metaquorum.pipeline.logs.spans import HistorySpan

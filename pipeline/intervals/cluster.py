@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
-
 from metaquorum.metadata.columnar.apply_changes import store
 from metaquorum.metadata.columnar.windows import BatchWindow
 from metaquorum.metadata.errors import ReplayError
@@ -33,17 +31,6 @@ from metaquorum.metadata.records.types import (
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.pipeline.intervals.audit_trail import actor_of
-from metaquorum.pipeline.intervals.changes import (
-    MIN_TOGETHER,
-    NOT_THE_FIRST,
-    ManyChanges,
-    Times,
-    changes_of,
-    decoded,
-    first_unusual,
-    kinds_of,
-    times_of,
-)
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.settle import Settling
 from metaquorum.pipeline.intervals.state import (
@@ -52,6 +39,16 @@ from metaquorum.pipeline.intervals.state import (
     decode_image,
     decode_state,
     saved_bytes,
+)
+from metaquorum.pipeline.intervals.together.changes import (
+    MIN_TOGETHER,
+    NOT_THE_FIRST,
+    Times,
+    changes_of,
+    decoded,
+    first_unusual,
+    kinds_of,
+    times_of,
 )
 from metaquorum.pipeline.intervals.trackers import Taken, Trackers
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
@@ -192,8 +189,8 @@ class ClusterReplay:
         self._note_resume(header.next_offset)
 
     def window(self, window: BatchWindow) -> int:
-        """The next batches of the log, of which all records change partitions or are idle; a single batch may
-        be about brokers too. Takes so many of them as it says (`windows.Together`), and leaves the others."""
+        """The next batches of the log, of which all records change partitions, are idle or about brokers.
+        Takes so many of them as it says (`windows.Together`), and leaves the others."""
         engine, told = self._engine, self.told
         first, last = window.batches[0].header, window.batches[-1].header
         if (
@@ -208,49 +205,57 @@ class ClusterReplay:
         times = None if kinds is None else times_of(window, kinds.idle, told.clock, told.silence)
         if kinds is None or times is None:
             return 0
-        changes = changes_of(engine.builder, window, kinds.changes, times.moments)
         others = decoded(window, kinds.others)
+        if others is None:
+            return 0
+        turns = None
+        if len(window.batches) > 1:
+            turns = self._settling.turns(zip(window.batches_of(kinds.others), others, strict=True))
+            if turns.alone:
+                return self._until(window, min(turns.alone))
+        changes = changes_of(engine.builder, window, kinds.changes, times.moments)
         numbers = None if changes is None else self._partitions.numbers_of(changes)
-        if changes is None or others is None or numbers is None:
-            usual = first_unusual(window, kinds.changes)
-            if usual is None or len(window.batches) == 1:
-                return 0
-            return self.window(window.part(0, usual)) if usual else NOT_THE_FIRST
-        special, several = changes.twice, len(window.batches) > 1
-        if several:  # a batch that something may be wrong with must be judged where it ends
-            special = np.append(special, changes.batch_of[self._settling.doubtful(changes)])
-        if special.size:
-            sound = int(special.min())
-            if sound or (several and window.part(0, 1).records >= MIN_TOGETHER):
-                return self.window(window.part(0, sound or 1))
-            return NOT_THE_FIRST
-        self._take(window, times, changes, numbers, others)
+        if changes is None or numbers is None:
+            return self._until_unusual(window, kinds.changes)
+        alone = changes.twice.tolist() if turns is None else self._settling.alone(changes, turns)
+        if alone:
+            return self._until(window, min(alone))
+        self._take(window, times, others)
+        store(engine.builder, changes.versions)
+        self._reached(last)
+        if turns is not None:
+            self._settling.settle_together(times.moments, last.leader_epoch, changes, numbers, turns)
+        else:
+            self._touched.add(others)
+            self._settling.settle(self.moment, last.leader_epoch, changes, numbers)
+        told.time_goes_on(self.moment)
+        self._note_resume(last.next_offset)
         return len(window.batches)
 
-    def _take(
-        self,
-        window: BatchWindow,
-        times: Times,
-        changes: ManyChanges,
-        numbers: Places,
-        others: Sequence[DecodedRecord],
-    ) -> None:
-        told, engine, header = self.told, self._engine, window.batches[-1].header
+    def _until(self, window: BatchWindow, batch: int) -> int:
+        """Takes the batches before one that must be judged where it ends, or it by itself."""
+        if batch or (len(window.batches) > 1 and window.part(0, 1).records >= MIN_TOGETHER):
+            return self.window(window.part(0, batch or 1))
+        return NOT_THE_FIRST
+
+    def _until_unusual(self, window: BatchWindow, changes: Places) -> int:
+        """The same where one of the changes cannot be replayed in columns."""
+        usual = first_unusual(window, changes)
+        if usual is None or len(window.batches) == 1:
+            return 0
+        return self.window(window.part(0, usual)) if usual else NOT_THE_FIRST
+
+    def _take(self, window: BatchWindow, times: Times, others: Sequence[DecodedRecord]) -> None:
+        """Counts the batches, and applies all but changes of partitions."""
+        told, header = self.told, window.batches[-1].header
         told.clock, told.silence = times.clock, times.silence
         told.time_goes_on(times.moments[0])
         for moment, count in zip(times.moments, window.counts.tolist(), strict=True):
             self._coverage.batch(count, moment.time_ms)
-        epoch, moment = header.leader_epoch, times.moments[-1]
-        self._quorum.batch(epoch, window.records, times.moments[0], elects=False)
-        self.moment = moment
+        self._quorum.batch(header.leader_epoch, window.records, times.moments[0], elects=False)
+        self.moment = times.moments[-1]
         for at in others:
-            engine.apply(at.record, at.offset, epoch, header.max_timestamp_ms)
-        self._touched.add(others)
-        store(engine.builder, changes.versions)
-        self._reached(header)
-        self._settling.settle(moment, epoch, changes if len(changes) else None, numbers)
-        told.time_goes_on(moment)
-        self._note_resume(header.next_offset)
+            self._engine.apply(at.record, at.offset, header.leader_epoch, header.max_timestamp_ms)
 
     def _reached(self, header: BatchHeader) -> None:
         builder = self._engine.builder

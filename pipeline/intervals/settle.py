@@ -5,13 +5,17 @@ Owns the order in which they hear of it. Knows no records but as names of what t
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from metaquorum.metadata.features import METADATA_VERSION
-from metaquorum.metadata.image import TOPIC_RESOURCE, ImageBuilder
-from metaquorum.metadata.image.chunk import LEADER_EPOCH
+from metaquorum.metadata.image import TOPIC_RESOURCE, BrokerRegistration, ImageBuilder
+from metaquorum.metadata.image.chunk import LEADER_EPOCH, IntArray
+from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.replay import Replayer
-from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment
 from metaquorum.pipeline.intervals.questions import (
     ActiveBrokers,
@@ -20,9 +24,22 @@ from metaquorum.pipeline.intervals.questions import (
     topic_is_plainly_sound,
 )
 from metaquorum.pipeline.intervals.tables.brokers import SHUTDOWN, state_of
+from metaquorum.pipeline.intervals.tables.incident_parts import ManyLosses
+from metaquorum.pipeline.intervals.together.changes import ManyChanges
+from metaquorum.pipeline.intervals.together.turns import Turns, foresee, still_named
 from metaquorum.pipeline.intervals.touched import Touched
 from metaquorum.pipeline.intervals.trackers import Trackers
 from metaquorum.storage.batches.places import Places
+
+
+class _ManySettled(NamedTuple):
+    """Changes of topics with these names; `elected` are the places of those that elected a leader, not by
+    preference alone."""
+
+    changes: ManyChanges
+    names: list[str]
+    losses: ManyLosses
+    elected: Places
 
 
 class Settling:
@@ -47,9 +64,25 @@ class Settling:
     def _builder(self) -> ImageBuilder:
         return self._engine.builder
 
-    def doubtful(self, changes: ManyChanges) -> Places:
+    def turns(self, given: Iterable[tuple[int, DecodedRecord]]) -> Turns:
+        """What records about brokers, each with the number of its batch, will do."""
+        return foresee(self._builder, self._active.active, given)
+
+    def alone(self, changes: ManyChanges, turns: Turns) -> list[int]:
+        """The numbers of batches of which something may be wrong, or that change more than is settled
+        together: each is judged where it ends."""
+        found = [*changes.twice.tolist(), *changes.batch_of[self._doubtful(changes, turns)].tolist()]
+        if not turns.turns:
+            return found
+        if self._violations.broken or self._availability.is_off:
+            return [*found, *(at.batch for at in turns.turns)]
+        versions, stretch_of = changes.versions, turns.stretch_of(changes.batch_of)
+        before, after = versions.chunk(changes.before), versions.chunk(changes.after)
+        return [*found, *still_named(self._builder.topics.columns.chunks, before, after, stretch_of, turns)]
+
+    def _doubtful(self, changes: ManyChanges, turns: Turns) -> Places:
         """Of which something may be wrong, or was with the partition."""
-        found = changes.may_be_unsound(self._active.known, self._active.active)
+        found = changes.may_be_unsound(turns)
         broken = self._violations.broken
         if broken:
             names = self._names(changes)
@@ -63,13 +96,14 @@ class Settling:
     def settle(
         self, moment: Moment, epoch: int, changes: ManyChanges | None = None, numbers: Places | None = None
     ) -> None:
-        """Compares what the batch of `epoch` at `moment` touched with what is known of it. `changes`: of
-        partitions with these numbers, of that batch or of several that have nothing else."""
+        """Compares what the batch of `epoch` at `moment` touched with what is known of it. `changes`: those
+        of the batch, of partitions with these numbers."""
         touched = self.touched
         ran = frozenset[int]()
         if touched.brokers:
             ran = frozenset([at.broker_id for at in self._brokers.registrations.values() if at.is_active])
-            self._settle_brokers(moment, epoch)
+            replicas_in = self._partitions.replicas_in
+            self._settle_brokers(touched.brokers, self._builder.brokers, moment, epoch, replicas_in)
             self._active.set(self._brokers.registrations)
         for topic_id, (offset, name) in touched.topics.items():
             if topic_id in self._builder.topics.by_id and topic_id not in self._topics.names:
@@ -78,7 +112,10 @@ class Settling:
         if touched.configs:
             self._settle_configs(moment)
         if changes is not None and numbers is not None:
-            self._settle_changes(changes, numbers, epoch)
+            turns = Turns(self._active.known, self._active.active)
+            many = self._settle_changes(changes, numbers, epoch, turns)
+            self._ask_about_changes(changes, turns)
+            self._tell(many, 0, len(changes))
         if touched.partitions:
             self._settle_partitions(moment)
             self._directories.batch_ends(moment, epoch)
@@ -101,10 +138,44 @@ class Settling:
                 self._violations.judge(self._question, self._engine.state().image, moment)
             self._question = Question()
 
-    def _settle_brokers(self, moment: Moment, epoch: int) -> None:
-        for broker_id, (offset, record) in self.touched.brokers.items():
+    def settle_together(
+        self, moments: Sequence[Moment], epoch: int, changes: ManyChanges, numbers: Places, turns: Turns
+    ) -> None:
+        """The same for batches at these moments that change partitions or are `turns`, of which none is to
+        be settled `alone`: the parts that count hear of all changes at once, the others of what comes before
+        a turn, of the turn, and of what comes after it."""
+        many, told, at = self._settle_changes(changes, numbers, epoch, turns), self._told, 0
+        for turn in turns.turns:
+            moment = moments[turn.batch]
+            low, high = changes.number_at(turn.batch), changes.number_at(turn.batch + 1)
+            self._tell(many, at, low)
+            self._failovers.forget_late(moments[max(turn.batch - 1, 0)].now_ms)
+            told.time_goes_on(moment)
+            ran = frozenset(who for who, one in self._brokers.registrations.items() if one.is_active)
+            replicas_in = partial(self._replicas_before, changes, low)
+            self._settle_brokers(turn.touched, turn.registered, moment, epoch, replicas_in)
+            self._question = Question()  # of common records there is nothing to ask
+            self._tell(many, low, high)
+            told.brokers_settled(self._builder, ran, moment)
+            self._failovers.forget_late(moment.now_ms)
+            at = high
+        self._tell(many, at, len(changes))
+        self._failovers.forget_late(moments[-1].now_ms)
+        if turns.turns:
+            self._active.set(self._brokers.registrations)
+
+    def _settle_brokers(
+        self,
+        touched: Mapping[int, tuple[int, Any]],
+        registered: Mapping[int, BrokerRegistration],
+        moment: Moment,
+        epoch: int,
+        replicas_in: Callable[[bytes], int],
+    ) -> None:
+        """`registered` are the brokers after the batch, `replicas_in` counts partitions before it."""
+        for broker_id, (offset, record) in touched.items():
             before = self._brokers.registrations.get(broker_id)
-            now = self._builder.brokers.get(broker_id)
+            now = registered.get(broker_id)
             there, by = moment.at(offset), record.type_name
             if before is None and now is None and not self._coverage.is_known:
                 self._told.stranger(broker_id, record, there)
@@ -115,7 +186,7 @@ class Settling:
             if now is not None and now.rack != self._brokers.racks.get(broker_id):
                 self._availability.racks_changed(broker_id)
             if before is not None or self._coverage.is_known:
-                self._directories.registered(broker_id, before, now, there, epoch, self._replicas_in)
+                self._directories.registered(broker_id, before, now, there, epoch, replicas_in)
             if self._brokers.changed(broker_id, now, there, by):
                 in_order = before is not None and before.in_controlled_shutdown
                 self._availability.fenced(broker_id, in_order=in_order)
@@ -126,8 +197,9 @@ class Settling:
             elif before is not None and set(before.directories) - set(now.directories):
                 self._failovers.broker_went(broker_id, "directory_lost")
 
-    def _replicas_in(self, directory: bytes) -> int:
-        return self._partitions.replicas_in(directory)
+    def _replicas_before(self, changes: ManyChanges, low: int, directory: bytes) -> int:
+        """How many partitions had a log directory before change `low` of those that were settled."""
+        return self._partitions.replicas_in(directory) - changes.came_to(directory, low)
 
     def _settle_configs(self, moment: Moment) -> None:
         configs = self._builder.configs
@@ -183,26 +255,38 @@ class Settling:
         if last is not None:
             self._directories.batch_ends(last, epoch)
 
-    def _settle_changes(self, changes: ManyChanges, numbers: Places, epoch: int) -> None:
-        """The same as `_settle_partitions`, where the state is known."""
+    def _settle_changes(
+        self, changes: ManyChanges, numbers: Places, epoch: int, turns: Turns
+    ) -> _ManySettled:
+        """The same as `_settle_partitions`, where the state is known; `_tell` tells the rest."""
         names, told = self._names(changes), self._told
         elected = changes.led & (changes.before[LEADER_EPOCH] != changes.after[LEADER_EPOCH])
-        elected &= ~changes.preferred(self._active.active)
+        elected &= ~changes.preferred(turns)
         changes.make_infos(elected | changes.placed)
         self._partitions.changed_together(numbers, changes, names)
         told.placement.changed_together(changes)
-        told.incidents.changed_together(changes)
-        min_isr = np.array([self._configs.min_isr(name) for name in names])
+        min_isr: IntArray = np.array([self._configs.min_isr(name) for name in names], dtype=np.int32)
         self._availability.changed_together(changes, min_isr[changes.topic_at])
-        doubtful = self.doubtful(changes).tolist() if len(changes.batch_moments) == 1 else ()
-        for at in doubtful:  # of several batches nothing is: they would not have been taken together
+        self._settle_directories(changes, epoch)
+        return _ManySettled(changes, names, ManyLosses(changes), np.flatnonzero(elected))
+
+    def _ask_about_changes(self, changes: ManyChanges, turns: Turns) -> None:
+        names = self._names(changes)
+        for at in self._doubtful(changes, turns).tolist():
             now, path = changes.infos[at], f"topic/{names[changes.topic_at[at]]}/{changes.indexes[at]}"
             sound = is_plainly_sound(now) and self._active.carry(now)
             if not sound or path in self._violations.broken:
                 self._question.partitions.add(changes.key(at))
-        self._settle_directories(changes, epoch)
-        for at in np.flatnonzero(elected).tolist():
-            place, name = changes.moment(at).at(int(changes.offsets[at])), names[changes.topic_at[at]]
+
+    def _tell(self, many: _ManySettled, low: int, high: int) -> None:
+        """What else the changes from `low` to below `high` say of brokers, as these are after them."""
+        if low == high:
+            return
+        changes, told = many.changes, self._told
+        told.incidents.changed_together(many.losses, low, high)
+        start, end = np.searchsorted(many.elected, (low, high)).tolist()
+        for at in many.elected[start:end].tolist():
+            place, name = changes.moment(at).at(int(changes.offsets[at])), many.names[changes.topic_at[at]]
             told.leader_changed(changes.key(at), name, changes.infos_before[at], changes.infos[at], place)
 
     def _ask_about_topic(self, topic_id: bytes, name: str) -> None:

@@ -123,13 +123,17 @@ class Trackers:
         """What a batch left of brokers as a whole and of levels, where the state is known; `ran` were active
         before."""
         if touched.brokers:
-            self._brokers_changed(ran, moment)
-            level = builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
-            self.incidents.batch_ends(moment, level)
+            self.brokers_settled(builder, ran, moment)
         for node_id, offset in touched.controllers.items():
             self.upgrades.node(node_id, builder.controllers.get(node_id), moment.at(offset))
         for name, offset in touched.features.items():
             self.upgrades.feature(name, builder.finalized.get(name), moment.at(offset))
+
+    def brokers_settled(self, builder: ImageBuilder, ran: frozenset[int], moment: Moment) -> None:
+        """All that a batch did to brokers was told, and what it did to partitions."""
+        self._brokers_changed(ran, moment)
+        level = builder.finalized.get(METADATA_VERSION, MIN_METADATA_VERSION)
+        self.incidents.batch_ends(moment, level)
 
     def elected(
         self, record: LeaderChangeMessage, epoch: int, last: Moment, moment: Moment, metadata_version: int

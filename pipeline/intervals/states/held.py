@@ -28,7 +28,6 @@ from metaquorum.metadata.image.chunk import (
 )
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS, RareFields
 from metaquorum.metadata.image.directories import DirectoryTable
-from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import ms_of
 from metaquorum.pipeline.intervals.states.ended import (
     ACTOR,
@@ -42,6 +41,7 @@ from metaquorum.pipeline.intervals.states.ended import (
     StateColumns,
     Words,
 )
+from metaquorum.pipeline.intervals.together.changes import ManyChanges
 from metaquorum.storage.batches.places import Places
 
 _FIRST_ROOM = 256

@@ -14,10 +14,10 @@ import numpy as np
 
 from metaquorum.metadata.image import PartitionInfo
 from metaquorum.metadata.image.chunk import LEADER, N_ISR, N_REPLICAS, IntArray
-from metaquorum.pipeline.intervals.changes import ManyChanges, among, tally
 from metaquorum.pipeline.intervals.daily_sums import DailySums, add_sums, difference_of, sums_row
 from metaquorum.pipeline.intervals.moments import DAY_MS, Row, days, tuples
 from metaquorum.pipeline.intervals.rows import Memory
+from metaquorum.pipeline.intervals.together.changes import ManyChanges, among, tally
 from metaquorum.pipeline.tables import FENCE_STORM_BROKERS, FENCE_STORM_WINDOW_MS
 
 CLUSTER, BROKER, RACK = "cluster", "broker", "rack"
@@ -57,7 +57,8 @@ class Availability:
         self._leading: dict[PartitionKey, _Leading] = {}
         self._short: dict[PartitionKey, _Short] = {}
         self._now_ms = -1
-        self._is_off = False
+        self.is_off = False
+        """Whether the last broker stopped in order."""
         self._fenced: list[tuple[int, int]] = []
         self._in_storm = False
         self._found: dict[tuple[int, tuple[int, ...]], tuple[DailySums, ...]] = {}
@@ -117,7 +118,7 @@ class Availability:
             count = len(self._leading)
             for day, span_ms in days(self._now_ms, now_ms):
                 cell = self._cell(day, _WHOLE)
-                if self._is_off:
+                if self.is_off:
                     cell.off_ms += span_ms
                 else:
                     cell.observed_ms += span_ms
@@ -134,14 +135,14 @@ class Availability:
 
     def switched_off(self) -> None:
         """The last broker stopped in order: no one wants leaders until one is back."""
-        if not self._is_off:
+        if not self.is_off:
             self._count_all()
-            self._is_off = True
+            self.is_off = True
 
     def switched_on(self) -> None:
         """A broker runs again."""
-        if self._is_off:
-            self._is_off = False
+        if self.is_off:
+            self.is_off = False
             self._count_anew()
 
     def _count_all(self) -> None:
@@ -161,7 +162,7 @@ class Availability:
         nor for those that come later, until `partition` tells of each."""
         for key in list(self._leading):
             self.removed(key)
-        self._is_off = False
+        self.is_off = False
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_cells()  # a snapshot may name racks that were unknown
 
@@ -291,7 +292,7 @@ class Availability:
             durations[duration_ms] = durations.get(duration_ms, 0) + 1
 
     def _count_leading(self, leading: _Leading, now_ms: int) -> None:
-        if now_ms <= leading.since_ms or self._is_off:
+        if now_ms <= leading.since_ms or self.is_off:
             return
         broker_id = leading.leader if leading.leader >= 0 else leading.last
         brokers = (broker_id,) if broker_id >= 0 else ()
@@ -305,7 +306,7 @@ class Availability:
                     cell.partition_ms += span_ms
 
     def _count_short(self, short: _Short, now_ms: int) -> None:
-        for day, span_ms in () if self._is_off else days(short.since_ms, now_ms):
+        for day, span_ms in () if self.is_off else days(short.since_ms, now_ms):
             for cell in self._cells_of(day, short.missing):
                 cell.under_min_isr_ms += span_ms
 
@@ -334,7 +335,7 @@ class Availability:
 
     def context(self) -> Any:
         """What later sums depend on, but for since when something is so; None while nothing is counted."""
-        if self._is_off:
+        if self.is_off:
             return None
         start = self._now_ms - FENCE_STORM_WINDOW_MS
         fenced = [at for at in self._fenced if at[0] >= start]
@@ -382,7 +383,7 @@ class Availability:
             "now_ms": self._now_ms,
             "fenced": self._fenced,
             "in_storm": self._in_storm,
-            "is_off": self._is_off,
+            "is_off": self.is_off,
         }
 
     def load(self, saved: Any) -> None:
@@ -394,5 +395,5 @@ class Availability:
         self._leading = {tuples(key): _Leading(*value) for key, value in saved["leading"]}
         self._short = {tuples(key): _Short(*tuples(value)) for key, value in saved["short"]}
         self._now_ms, self._in_storm = saved["now_ms"], saved["in_storm"]
-        self._is_off = saved["is_off"]
+        self.is_off = saved["is_off"]
         self._fenced = [tuples(at) for at in saved["fenced"]]

@@ -1,4 +1,5 @@
-"""What `incidents` keeps: an incident that lasts, a loss that waits for one, what the rules of causes ask.
+"""What `incidents` keeps: an incident that lasts, a loss that waits for one, what the rules of causes ask,
+and the losses of many changes in columns.
 
 Owns no row.
 """
@@ -9,11 +10,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration
+from metaquorum.metadata.image.chunk import LEADER, IntArray
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStory
 from metaquorum.pipeline.derived_tables import BROKER_OUT
 from metaquorum.pipeline.intervals.tables.settings import Configs
+from metaquorum.pipeline.intervals.together.changes import ManyChanges
+from metaquorum.storage.batches.places import Places
 
 PartitionKey = tuple[bytes, int]
 
@@ -45,6 +50,67 @@ class Loss(NamedTuple):
     led: bool
     leaderless: bool
     directory: bytes | None
+
+
+class SomeLosses(NamedTuple):
+    """Losses of changes that follow each other, those of leaders that were in no ISR first. `led`: it led;
+    `may_be_counted`: an incident of the broker needs to know no more, because the partition has a leader."""
+
+    at: Places
+    who: IntArray
+    led: Any
+    may_be_counted: Any
+
+
+class ManyLosses:
+    """All of some changes."""
+
+    def __init__(self, changes: ManyChanges) -> None:
+        self.changes = changes
+        led, leader = changes.led, changes.before[LEADER]
+        lost = changes.held & (changes.left | ((changes.isr_before == leader) & led))
+        at, rows = np.nonzero(lost.T)
+        who = changes.isr_before[rows, at]
+        is_leader = led[at] & (who == leader[at])
+        self._of_isr = SomeLosses(at, who, is_leader, ~(is_leader & (changes.after[LEADER, at] < 0)))
+        strangers = led & (leader >= 0) & ~(changes.isr_before == leader).any(axis=0)
+        self._own = np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0))
+        self._led = np.flatnonzero(led)
+
+    def of(self, low: int, high: int) -> SomeLosses:
+        """Those of the changes from `low` to below `high`."""
+        start, end = np.searchsorted(self._of_isr.at, (low, high)).tolist()
+        at, who, was_leader, may_be_counted = self._of_isr
+        here = slice(start, end)
+        some = SomeLosses(at[here], who[here], was_leader[here], may_be_counted[here])
+        own = _between(self._own, low, high)
+        if not len(own):
+            return some
+        leaders, none = self.changes.before[LEADER, own], np.zeros(len(own), dtype=bool)
+        more = (own, leaders, ~none, none)
+        at, who, was_leader, may_be_counted = map(np.concatenate, zip(more, some, strict=True))
+        return SomeLosses(at, who, was_leader, may_be_counted)
+
+    def led_at(self, low: int, high: int) -> list[int]:
+        """Changes of the leader among these."""
+        found: list[int] = _between(self._led, low, high).tolist()
+        return found
+
+    def objects(self, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
+        """What brokers lost, by change, and whether they could have gone on leading."""
+        changes = self.changes
+        leader = changes.after[LEADER, at]
+        led = changes.led[at] & (changes.before[LEADER, at] == who)
+        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
+        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
+        found: dict[int, list[tuple[Loss, bool]]] = {}
+        for place, broker_id, was_leader, leaderless, stays, directory in zip(
+            *columns, changes.directories_of(at, who), strict=True
+        ):
+            now_ms, key = changes.moment(place).now_ms, changes.key(place)
+            loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
+            found.setdefault(place, []).append((loss, stays))
+        return found
 
 
 class LogWords:
@@ -88,3 +154,8 @@ def places_of(story: BrokerStory) -> list[Any]:
 def story_of(places: list[Any]) -> BrokerStory:
     given = [None if at is None else tuple(at) for at in places]
     return BrokerStory(**dict(zip(_PLACES, given, strict=True)))
+
+
+def _between(places: Places, low: int, high: int) -> Places:
+    start, end = np.searchsorted(places, (low, high)).tolist()
+    return places[start:end]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
-from metaquorum.metadata.image.chunk import LEADER, IntArray
+from metaquorum.metadata.image.chunk import LEADER
 from metaquorum.metadata.inspect.causes.broker_causes import SESSION_TIMEOUT_MS, fence_cause
 from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS, Scene
 from metaquorum.metadata.inspect.causes.election_causes import election_causes
@@ -34,12 +34,12 @@ from metaquorum.pipeline.derived_tables import (
     RETURNED,
     UNREGISTERED,
 )
-from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.tables.brokers import BrokerSessions
 from metaquorum.pipeline.intervals.tables.incident_parts import (
     LogWords,
     Loss,
+    ManyLosses,
     OpenIncident,
     PartitionKey,
     is_by,
@@ -48,7 +48,6 @@ from metaquorum.pipeline.intervals.tables.incident_parts import (
     story_of,
 )
 from metaquorum.pipeline.intervals.tables.settings import Configs
-from metaquorum.storage.batches.places import Places
 
 
 class Incidents:
@@ -175,55 +174,37 @@ class Incidents:
                 loss = Loss(moment.now_ms, broker_id, key, led, led and now.leader < 0, directory)
                 self._lost(loss, moment, goes_on=broker_id in isr and now.leader >= 0)
 
-    def changed_together(self, changes: ManyChanges) -> None:
-        """The same as `partition` for each of these. What open incidents explain is counted by broker."""
+    def changed_together(self, losses: ManyLosses, low: int, high: int) -> None:
+        """The same as `partition` for the changes from number `low` to below `high`. What open incidents
+        explain is counted by broker."""
+        changes = losses.changes
         if self._steps:
-            _, firsts = np.unique(changes.before[LEADER], return_index=True)  # rules ask for these alone
-            for at in firsts.tolist():
+            _, firsts = np.unique(
+                changes.before[LEADER, low:high], return_index=True
+            )  # all that rules ask for
+            for at in (firsts + low).tolist():
                 before, now, offset = changes.infos_before[at], changes.infos[at], changes.moment(at).offset
                 step = PartitionStep(
                     offset=offset, record=None, topic="", index=now.index, before=before, after=now
                 )
                 self._batch.append(step)
-        led, leader = changes.led, changes.before[LEADER]
-        lost = changes.held & (changes.left | ((changes.isr_before == leader) & led))
-        at_rest, rows = np.nonzero(lost.T)
-        who = changes.isr_before[rows, at_rest]
-        is_leader = led[at_rest] & (who == leader[at_rest])
-        plain = ~(is_leader & (changes.after[LEADER, at_rest] < 0))
-        for broker_id in np.unique(who).tolist():
-            incident, mine = self._open.get((broker_id, 0)), who == broker_id
-            if incident is None:
-                plain &= ~mine
-            else:
-                incident.partitions += int((mine & plain).sum())
-                incident.leaders += int((mine & plain & is_leader).sum())
-        strangers = led & (leader >= 0) & ~(changes.isr_before == leader).any(axis=0)
-        own = np.flatnonzero(strangers & (changes.replicas == leader).any(axis=0))
-        who = np.concatenate([leader[own], who[~plain]])
-        losses = self._losses(changes, np.concatenate([own, at_rest[~plain]]), who)
-        for at in sorted({*np.flatnonzero(led).tolist(), *losses}):
+        lost = losses.of(low, high)
+        told = np.zeros(len(lost.at), dtype=bool)
+        for broker_id in np.unique(lost.who).tolist():
+            incident = self._open.get((broker_id, 0))
+            if incident is not None:
+                mine = (lost.who == broker_id) & lost.may_be_counted
+                told |= mine
+                incident.partitions += int(mine.sum())
+                incident.leaders += int((mine & lost.led).sum())
+        found = losses.objects(lost.at[~told], lost.who[~told])
+        led = losses.led_at(low, high) if self._without else ()
+        for at in sorted({*led, *found}):
             key, moment = changes.key(at), changes.moment(at)
-            if led[at] and key in self._without:
+            if changes.led[at] and key in self._without:
                 self._found_leader(key, moment.now_ms)
-            for loss, goes_on in losses.get(at, ()):
+            for loss, goes_on in found.get(at, ()):
                 self._lost(loss, moment, goes_on=goes_on)
-
-    @staticmethod
-    def _losses(changes: ManyChanges, at: Places, who: IntArray) -> dict[int, list[tuple[Loss, bool]]]:
-        """What brokers lost in changes, by change, and whether they could have gone on leading."""
-        leader = changes.after[LEADER, at]
-        led = changes.led[at] & (changes.before[LEADER, at] == who)
-        goes_on = (changes.isr[:, at] == who).any(axis=0) & (leader >= 0)
-        columns = (column.tolist() for column in (at, who, led, led & (leader < 0), goes_on))
-        found: dict[int, list[tuple[Loss, bool]]] = {}
-        for place, broker_id, was_leader, leaderless, stays, directory in zip(
-            *columns, changes.directories_of(at, who), strict=True
-        ):
-            now_ms, key = changes.moment(place).now_ms, changes.key(place)
-            loss = Loss(now_ms, broker_id, key, was_leader, leaderless, directory)
-            found.setdefault(place, []).append((loss, stays))
-        return found
 
     def _lost(self, loss: Loss, moment: Moment, *, goes_on: bool) -> None:
         """`goes_on`: the broker could have gone on leading."""

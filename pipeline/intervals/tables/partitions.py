@@ -15,7 +15,6 @@ import numpy as np
 
 from metaquorum.metadata.image import RECOVERING, PartitionInfo
 from metaquorum.metadata.image.chunk import FLAGS, RECOVERING_FLAG
-from metaquorum.pipeline.intervals.changes import ManyChanges
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.states.ended import (
     KNOWN,
@@ -26,6 +25,7 @@ from metaquorum.pipeline.intervals.states.ended import (
 )
 from metaquorum.pipeline.intervals.states.held import HeldStates, HowBegan, OpenState
 from metaquorum.pipeline.intervals.tables.failovers import is_unclean
+from metaquorum.pipeline.intervals.together.changes import ManyChanges
 from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from metaquorum.metadata.image import BrokerRegistration, PartitionInfo
 from metaquorum.metadata.image.chunk import LEADER
-from metaquorum.pipeline.intervals.changes import ManyChanges, tally
 from metaquorum.pipeline.intervals.moments import DAY_MS, Moment, Row
 from metaquorum.pipeline.intervals.tables.brokers import state_of
+from metaquorum.pipeline.intervals.together.changes import ManyChanges, tally
 from metaquorum.storage.uuids import is_reserved_directory, uuid_to_text
 
 

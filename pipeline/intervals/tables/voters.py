@@ -14,11 +14,10 @@ from msgspec.structs import replace
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.log.voters import changes_text, voter_set_texts
 from metaquorum.metadata.records.batches import DecodedRecord
-from metaquorum.metadata.records.control import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
+from metaquorum.metadata.records.control import KRaftVersionRecord, QuorumRecord, VotersRecord
 from metaquorum.pipeline.intervals.moments import Moment, Row
 from metaquorum.pipeline.intervals.rows import Intervals
 
-_ABOUT_VOTERS = LeaderChangeMessage | KRaftVersionRecord | VotersRecord
 _SET = "set"
 """The key of the one value that is followed."""
 
@@ -42,7 +41,7 @@ class VoterPeriods:
         self._knows_version |= any(isinstance(at.record, KRaftVersionRecord | VotersRecord) for at in records)
         if _is_same(before, now) and knew == self._knows_version:
             return
-        offset = max(at.offset for at in records if isinstance(at.record, _ABOUT_VOTERS))
+        offset = max(at.offset for at in records if isinstance(at.record, QuorumRecord))
         changed = [changes_text(before.voter_set or None, now.voter_set)] if before.voter_set else []
         if knew and before.voter_set and before.kraft_version != now.kraft_version:
             changed.append(f"kraft.version {before.kraft_version} -> {now.kraft_version}")

@@ -114,12 +114,16 @@ def test_error_codes_know_whether_to_try_again() -> None:
     assert not ErrorCode.DUPLICATE_BROKER_REGISTRATION.retriable
 
 
-def test_every_record_has_its_own_time() -> None:
-    values = [codec.encode(NoOpRecord(), 0)] * 2
+@pytest.mark.parametrize("times", [[7, 9], [7, 3], [7, 3, 7], [7, 7, 6, 8, 7], [7, -70], [7, 7]])
+def test_every_record_has_its_own_time(times: list[int]) -> None:
+    """Also where the clock ran backwards inside the batch, whose newest time is that of its first record."""
+    values = [codec.encode(NoOpRecord(), 0)] * len(times)
     (batch,) = iter_batches(
-        encode_batch(base_offset=4, leader_epoch=1, timestamp_ms=7, values=values, timestamps=[7, 9])
+        encode_batch(base_offset=4, leader_epoch=1, timestamp_ms=7, values=values, timestamps=times)
     )
-    assert [(one.offset, one.timestamp_ms) for one in decode_batch(batch)] == [(4, 7), (5, 9)]
+    for tolerant in (False, True):
+        found = decode_batch(batch, tolerant=tolerant)
+        assert [(one.offset, one.timestamp_ms) for one in found] == list(enumerate(times, 4))
 
 
 @pytest.mark.parametrize("position", [0, 5, 64])

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from metaquorum.metadata import snapshot
@@ -28,10 +29,11 @@ from metaquorum.metadata.records.types import (
     EndTransactionRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     TopicRecord,
 )
-from metaquorum.metadata.replay import Replayer, ReplayState
+from metaquorum.metadata.replay import Replayer, ReplayState, replay_records
 from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches, parse_header, seal_batch
 from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.errors import BatchError, CorruptLogError
@@ -216,6 +218,65 @@ def test_partitions_are_who_they_are_whatever_order_they_come_in(keys_of_batches
             found = image.topics.partition(topic_id, index)
             assert found is not None
             assert (found.index, found.topic_id, len(found.replicas)) == (index, topic_id, 1 + index % 3)
+
+
+TEXT_ID = b"an id of letters"
+
+
+def alike(record: PartitionRecord | PartitionChangeRecord) -> RemoveDelegationTokenRecord:
+    """A record that differs from `record` only in what its frame calls it: the first byte of the partition's
+    index is the length of a token's id, and the rest is the id. No byte may be above 127, the last is 0."""
+    value = encode(record, 0)
+    token = RemoveDelegationTokenRecord(value[4:-1].decode("ascii"))
+    assert encode(token, 0) == value[:1] + b"\x1a" + value[2:]
+    return token
+
+
+def at_index(record: PartitionRecord | PartitionChangeRecord) -> PartitionRecord | PartitionChangeRecord:
+    """The same record of the partition whose index begins with the byte that `alike` needs."""
+    return msgspec.structs.replace(record, partition_id=(len(encode(record, 0)) - 4) << 24)
+
+
+LIKE = {
+    "change nothing": at_index(PartitionChangeRecord(0, TEXT_ID)),
+    "change leader": at_index(PartitionChangeRecord(0, TEXT_ID, leader=0)),
+    "change ISR": at_index(PartitionChangeRecord(0, TEXT_ID, isr=(0,))),
+    "create": at_index(
+        PartitionRecord(0, TEXT_ID, (1, 2), (1,), leader=1, leader_epoch=0, partition_epoch=0)
+    ),
+    "create without ISR": at_index(
+        PartitionRecord(0, TEXT_ID, (3,), (), leader=0, leader_epoch=0, partition_epoch=0)
+    ),
+}
+
+
+@pytest.mark.parametrize("like", LIKE.values(), ids=list(LIKE))
+@pytest.mark.parametrize("place", [0, COUNT // 2, COUNT])
+def test_what_a_record_is_its_frame_says_and_not_its_bytes(
+    like: PartitionRecord | PartitionChangeRecord, place: int
+) -> None:
+    """The removal of a token whose bytes read as a partition's record touches no partition."""
+    there = [TopicRecord("text", TEXT_ID)]
+    if isinstance(like, PartitionChangeRecord):
+        there.append(PartitionRecord(like.partition_id, TEXT_ID, (5, 6), (5, 6), leader=5))  # type: ignore[arg-type]
+        kind = [encode(PartitionChangeRecord(at, TEXT_ID, leader=6), 0) for at in range(COUNT)]
+        there += [PartitionRecord(at, TEXT_ID, (5, 6), (5, 6), leader=5) for at in range(COUNT)]  # type: ignore[misc]
+    else:
+        kind = [encode(PartitionRecord(at, TEXT_ID, (5, 6), (5, 6), leader=5), 0) for at in range(COUNT)]
+    state = replay_records(ReplayState(), base_offset=0, epoch=1, timestamp_ms=5, records=there)
+    values = [*kind[:place], encode(alike(like), 0), *kind[place:]]
+    (batch,) = iter_batches(
+        encode_batch(base_offset=state.end_offset, leader_epoch=1, timestamp_ms=9, values=values)
+    )
+    both = [
+        outcome(state, lambda engine: engine.apply_batch(batch), use_columns=use) for use in (True, False)
+    ]
+    assert_agree(both[0], both[1], like)
+    for image, refused in both:
+        assert refused == []
+        before = state.image.topics.partition(TEXT_ID, like.partition_id)
+        assert image.topics.partition(TEXT_ID, like.partition_id) == before
+        assert image.topics.partition_count == COUNT + (before is not None)
 
 
 CLASSES = {

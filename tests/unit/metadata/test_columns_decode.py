@@ -67,6 +67,7 @@ def test_frames_of_any_number_of_records_are_where_the_values_are(count: int) ->
     [
         {"keys": [b"key", None, None]},
         {"timestamps": [5, 5 + 100_000, 5]},
+        {"timestamps": [5, 4, 5]},
         {"headers": [(), [(b"h", b"v")], ()]},
         {"last_offset_delta": 5},
     ],

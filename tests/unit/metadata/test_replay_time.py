@@ -121,6 +121,23 @@ def test_changes_of_rows_of_different_widths_are_those_of_one_record_after_anoth
     assert describe_difference(slow.newest, quick.newest) == ""
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3, 9])
+@pytest.mark.parametrize("isr", [0, 1, 2, 3, 9])
+def test_one_partition_whose_lists_become_longer_or_shorter_changes_no_other(replicas: int, isr: int) -> None:
+    """It is changed by itself, among many that are changed in columns, which are written after it."""
+    state = replayed(ReplayState(), partitions(NARROW, 60, 2))
+    brokers = tuple(range(1, 1 + replicas))
+    odd = PartitionChangeRecord(
+        59, NARROW, replicas=brokers, isr=(1, 2, 3, 4, 5, 6, 7, 8, 9)[:isr], adding_replicas=brokers[:1]
+    )
+    plain = [PartitionChangeRecord(at, NARROW, leader=2) for at in range(50)]
+    batch = batch_of([*plain[:25], odd, *plain[25:]], state.end_offset, [5], 5)
+    quick = with_columns(state, batch, use_columns=True)
+    slow = with_columns(state, batch, use_columns=False)
+    assert describe_difference(slow.newest, quick.newest) == ""
+    assert quick.newest.topics.partitions_of(NARROW) == slow.newest.topics.partitions_of(NARROW)
+
+
 @pytest.mark.parametrize("replicas", [3, 5, 9])
 def test_a_partition_with_longer_lists_is_the_only_one_that_differs(replicas: int) -> None:
     """It widens the block of rows in which the others are, which changes none of them; in both directions."""

@@ -57,7 +57,13 @@ def test_values_offsets_and_parts_are_those_of_the_batches(counts: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    "odd", [{"keys": [b"key", None, None]}, {"timestamps": [5, 9, 5]}, {"headers": [(), [(b"h", b"v")], ()]}]
+    "odd",
+    [
+        {"keys": [b"key", None, None]},
+        {"timestamps": [7, 9, 7]},
+        {"timestamps": [7, 5, 7]},
+        {"headers": [(), [(b"h", b"v")], ()]},
+    ],
 )
 def test_what_is_odd_comes_by_itself_in_its_place(odd: dict[str, object]) -> None:
     batches = made([3, 3, 3, 3, 3], _2=odd)

@@ -18,10 +18,11 @@ from metaquorum.pipeline.arrow.states import state_batches
 from metaquorum.pipeline.fleet.files import write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.writer import as_arrow, day_of, file_schema
-from metaquorum.pipeline.intervals import ClusterReplay, changes, cluster
-from metaquorum.pipeline.intervals.changes import feed_window
+from metaquorum.pipeline.intervals import ClusterReplay, cluster
 from metaquorum.pipeline.intervals.state import decode_state
 from metaquorum.pipeline.intervals.states.ended import FROM_OFFSET, StateColumns, StateRows
+from metaquorum.pipeline.intervals.together import changes
+from metaquorum.pipeline.intervals.together.changes import feed_window
 from metaquorum.pipeline.tables import TABLES
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from tests.unit.metadata.random_logs import RandomLog

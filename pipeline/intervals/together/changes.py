@@ -1,7 +1,7 @@
 """Many changes of partitions at once: which batches are replayed together, what each change found and left.
 
-Owns the cut of windows into batches that only change partitions or are idle, those that are about brokers
-too, and the others; and what the parts that make rows ask of all changes together, in columns, so that each
+Owns the cut of windows into batches that only change partitions, are idle or about brokers, and the others;
+and what the parts that make rows ask of all changes together, in columns, so that each
 asks for objects of few of them. Nothing here decides what a change means: `settle` has the same for one
 partition after the other, and a test holds both ways equal.
 """
@@ -9,7 +9,7 @@ partition after the other, and a test holds both ways equal.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,12 +42,14 @@ from metaquorum.metadata.image.types import NO_LEADER
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import (
+    BrokerRecord,
     BrokerRegistrationChangeRecord,
     FenceBrokerRecord,
     UnfenceBrokerRecord,
 )
 from metaquorum.pipeline.intervals.moments import DAY_MS, BatchClock, Moment, ms_of
 from metaquorum.pipeline.intervals.silence import Silence
+from metaquorum.pipeline.intervals.together.turns import Turns, are_in
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.places import Places
 
@@ -56,7 +58,7 @@ MIN_TOGETHER = 12
 """Fewer records are replayed faster one by one."""
 
 _IS_OF_BROKERS = np.zeros(128, dtype=bool)
-for _one in (BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord):
+for _one in (BrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord):
     _IS_OF_BROKERS[_one.api_key] = True
 
 NOT_THE_FIRST = -1
@@ -65,9 +67,6 @@ NOT_THE_FIRST = -1
 WORTH_IT = 4 * MIN_TOGETHER
 """Where fewer are taken, it is tried less often: up to MAX_ALONE batches are replayed by themselves then."""
 MAX_ALONE = 16
-
-_IDS = 4_096
-"""Broker ids below are looked up in a table."""
 
 Together = Callable[[BatchWindow], int]
 """Takes batches from the beginning of a window on, and says how many: NOT_THE_FIRST, or 0 where it does not
@@ -88,7 +87,9 @@ def kinds_of(window: BatchWindow) -> Kinds | None:
     frames = window.frames
     is_change, is_idle = frames.keys == CHANGE_KEY, idle_frames(frames)
     others = np.flatnonzero(~is_change & ~is_idle)
-    if len(others) and (len(window.batches) > 1 or not _IS_OF_BROKERS[frames.keys[others]].all()):
+    kinds = frames.keys[others]
+    is_judged = len(window.batches) == 1 and (kinds == BrokerRecord.api_key).any()  # with what was before it
+    if is_judged or not _IS_OF_BROKERS[kinds].all():
         return None
     idle = is_idle[window.ends - 1] & (window.counts == 1)
     return Kinds(np.flatnonzero(is_change), others, idle.tolist())
@@ -165,25 +166,13 @@ def _feed(window: BatchWindow, together: Together, single: Single) -> None:
 
 
 def _parts(window: BatchWindow) -> list[tuple[BatchWindow, bool]]:
-    """Stretches of batches that only change partitions or are idle, and of others; true for those that may be
-    taken together, and for batches that are about brokers too, each by itself."""
-    plain, mixed = _batch_kinds(window)
-    alone = np.flatnonzero(mixed)
-    turns = np.flatnonzero(np.diff(plain.astype(np.int8), prepend=-1, append=-1))
-    edges = np.unique(np.concatenate([turns, alone, alone + 1])).tolist()
-    return [
-        (window.part(low, high), bool(plain[low] or mixed[low])) for low, high in itertools.pairwise(edges)
-    ]
-
-
-def _batch_kinds(window: BatchWindow) -> tuple[Any, Any]:
-    """Which batches only change partitions or are idle; which others change many and are about brokers."""
+    """Stretches of batches that only change partitions, are idle or about brokers, which may be taken
+    together (true), and of others."""
     frames, firsts = window.frames, window.ends - window.counts
-    is_change = frames.keys == CHANGE_KEY
-    plain = np.logical_and.reduceat(is_change | idle_frames(frames), firsts)
-    fit = np.logical_and.reduceat(is_change | _IS_OF_BROKERS[frames.keys], firsts)
-    changes = np.add.reduceat(is_change.astype(np.int64), firsts)
-    return plain, ~plain & fit & (changes >= MIN_TOGETHER)
+    is_usual = (frames.keys == CHANGE_KEY) | idle_frames(frames) | _IS_OF_BROKERS[frames.keys]
+    fit = np.logical_and.reduceat(is_usual, firsts)
+    edges = np.flatnonzero(np.diff(fit.astype(np.int8), prepend=-1, append=-1)).tolist()
+    return [(window.part(low, high), bool(fit[low])) for low, high in itertools.pairwise(edges)]
 
 
 class _Infos(dict[int, PartitionInfo]):
@@ -266,6 +255,10 @@ class ManyChanges:
         """When the batch of a change was."""
         return self.batch_moments[int(self.batch_of[at])]
 
+    def number_at(self, batch: int) -> int:
+        """How many changes come before a batch."""
+        return int(np.searchsorted(self.batch_of, batch))
+
     @property
     def times_ms(self) -> Places:
         """The times of the changes, -1 for none."""
@@ -276,6 +269,14 @@ class ManyChanges:
         places = np.flatnonzero(which).tolist()
         self.infos_before.make(places)
         self.infos.make(places)
+
+    def came_to(self, directory: bytes, low: int) -> int:
+        """How many more partitions have a log directory after all changes than before that number `low`."""
+        code, width = self.directory_table.find(directory), self.versions.replica_width
+        if code is None:
+            return 0
+        had = (self.before[LISTS + width : LISTS + 2 * width, low:] == code).any(axis=0)
+        return int((self.directories[:, low:] == code).any(axis=0).sum()) - int(had.sum())
 
     def directories_of(self, places: Places, brokers: IntArray) -> list[bytes | None]:
         """Where brokers had their replicas before changes at these places; None for those without one."""
@@ -290,21 +291,21 @@ class ManyChanges:
         elected = (self.before[LEADER_EPOCH] != self.after[LEADER_EPOCH]) & (self.after[LEADER] >= 0)
         return elected & ~(self.isr_before == self.after[LEADER]).any(axis=0)
 
-    def preferred(self, active: Collection[int]) -> Any:
+    def preferred(self, turns: Turns) -> Any:
         """Who elected one of the ISR while the leader before could have gone on."""
         before, now = self.before[LEADER], self.after[LEADER]
-        both = (before >= 0) & (now >= 0) & are_in(before, active)
+        both = (before >= 0) & (now >= 0) & turns.are_active(before, turns.stretch_of(self.batch_of))
         return both & (self.isr == before).any(axis=0) & (self.isr_before == now).any(axis=0)
 
-    def may_be_unsound(self, known: Collection[int], active: Collection[int]) -> Bools:
+    def may_be_unsound(self, turns: Turns) -> Bools:
         """Which are not plainly sound (`questions`), or of which that is not told here."""
         after, isr, replicas = self.after, self.isr, self.replicas
         leader, n_isr = after[LEADER], after[N_ISR]
-        is_active = are_in(isr, active)
+        is_active = turns.are_active(isr, turns.stretch_of(self.batch_of))
         has_leader = leader != NO_LEADER
         fine = ~has_leader | ((isr == leader) & is_active).any(axis=0)
         fine &= (is_active | (isr < 0)).all(axis=0) | (n_isr < 2)
-        fine &= (are_in(replicas, known) | (replicas < 0)).all(axis=0)
+        fine &= (are_in(replicas, turns.known) | (replicas < 0)).all(axis=0)
         fine &= (n_isr > 0) & ((isr >= 0).sum(axis=0) == n_isr)
         fine &= (replicas >= 0).sum(axis=0) == after[N_REPLICAS]
         fine &= (after[LEADER_EPOCH] >= 0) & (after[PARTITION_EPOCH] >= 0) & (after[FLAGS] & RARE_FLAG == 0)
@@ -334,16 +335,6 @@ def tally(ids: IntArray) -> list[tuple[int, int]]:
     """How often each id is there; padding does not count."""
     values, counts = np.unique(ids[ids >= 0], return_counts=True)
     return list(zip(values.tolist(), counts.tolist(), strict=True))
-
-
-def are_in(ids: IntArray, given: Collection[int]) -> Bools:
-    """Which of many broker ids, or paddings, are among a few."""
-    if max(given, default=0) >= _IDS:
-        found: Bools = np.isin(ids, list(given))
-        return found
-    listed = np.zeros(_IDS + 1, dtype=bool)
-    listed[list(given)] = True
-    return listed[np.minimum(ids, _IDS)]  # the last is of those that are larger, and of padding
 
 
 def among(members: IntArray, lists: IntArray) -> Any:

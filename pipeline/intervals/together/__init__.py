@@ -1,0 +1,1 @@
+"""Batches that are replayed together, in columns: what they change, and what that means for brokers."""

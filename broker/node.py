@@ -106,7 +106,7 @@ class BrokerNode:
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """Take one event; returns what is due, in order. After `Stop` nothing more comes."""
+        """Take one event: what is due, in order; some waits for `settle`. After `Stop` nothing comes."""
         if self._stopped:
             return []
         if type(event) in _DATA_EVENTS:
@@ -122,6 +122,13 @@ class BrokerNode:
             except CommittedLostError as error:
                 self._lifecycle(self._session.fail(now_ms, str(error)))
         return self._settle(now_ms)
+
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        """What follows from all events since the last call: due when no other one is at hand."""
+        if self._stopped or self._replicas is None or not self._replicas.gathered:
+            return []
+        self._data(now_ms, self._replicas.settle(now_ms=now_ms, wall_ms=wall_ms))
+        return self._out.take()
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool = True) -> list[Effect]:
         """Let time pass. A broker's deadlines only ever fence it, so they need no drained inbox."""
@@ -267,13 +274,10 @@ class BrokerNode:
         known = image.brokers.get(self._config.node_id)
         if known is None or known.epoch != self._session.broker_epoch:
             return
-        says_directories = image.features.metadata_version >= LEVEL_DIRECTORIES
-        effects = self._session.registration_read(
-            now_ms,
-            directories=frozenset(known.directories) if says_directories else None,
-            leaving=known.in_controlled_shutdown,
-        )
-        self._lifecycle(effects)
+        said = image.features.metadata_version >= LEVEL_DIRECTORIES
+        directories, leaving = frozenset(known.directories) if said else None, known.in_controlled_shutdown
+        read = self._session.registration_read(now_ms, directories=directories, leaving=leaving)
+        self._lifecycle(read)
 
     def _publish(self) -> PublishImage | None:
         """The change since the last publication, if there is one."""
@@ -305,14 +309,14 @@ class BrokerNode:
     def _handle_data(self, event: DataEvent, now_ms: int, wall_ms: int) -> list[Effect]:
         """The way of every produce and fetch: nothing of the metadata log, of the lease whether it is due."""
         if self._replicas is None:
-            text = f"broker {self._config.node_id} holds no data and was given {type(event).__name__}"
-            raise InvariantViolation(f"{text}: report this with the broker's log")
+            text = f"broker {self._config.node_id} holds no data and got {type(event).__name__}"
+            raise InvariantViolation(f"{text}: report this with its log")
         if self._session_due_ms is not None and now_ms >= self._session_due_ms:
             self._lifecycle(self._session.tick(now_ms))
         self._now_ms, self._wall_ms = now_ms, wall_ms
         if not self._stopped:
             serves = now_ms < self._serves_before_ms
-            effects = self._replicas.handle(event, serving=serves, now_ms=now_ms, wall_ms=wall_ms)
+            effects = self._replicas.gather(event, serving=serves, now_ms=now_ms, wall_ms=wall_ms)
             if not self._out and _OF_THE_SESSION.isdisjoint(map(type, effects)):
                 return effects  # type: ignore[return-value]
             self._data(now_ms, effects)
@@ -367,17 +371,14 @@ class BrokerNode:
         for effect in effects:
             if isinstance(effect, Stop) and not self._stopped:
                 self._stopped = True
-                self._stop_replicas()
+                if self._replicas is not None:
+                    # Before the last effect: who waits is answered, and what a restart needs is written.
+                    last = self._replicas.stop(now_ms=self._now_ms, wall_ms=self._wall_ms)
+                    self._out += [each for each in last if not isinstance(each, Stop)]
             self._out.append(effect)
         self._session_due_ms = self._session.next_deadline_ms()
         self._serves_before_ms = self._session.serves_before_ms
         self.turns += 1
-
-    def _stop_replicas(self) -> None:
-        """Before the last effect: who waits is answered, and what a restart needs is written."""
-        if self._replicas is not None:
-            last = self._replicas.stop(now_ms=self._now_ms, wall_ms=self._wall_ms)
-            self._out += [effect for effect in last if not isinstance(effect, Stop)]
 
     def _settle(self, now_ms: int) -> list[Effect]:
         """What follows from any event: apply further, tell the session, publish, write a snapshot."""

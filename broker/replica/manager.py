@@ -84,7 +84,7 @@ class ReplicaManager:
         self._out = out = Outbox[DataEffect]()
         self._now_ms, self._wall_ms = now_ms, 0
         self._is_stopped = False
-        self._was_serving = False
+        self._was_serving = self.gathered = False
         self._partition_deadlines: Deadlines[PartitionKey] = Deadlines()
         next_correlation_id = count(1).__next__
         timeout_ms = config.controller_request_timeout_ms
@@ -130,7 +130,7 @@ class ReplicaManager:
 
     @property
     def good_directories(self) -> tuple[bytes, ...]:
-        """Ids of the directories that can be used, sorted: what the broker registers."""
+        """Ids of usable directories, sorted: what the broker registers."""
         return self._placement.directories.good_ids()
 
     @property
@@ -179,13 +179,25 @@ class ReplicaManager:
     def handle(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
         """Take one event. `serving` False: the broker is fenced, clients are refused with
         BROKER_NOT_AVAILABLE, and all else goes on (S2.20, S2.22)."""
+        effects = self.gather(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
+        return effects + self.settle(now_ms=now_ms, wall_ms=wall_ms)
+
+    def gather(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
+        """The same, but what follows from several events together waits for `settle`."""
         if self._is_stopped:
             return []
-        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._now_ms, self._wall_ms, self.gathered = now_ms, wall_ms, True
         if not serving and self._was_serving:
             self._requests.refuse_clients()
         self._was_serving = serving
         self._dispatch(event, serving)
+        return self._out.take()
+
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
+        """What follows from the events since the last call; due when no other one is at hand."""
+        if self._is_stopped:
+            return []
+        self._now_ms, self._wall_ms = now_ms, wall_ms
         return self._finish()
 
     def tick(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
@@ -241,22 +253,8 @@ class ReplicaManager:
 
     def status(self) -> LocalReplicaStatus:
         """Figures, counted when they are asked for: not for every step."""
-        return replica_status(
-            self._placement,
-            waiting_produces=len(self._requests.produces),
-            waiting_fetches=len(self._fetches),
-            fetch_sessions=len(self._fetches.sessions),
-            fetchers=len(self._fetchers),
-            isr_shrinks=self._isr.shrinks,
-            isr_expands=self._isr.expands,
-            pending_isr_changes=len(self._isr),
-            unassigned=len(self._assignments),
-            produced_bytes=self._requests.produces.bytes,
-            produced_records=self._requests.produces.records,
-            failed_produces=self._requests.produces.failed,
-            fetched_bytes=self._fetches.bytes,
-            replicated_bytes=self._fetchers.bytes,
-        )
+        counted = self._requests.produces, self._fetches, self._fetchers, self._isr, self._assignments
+        return replica_status(self._placement, *counted)
 
     # ---- events ----------------------------------------------------------------------------------
 
@@ -387,7 +385,7 @@ class ReplicaManager:
 
     def _finish(self) -> list[DataEffect]:
         """What follows from any event: reconcile further, wake who waits, send what may be sent."""
-        now_ms = self._now_ms
+        now_ms, self.gathered = self._now_ms, False
         self._placement.step(now_ms, self._wall_ms)
         if self._user is not None:
             self._user.settle(now_ms=now_ms, wall_ms=self._wall_ms)

@@ -22,7 +22,7 @@ from metaquorum.runtime.client.broker_ids import allocate_broker_id
 from metaquorum.runtime.config.node import UNKNOWN_NODE_ID, NodeConfig, process_rng
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.tls.material import TlsMaterial
-from metaquorum.storage.disk.interface import join, parent_of
+from metaquorum.storage.disk.interface import join, make_durable_directory
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import DiskError
 from metaquorum.storage.files.meta_properties import (
@@ -139,8 +139,7 @@ def _make_directories(disk: PosixDisk, config: NodeConfig) -> None:
             raise StartError(f"{path} is a file: give a directory in log.dirs")
         with _tolerated(config, path):
             if not disk.exists(path):
-                disk.make_directory(path)
-                disk.sync_directory(parent_of(path))
+                make_durable_directory(disk, path)
 
 
 @contextlib.contextmanager

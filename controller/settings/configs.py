@@ -143,9 +143,9 @@ def _decide_resource(
     try:
         check_values(resource, after, [op.name for op in ops], bounds)
     except ConfigValueError as error:
-        # Kafka has another code for client metrics.
-        is_metrics = resource.resource_type == CLIENT_METRICS_RESOURCE
-        return ErrorCode.INVALID_REQUEST if is_metrics else ErrorCode.INVALID_CONFIG, str(error)
+        # Kafka has another code for brokers and client metrics.
+        is_other = resource.resource_type in (BROKER_RESOURCE, CLIENT_METRICS_RESOURCE)
+        return ErrorCode.INVALID_REQUEST if is_other else ErrorCode.INVALID_CONFIG, str(error)
     records += found
     return None
 

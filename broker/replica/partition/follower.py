@@ -103,10 +103,14 @@ class Following:
         log = self._log
         step = FollowerStep.NOTHING
         if part.records:
+            # The leader's log may start within a batch: an empty log begins with all of it.
+            expected = log.end if log.end > log.start else 0
             walk = walk_batches(
-                part.records, expected_offset=log.end, min_epoch=log.epochs.last_epoch, gaps=True
+                part.records, expected_offset=expected, min_epoch=log.epochs.last_epoch, gaps=True
             )
             records, problem = part.records, walk.problem
+            if walk.hops and walk.hops[0][2] <= log.end:
+                problem = f"expected offset {log.end}, found a batch that ends before {walk.hops[0][2]}"
             if problem is not None and walk.hops and is_cut_off(records, walk.end):
                 # The next fetch begins there.
                 records, problem = records[: walk.end], None

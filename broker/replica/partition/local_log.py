@@ -146,7 +146,8 @@ class LocalLog:
     # ---- work for the disk -------------------------------------------------------------------
 
     def append(self, batches: Batches, wall_ms: int) -> None:
-        """Accepts batches that follow `end`, their epochs and their producers."""
+        """Accepts batches that follow `end`, their epochs and their producers. If it is empty, the first may
+        begin below `end`, as its files do then."""
         for header, marker in marked_headers(batches):
             self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
             decided = self.producers.note(header, seen_ms=wall_ms, marker=marker)
@@ -164,6 +165,8 @@ class LocalLog:
                 sync=self.counts_synced,
             )
         )
+        if batches.headers[0].base_offset < self.start:
+            self._trim(self.start)
 
     def cut(self, to: int, *, start_over: bool = False) -> None:
         """Asks for the log to end at `to`; nothing is read from it or added before that is done."""
@@ -191,6 +194,9 @@ class LocalLog:
         """Asks once for each new `start`: segments that hold it stay, so the log may begin below it."""
         if start <= max(self.start, self._trim_asked):
             return
+        self._trim(start)
+
+    def _trim(self, start: int) -> None:
         self._trim_asked = start
         self._give(
             TrimTo(

@@ -5,10 +5,15 @@ Reads only. Costs time in proportion to the replicas, and is asked for by people
 
 from __future__ import annotations
 
+from metaquorum.broker.replica.controller_requests.assignments import Assignments
+from metaquorum.broker.replica.controller_requests.isr_changes import IsrChanges
+from metaquorum.broker.replica.fetchers import Fetchers
 from metaquorum.broker.replica.partition.values import ReplicaRole
 from metaquorum.broker.replica.placement.copies import Copy
 from metaquorum.broker.replica.placement.directories import Directory
 from metaquorum.broker.replica.placement.placement import Placement
+from metaquorum.broker.replica.requests.fetches import Fetches
+from metaquorum.broker.replica.requests.produces import Produces
 from metaquorum.broker.replica.status import LocalReplicaStatus
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
@@ -122,8 +127,15 @@ def _unreadable(placement: Placement, key: PartitionKey) -> ReplicaDescription:
     )
 
 
-def replica_status(placement: Placement, **counted: int) -> LocalReplicaStatus:
-    """`counted`: what other parts have counted, by the status's names."""
+def replica_status(
+    placement: Placement,
+    produces: Produces,
+    fetches: Fetches,
+    fetchers: Fetchers,
+    isr: IsrChanges,
+    assignments: Assignments,
+) -> LocalReplicaStatus:
+    """Figures of all these parts."""
     leaders = followers = under_replicated = under_min = at_min = max_lag = 0
     for partition in placement.running.values():
         if partition.role is ReplicaRole.LEADER:
@@ -145,5 +157,17 @@ def replica_status(placement: Placement, **counted: int) -> LocalReplicaStatus:
         max_lag=max_lag,
         offline_directories=tuple(directory.path for directory in placement.directories.bad()),
         pending_reconciliations=len(placement),
-        **counted,
+        waiting_produces=len(produces),
+        waiting_fetches=len(fetches),
+        fetch_sessions=len(fetches.sessions),
+        fetchers=len(fetchers),
+        isr_shrinks=isr.shrinks,
+        isr_expands=isr.expands,
+        pending_isr_changes=len(isr),
+        unassigned=len(assignments),
+        produced_bytes=produces.bytes,
+        produced_records=produces.records,
+        failed_produces=produces.failed,
+        fetched_bytes=fetches.bytes,
+        replicated_bytes=fetchers.bytes,
     )

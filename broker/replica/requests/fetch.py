@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metaquorum.broker.replica.fetch_sessions import (
-    FetchSession,
-)
+from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, FetchSession
 from metaquorum.broker.replica.partition.values import Reader, ReadPlan
 from metaquorum.metadata.requests.data import (
     FetchedPartition,
@@ -53,13 +51,12 @@ class Fetch:
         session: FetchSession,
         now_ms: int,
         *,
-        whole: bool,
         max_bytes: int,
     ) -> None:
         self.key = key
         self.looked_ms = now_ms
         self.session = session
-        self.whole = whole
+        self.whole = request.session_epoch <= FIRST_EPOCH
         self.reader = Reader(
             replica_id=session.replica_id,
             replica_epoch=request.replica_epoch,
@@ -67,7 +64,7 @@ class Fetch:
             rack=request.rack,
         )
         self.min_bytes = request.min_bytes
-        self.max_bytes = max_bytes
+        self.max_bytes = min(request.max_bytes, max_bytes)
         self.deadline_ms = now_ms + max(0, request.max_wait_ms)
         self.answers: dict[PartitionKey, FetchedPartition] = {}
         self.plans: dict[PartitionKey, ReadPlan] = {}

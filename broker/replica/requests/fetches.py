@@ -79,16 +79,13 @@ class Fetches:
     def handle(self, key: object, request: FetchRequest, *, now_ms: int) -> None:
         if len(self._by_key) >= self._config.fetch_purgatory_max_requests and request.replica_id < 0:
             text = f"{len(self._by_key)} fetches are already waiting: try again later"
-            error = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
-            self._out.append(DataRespond(key=key, response=error))
+            self._refuse(key, ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, text))
             return
         session = self._session(request, now_ms)
         if isinstance(session, ApiError):
-            self._out.append(DataRespond(key=key, response=session))
+            self._refuse(key, session)
             return
-        whole = request.session_epoch <= FIRST_EPOCH
-        max_bytes = min(request.max_bytes, self._config.fetch_max_bytes)
-        fetch = Fetch(key, request, session, now_ms, whole=whole, max_bytes=max_bytes)
+        fetch = Fetch(key, request, session, now_ms, max_bytes=self._config.fetch_max_bytes)
         self._by_key[key] = fetch
         self._by_session[session] = fetch
         self._look(fetch, now_ms, arrived=True)
@@ -102,7 +99,7 @@ class Fetches:
         return True
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """All who wait; they are forgotten."""
         return self._take(list(self._by_key.values()))
 
     def refuse_clients(self) -> list[object]:
@@ -110,9 +107,9 @@ class Fetches:
         return self._take([fetch for fetch in self._by_key.values() if not fetch.session.is_follower])
 
     def _take(self, waiting: list[Fetch]) -> list[object]:
-        for fetch in waiting:
-            self._drop(fetch)
-        return [fetch.key for fetch in waiting]
+        for each in waiting:
+            self._drop(each)
+        return [each.key for each in waiting]
 
     # ---- what happens meanwhile --------------------------------------------------------------
 
@@ -127,16 +124,18 @@ class Fetches:
             self.tell_caught_up(partition)
         for session in watchers:
             moves = _MOVES_FOLLOWER if session.is_follower else _MOVES_CLIENT
-            if session.stir(key) and changes & moves:
-                fetch = self._by_session.get(session)
-                if fetch is not None and not fetch.pending:
-                    self.woken[fetch] = None
+            fetch = self._by_session.get(session)
+            if session.stir(key) and changes & moves and fetch is not None and not fetch.pending:
+                self.woken[fetch] = None
 
     def tell_caught_up(self, partition: Partition) -> None:
         """When followers that hold all of a partition fetched last: they need not name it for that."""
-        for session in self._watchers.get(partition.key, ()):
-            if session.is_follower and session.is_content(partition.key):
-                partition.was_caught_up(session.replica_id, session.used_ms)
+        key = partition.key
+        for session in self._watchers.get(key, ()):
+            if session.is_follower and session.is_content(key):
+                fetch = self._by_session.get(session)
+                if fetch is None or key not in fetch.plans:
+                    partition.was_caught_up(session.replica_id, session.used_ms)
 
     def stir(self, key: PartitionKey) -> None:
         """A partition came, went, or is another one: the callers that asked for it must hear of it."""
@@ -219,8 +218,10 @@ class Fetches:
         if fetch is not None:
             self._drop(fetch)
             text = "another fetch of the same session arrived: read its answer instead"
-            error = ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text)
-            self._out.append(DataRespond(key=fetch.key, response=error))
+            self._refuse(fetch.key, ApiError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, text))
+
+    def _refuse(self, key: object, error: ApiError) -> None:
+        self._out.append(DataRespond(key=key, response=error))
 
     def _watch(self, session: FetchSession, parts: tuple[FetchPartition, ...]) -> None:
         for part in parts:
@@ -253,11 +254,15 @@ class Fetches:
         if not fetch.answers and now_ms < fetch.deadline_ms and not self._enough(fetch):
             self.timer.arm(fetch, fetch.deadline_ms)
             return
+        if arrived:
+            # `settle` answers, with what else comes until then.
+            self.woken[fetch] = None
+            return
         self.timer.disarm(fetch)
         if fetch.plans:
             self._begin_reads(fetch)
         if not fetch.pending:
-            self._respond(fetch, fresh)
+            self._respond(fetch, fetch.plans)
 
     def _enough(self, fetch: Fetch) -> bool:
         if fetch.min_bytes <= 1:
@@ -273,15 +278,13 @@ class Fetches:
         if arrived:
             found = partition.fetch(part, fetch.reader, now_ms=now_ms)
             self._touched(partition)
+            fetch.session.fresh.pop(part.key, None)  # what it moved itself is in `found`
         else:
             found = partition.plan_read(part, fetch.reader)
-        if (
-            fetch.session.is_follower
-            and isinstance(found, ReadPlan)
-            and self._tail.holds(found.key, found.from_offset)
-        ):
-            return replace(found, to_offset=partition.end_offset)
-        return found
+        if not fetch.session.is_follower or isinstance(found, FetchedPartition):
+            return found
+        is_near = self._tail.holds(found.key, found.from_offset)
+        return replace(found, to_offset=partition.end_offset) if is_near else found
 
     def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
         """It waits as if there were nothing to read (KIP-73)."""
@@ -326,7 +329,7 @@ class Fetches:
     # ---- the answer --------------------------------------------------------------------------
 
     def _respond(self, fetch: Fetch, fresh: Container[PartitionKey] = ()) -> None:
-        """`fresh`: what was just looked at."""
+        """`fresh`: what was found of these holds now."""
         session = fetch.session
         self._close_fetch(fetch)
         answered: list[FetchedPartition] = []
@@ -391,7 +394,5 @@ class Fetches:
     def _drop(self, fetch: Fetch) -> None:
         """No one is answered: what was found is looked at again by the session's next fetch."""
         self._close_fetch(fetch)
-        for found in (fetch.answers, fetch.plans):
-            for key in found:
-                if key in fetch.session.partitions:
-                    fetch.session.fresh[key] = None
+        session = fetch.session
+        session.fresh |= {key: None for key in fetch.answers | fetch.plans if key in session.partitions}

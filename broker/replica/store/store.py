@@ -44,6 +44,7 @@ from metaquorum.broker.replica.disk_work import (
 )
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.found import FoundDirectory
+from metaquorum.broker.replica.store.appends import joined
 from metaquorum.broker.replica.store.changes import (
     create_replicas,
     delete_one,
@@ -172,14 +173,15 @@ class DirectoryStore:
                 assert_never(work)
 
     def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
-        """The same in order, but creations, removals and trims in a row share their syncs."""
+        """The same in order, but creations, removals and trims in a row share their syncs, and appends their
+        writes."""
         events: list[DataEvent] = []
         with self._missing_is_bad:
             for kind, group in groupby(works, key=type):
                 if kind in (CreateReplica, RemoveReplica, TrimTo):
                     events += self._together(list(group))
                     continue
-                for work in group:
+                for work in joined(group) if kind is AppendPartition else group:  # type: ignore[arg-type]
                     events += self._execute(work)
         return events
 
@@ -200,7 +202,12 @@ class DirectoryStore:
         replica = self._replica(work)
         if replica is None:
             return []
-        end = replica.log.append(work.batches)
+        log, headers = replica.log, work.batches.headers
+        if headers and headers[0].base_offset < log.start_offset == log.end_offset:
+            # The leader's log starts within this batch.
+            self.cleaner.lower(replica, headers[0].base_offset)
+            log.start_over(headers[0].base_offset)
+        end = log.append(work.batches)
         replica.size_bytes += len(work.batches.data)
         self._appended_bytes += len(work.batches.data)
         self._changed[work.key] = replica

@@ -15,6 +15,7 @@ from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
+from metaquorum.broker.server.kafka.listed import knows_timestamp, listed
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
@@ -192,7 +193,7 @@ class DataHandlers:
             for topic, topic_id in places
             if topic_id is not None
             for part in topic.partitions
-            if _knows_timestamp(part.timestamp, request.header.version)
+            if knows_timestamp(part.timestamp, request.header.version)
         )
         results: dict[core.PartitionKey, core.ListedOffset] = {}
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -213,7 +214,7 @@ class DataHandlers:
                 ListOffsetsResponse.ListOffsetsTopicResponse(
                     name=topic.name,
                     partitions=tuple(
-                        _listed(
+                        listed(
                             results.get((topic_id or _ZERO, part.partition_index)),
                             part,
                             code,
@@ -360,39 +361,4 @@ def fetched_partition(result: core.FetchedPartition, version: int) -> FetchRespo
         ),
         preferred_read_replica=result.preferred_read_replica,
         records=result.records,
-    )
-
-
-# The first version that knows each of the timestamps that are none.
-_SPECIAL_FROM = {
-    core.LATEST_TIMESTAMP: 1,
-    core.EARLIEST_TIMESTAMP: 1,
-    core.NEWEST_TIMESTAMP: 7,
-    core.EARLIEST_LOCAL_TIMESTAMP: 8,
-    core.LATEST_TIERED_TIMESTAMP: 9,
-}
-
-
-def _knows_timestamp(timestamp: int, version: int) -> bool:
-    return timestamp >= 0 or version >= _SPECIAL_FROM.get(timestamp, version + 1)
-
-
-def _listed(
-    result: core.ListedOffset | None,
-    asked: ListOffsetsRequest.ListOffsetsPartition,
-    code: ErrorCode,
-    version: int,
-) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
-    if result is None:
-        if not _knows_timestamp(asked.timestamp, version):
-            code = ErrorCode.UNSUPPORTED_VERSION
-        return ListOffsetsResponse.ListOffsetsPartitionResponse(
-            partition_index=asked.partition_index, error_code=code
-        )
-    return ListOffsetsResponse.ListOffsetsPartitionResponse(
-        partition_index=asked.partition_index,
-        error_code=result.error,
-        timestamp=result.timestamp_ms,
-        offset=result.offset,
-        leader_epoch=result.leader_epoch if version >= 4 else -1,
     )

@@ -104,7 +104,7 @@ def offered_services(
     offered = {
         "Produce": Offered(0, 13, data.produce),
         "Fetch": Offered(4, 18, data.fetch),
-        "ListOffsets": Offered(1, 10, data.list_offsets),
+        "ListOffsets": Offered(0, 10, data.list_offsets),
         "Metadata": Offered(0, 13, cluster.metadata),
         **groups.offered(),
         **transactions.offered(),

@@ -167,6 +167,8 @@ class ListDisk:
     def append(self, data: bytes) -> None:
         hops = hop_headers(data)
         edges = [*(hop[0] for hop in hops), len(data)]
+        if not self.batches:
+            self.start = min(self.start, hops[0][1])
         for n, (position, base, _, _) in enumerate(hops):
             assert base == self.end, f"batch at {base} does not follow {self.end}"
             self.batches.append(data[position : edges[n + 1]])

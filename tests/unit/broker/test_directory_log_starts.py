@@ -77,6 +77,25 @@ def visible(bench: Bench, key: PartitionKey) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["restart", "kill", "power_loss_now"])
+def test_an_empty_log_goes_back_to_where_its_first_batch_begins(how: str) -> None:
+    bench = Bench()
+    key = filled(bench, records=5)
+    bench.do(CutPartition, key, end_offset=8, start_over=True)
+    for base in (5, 10):
+        bench.do(AppendPartition, key, batches=walked(batch(base, 5)), sync=True)
+    assert trim(bench, key, 8) == [8]
+    prepared = bench.opened().prepare_sync()
+    assert prepared is not None
+    prepared.run()
+    bench.opened().sync_completed(prepared)
+    assert visible(bench, key) == [5, 10]
+    getattr(bench, how)()
+    log = log_of(bench, key)
+    assert (log.start_offset, log.end_offset) == (8, 15)
+    assert visible(bench, key) == [5, 10]
+
+
+@pytest.mark.parametrize("how", ["restart", "kill", "power_loss_now"])
 def test_deleted_records_do_not_come_back(how: str) -> None:
     bench = Bench()
     key = filled(bench)

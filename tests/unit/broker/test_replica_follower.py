@@ -298,6 +298,36 @@ def test_a_follower_behind_the_leaders_start_begins_there() -> None:
     assert (replica.partition.start_offset, replica.disk.batches) == (5, leader.disk.batches)
 
 
+@pytest.mark.parametrize("own", [0, 3])
+def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_starts(own: int) -> None:
+    """As after DeleteRecords: fetches from offset 5 get a batch that begins at 2."""
+    disk = ListDisk()
+    disk.start = 2
+    for base in (2, 8):
+        disk.append(batch(*[b"v"] * 6, base_offset=base, leader_epoch=1))
+    disk.start, disk.synced = 5, 2
+    leader = Replica(1, disk=disk)
+    leader.lead(info(epoch=9))
+    replica = follower(disk_of([(1, 0)], own))
+    for step in (FollowerStep.CUT, FollowerStep.APPENDED):
+        asked = position(replica)
+        assert replica.take_answer(leader.answer(asked, 2), asked).step is step
+        work = replica.take()
+        replica.settle()
+    trims = [each.start_offset for each in work if isinstance(each, TrimTo)]
+    assert isinstance(work[0], AppendPartition) and trims == [5]
+    assert (replica.partition.start_offset, replica.partition.end_offset) == (5, 14)
+    assert (replica.disk.start, replica.disk.batches) == (2, leader.disk.batches)
+
+
+def test_a_batch_below_an_empty_log_is_not_taken() -> None:
+    replica = follower(disk_of([(1, 0)], 8, start=8))
+    records = batch(b"v", b"v", base_offset=6, leader_epoch=1)
+    outcome = replica.take_answer(part(records=records, log_start_offset=6), position(replica))
+    assert outcome.step is FollowerStep.BACK_OFF
+    assert "expected offset 8, found a batch that ends before 8" in str(outcome.message)
+
+
 def test_it_trims_to_the_leaders_start_and_asks_once() -> None:
     replica = follower(disk_of([(1, 0)], 6))
     replica.take_answer(part(log_start_offset=4), position(replica))

@@ -317,6 +317,7 @@ class World:
 
     def give(self, event: Event) -> list[Effect]:
         effects = self.node.handle(event, now_ms=self.now_ms, wall_ms=self.now_ms)
+        effects += self.node.settle(now_ms=self.now_ms, wall_ms=self.now_ms)
         self.check_deadline()
         self.execute(effects)
         return effects

@@ -277,12 +277,36 @@ async def test_offsets_of_known_and_unknown_topics() -> None:
         assert (first.error_code, first.offset, second.error_code) == (0, 7, 3)
 
 
-@pytest.mark.parametrize(("timestamp", "since"), [(-1, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 99), (-900, 99)])
+@pytest.mark.parametrize("asked", [0, 1, 5])
+async def test_the_oldest_version_lists_at_most_one_offset(asked: int) -> None:
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=-1, max_num_offsets=asked)
+    other = ListOffsetsRequest.ListOffsetsPartition(partition_index=2, timestamp=1_000, max_num_offsets=asked)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part, other))
+    found = core.ListedOffset(key=(ORDERS, 1), offset=7, leader_epoch=2)
+    body, answer = ListOffsetsRequest(topics=(topic,)), core.ListOffsetsResponse(results=(found,))
+    response = await Site().ask("list_offsets", 0, body, answer)
+    listed, by_time = response.topics[0].partitions
+    assert (listed.error_code, listed.old_style_offsets) == (0, (7,) if asked else ())
+    assert (by_time.error_code, by_time.old_style_offsets) == (35, ())
+
+
+@pytest.mark.parametrize(("version", "code"), [(0, 5), (4, 5), (5, 78), (10, 78)])
+async def test_a_new_leader_says_so_in_a_code_that_the_client_knows(version: int, code: int) -> None:
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=-1)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))
+    found = core.ListedOffset(key=(ORDERS, 1), error=ErrorCode.OFFSET_NOT_AVAILABLE)
+    body, answer = ListOffsetsRequest(topics=(topic,)), core.ListOffsetsResponse(results=(found,))
+    response = await Site().ask("list_offsets", version, body, answer)
+    listed = response.topics[0].partitions[0]
+    assert (listed.error_code, listed.old_style_offsets) == (code, ())
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-1, 0), (-3, 7), (-4, 8), (-5, 9), (-6, 99), (-900, 99)])
 async def test_a_special_timestamp_needs_the_version_that_knows_it(timestamp: int, since: int) -> None:
     part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=timestamp)
     topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))
     found = core.ListedOffset(key=(ORDERS, 1), offset=7, timestamp_ms=-1, leader_epoch=2)
-    for version in range(1, 11):
+    for version in range(11):
         body = ListOffsetsRequest(topics=(topic,))
         answer = core.ListOffsetsResponse(results=(found,)) if version >= since else None
         response = await Site().ask("list_offsets", version, body, answer)

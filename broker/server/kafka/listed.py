@@ -1,0 +1,60 @@
+"""One partition of a ListOffsets answer, in the form of each version.
+
+Owns what old versions know: which times that are none, which errors, and lists of offsets. Knows no topics
+and does not look anything up.
+"""
+
+from __future__ import annotations
+
+from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.requests import data as core
+from metaquorum.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+
+_FIRST_BY_TIME = 1
+"""ListOffsets 0 lists where segments begin, by when their files changed; here only the latest and the
+earliest offset."""
+_OFFSET_NOT_AVAILABLE_FROM = 5
+"""The version of ListOffsets from which clients know this error (KIP-207)."""
+# The first version that knows each of the timestamps that are none.
+_SPECIAL_FROM = {
+    core.LATEST_TIMESTAMP: 0,
+    core.EARLIEST_TIMESTAMP: 0,
+    core.NEWEST_TIMESTAMP: 7,
+    core.EARLIEST_LOCAL_TIMESTAMP: 8,
+    core.LATEST_TIERED_TIMESTAMP: 9,
+}
+
+
+def knows_timestamp(timestamp: int, version: int) -> bool:
+    """Whether a client may ask so: the core is not asked where it may not."""
+    return version >= (_FIRST_BY_TIME if timestamp >= 0 else _SPECIAL_FROM.get(timestamp, version + 1))
+
+
+def listed(
+    result: core.ListedOffset | None,
+    asked: ListOffsetsRequest.ListOffsetsPartition,
+    code: ErrorCode,
+    version: int,
+) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    """`result` None: the core was not asked, or answered for none with `code`."""
+    if result is None:
+        if not knows_timestamp(asked.timestamp, version):
+            code = ErrorCode.UNSUPPORTED_VERSION
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=code
+        )
+    code = result.error
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < _OFFSET_NOT_AVAILABLE_FROM:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    if version < _FIRST_BY_TIME:
+        offsets = (result.offset,) if code is ErrorCode.NONE and asked.max_num_offsets > 0 else ()
+        return ListOffsetsResponse.ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index, error_code=code, old_style_offsets=offsets
+        )
+    return ListOffsetsResponse.ListOffsetsPartitionResponse(
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=result.timestamp_ms,
+        offset=result.offset,
+        leader_epoch=result.leader_epoch if version >= 4 else -1,
+    )

@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo quorum test lint proto sim histories planted mutants walk bench bench-failover clean
+.PHONY: setup demo quorum test checks lint proto sim histories planted mutants walk bench bench-failover clean
 
 setup: $(STAMP)
 
@@ -30,15 +30,16 @@ quorum: setup
 	$(BIN)/metaquorum local up --watch
 
 # Five at once on any machine: four with end-to-end tests, which wait half of their time for elections and for
-# sessions to end, and one that computes meanwhile (tests/lanes.py).
-test: lint
+# sessions to end, and one that computes meanwhile (tests/lanes.py). mypy runs among them (tests/e2e/test_types.py).
+test: checks
 	$(BIN)/python -m pytest -n 5 --dist loadfile
 
-lint: setup
+lint: checks
+	$(BIN)/mypy
+
+checks: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/mypy examples
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 

@@ -69,6 +69,13 @@ class CombinedNode:
             self._note_answer(event)
         return self._settle([], heard, now_ms, wall_ms)
 
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]:
+        """Behind the inputs of a step."""
+        if self._stopped:
+            return []
+        effects: list[Any] = self.broker.settle(now_ms=now_ms, wall_ms=wall_ms)
+        return self._settle(effects, [], now_ms, wall_ms) if self.broker.stopped else effects
+
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]:
         """Time passed, for the part that waited for it."""
         if self._stopped:

@@ -106,6 +106,9 @@ class ControllerNode:
         """One input, in the order of arrival."""
         return self._guarded(event, now_ms, wall_ms, drained=False)
 
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
+        return []  # nothing waits for the end of a step
+
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Effect]:
         """Time passed. `drained`: everything that had arrived was handled before."""
         return self._guarded(None, now_ms, wall_ms, drained=drained)
@@ -119,14 +122,13 @@ class ControllerNode:
         deadlines = [self.replica.next_deadline_ms(), self._stop_at_ms]
         if self.active is not None and not self.raft.transferring:
             deadlines.append(self.active.next_deadline_ms(self.now_ms))
-        due = min([deadline for deadline in deadlines if deadline is not None], default=None)
+        due = min([each for each in deadlines if each is not None], default=None)
         self._armed_ms = NOT_YET if due is None else due
         return due if due is None else max(due, self.now_ms)
 
     def _begin(self, now_ms: int, wall_ms: int) -> None:
         self.now_ms = now_ms
-        self.wall_ms = wall_ms
-        self.raft.wall_ms = wall_ms
+        self.wall_ms = self.raft.wall_ms = wall_ms
 
     def _guarded(self, event: Event | None, now_ms: int, wall_ms: int, *, drained: bool) -> list[Effect]:
         """What follows from `event`, or (None) from time that passed; Stop where this node cannot go on."""
@@ -167,8 +169,7 @@ class ControllerNode:
     def _on_event(self, event: Event) -> None:
         match event:
             case RequestArrived():
-                self._on_request(event)
-                return
+                return self._on_request(event)
             case LogRead():
                 self._on_log_read(event)
                 return

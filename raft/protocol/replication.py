@@ -237,6 +237,8 @@ def transfer_refusal(state: RaftState, target_id: int) -> str | None:
     """Why leadership can not be handed to this node, as an instruction; None when it can be tried."""
     if not isinstance(state.role, Leader):
         return f"this node is not the leader; use the leader (node {state.leader_id})"
+    if not state.other_voters:
+        return "there is no other voter; add one first"
     if target_id == state.node_id:
         return f"node {target_id} already leads; name another voter of {state.other_voters}"
     if target_id not in state.voters:

@@ -52,6 +52,8 @@ class Node(Protocol):
 
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
 
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
+
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
 
     def note_gap(self, until_ms: int) -> None: ...
@@ -270,6 +272,9 @@ class Driver:
             self._sync.start()
         if watch is not None:
             watch.handled(begun_ns)
+
+    def settle(self, now_ms: int, wall_ms: int) -> None:
+        self._carry_out(self.node.settle(now_ms=now_ms, wall_ms=wall_ms))
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
         self._carry_out(self.node.tick(now_ms=now_ms, wall_ms=wall_ms, drained=drained))

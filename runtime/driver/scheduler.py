@@ -46,6 +46,9 @@ class Runner(Protocol):
 
     def handle(self, event: Any, now_ms: int, wall_ms: int) -> None: ...
 
+    def settle(self, now_ms: int, wall_ms: int) -> None:
+        """What follows from all events of a step together; called once behind them."""
+
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None: ...
 
     def stalled(self, gap_ms: int, until_ms: int) -> None:
@@ -159,6 +162,9 @@ class Scheduler:
         while inbox and left and now_ms <= until_ms and not self.stopped:
             left -= 1
             handle(inbox.popleft(), now_ms, wall_ms)
+            now_ms = clock.monotonic_ms()
+        if not self.stopped:
+            self._runner.settle(now_ms, wall_ms)
             now_ms = clock.monotonic_ms()
         self.statistics.events += self.config.step_max_events - left
         self.statistics.steps += 1

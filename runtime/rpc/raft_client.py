@@ -34,6 +34,9 @@ from metaquorum.runtime.transport import EventSink
 IN_FLIGHT_MAX = 256
 """Requests to one peer without an answer; more fail at once (a core has a handful)."""
 
+LANE_TIMEOUTS_MAX = 3
+"""Requests in a row without an answer that end a lane: what drops its packets may let the stream's pass."""
+
 RECONNECT = BackoffPolicy(initial_ms=20, max_ms=200)
 _log = logging.getLogger(__name__)
 
@@ -129,6 +132,7 @@ class _Peer:
         self.address = address
         self._lanes = lanes
         self._lane: Lane | None = None
+        self._lane_timeouts = 0
         self._node_id = node_id
         self._sink = sink
         self._tls = tls
@@ -193,6 +197,10 @@ class _Peer:
             # What was not even sent would only burden a peer that comes back.
             self._outbound = deque(e for e in self._outbound if e.correlation_id != correlation_id)
             self._report_failure(correlation_id, f"no answer within {timeout_ms} ms")
+            self._lane_timeouts += self._lane is not None
+            if self._lane_timeouts == LANE_TIMEOUTS_MAX:
+                _log.info("closed the lane to node %d: nothing comes over it", self._node_id)
+                self._lost_lane()
 
     async def _run(self) -> None:
         """One stream's life: from the first request to its end, which fails all that is outstanding."""
@@ -250,7 +258,7 @@ class _Peer:
         if taking_up is not None:
             taking_up.cancel()
             await asyncio.gather(taking_up, return_exceptions=True)
-        lane, self._lane = self._lane, None
+        lane, self._lane, self._lane_timeouts = self._lane, None, 0
         if lane is not None:
             lane.close()
 
@@ -264,6 +272,7 @@ class _Peer:
             self._took(envelope)
 
     def _took_bytes(self, message: bytes) -> None:
+        self._lane_timeouts = 0
         self._took(raft_codec.parse(message))
 
     def _took(self, envelope: pb.RaftEnvelope) -> None:

@@ -68,6 +68,7 @@ _STATE_TESTS = (
             *(
                 "image_parts",
                 "image_shortcuts",
+                "parts_of_the_state",
                 "passing_over",
                 "replay_edges",
                 "replay_limits",
@@ -187,6 +188,7 @@ LAYERS: dict[str, Layer] = {
                 FIGURES,
                 "tests/unit/metadata",
                 "tests/stories",
+                "tests/sums",
                 "tests/properties/test_time_travel.py",
                 "tests/properties/test_transactions_told.py",
                 "tests/properties/test_trimmed_logs.py",

@@ -217,8 +217,9 @@ class DataLaws(DirectoryLaws):
             self._leader_begins(process, key, partition, name)
 
     def _leader_begins(self, process: DataBroker, key: PartitionKey, partition: Partition, name: str) -> None:
-        """A leader has everything that was committed before, as far as its generation promises it. In a
-        directory that just died, and whose broker has yet to meet that, nothing can be looked at."""
+        """A leader has everything that was committed before, as far as its generation promises it; one that
+        hears of its epoch when that is over need not have what came later. In a directory that just died, and
+        whose broker has yet to meet that, nothing can be looked at."""
         worker = process.workers.get(partition.directory_id)
         if worker is None or worker.failed or worker.directory.dead:
             return
@@ -237,6 +238,8 @@ class DataLaws(DirectoryLaws):
         self, name: str, truth: Truth, own: dict[int, bytes], partition: Partition
     ) -> None:
         for base, (after, data) in truth.batches.items():
+            if parse_header(data).leader_epoch > partition.leader_epoch:
+                continue
             if base >= partition.start_offset and own.get(base) != data:
                 raise SafetyError(
                     f"{name} leads in epoch {partition.leader_epoch} and lacks the batch {base}..{after - 1}"

@@ -293,10 +293,9 @@ class DataWorld(World):
             if set(partition.isr) < set(old.isr) and partition.leader_epoch == old.leader_epoch:
                 self.marks.add("ISR shrunk")
 
-    def _after_event(self) -> None:
-        parts = [self.data_part(host.process) for host in self.directory.hosts.values()]
-        touched = [each for each in parts if each is not None and each.touched]
-        super()._after_event()
+    def _after_step(self) -> None:
+        touched = [each for each in self.data_brokers() if each.touched]
+        super()._after_step()
         for process in touched:
             if process.alive:
                 self.laws.after_event(process)

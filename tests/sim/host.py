@@ -67,6 +67,7 @@ class Node(Protocol):
 
     def start(self, now_ms: int, wall_ms: int) -> list[Any]: ...
     def handle(self, event: Any, *, now_ms: int, wall_ms: int) -> list[Any]: ...
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]: ...
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]: ...
     def note_gap(self, until_ms: int) -> None: ...
     def next_deadline_ms(self) -> int | None: ...
@@ -254,6 +255,11 @@ class Process:
         self.before_event(event)
         self._execute_all(self.driven.handle(event, now_ms=now_ms, wall_ms=wall_ms))
         self.after_event(event)
+
+    def settle(self, now_ms: int, wall_ms: int) -> None:
+        self.before_event(None)
+        self._execute_all(self.driven.settle(now_ms=now_ms, wall_ms=wall_ms))
+        self.after_event(None)
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
         self.touched = True

@@ -295,8 +295,13 @@ class LoadedWorld(World):
     # ---- after every event -----------------------------------------------------------------------
 
     def _after_event(self) -> None:
-        touched = [process for process in self.loaded_brokers() if process.touched]
         super()._after_event()
+        if self.load.moments_chance and self.faults_on and self._moments < MOMENTS_MAX:
+            self._strike_at_moments()
+
+    def _after_step(self) -> None:
+        touched = [process for process in self.loaded_brokers() if process.touched]
+        super()._after_step()
         for process in touched:
             if process.alive and self._serves(process):
                 self._last_served_ms[process.node_id] = self.engine.now_ms
@@ -305,8 +310,6 @@ class LoadedWorld(World):
                         raise SafetyError(
                             f"{process.host.name} and {other.host.name} both serve as broker {other.node_id}"
                         )
-        if self.load.moments_chance and self.faults_on and self._moments < MOMENTS_MAX:
-            self._strike_at_moments()
 
     @staticmethod
     def _serves(process: LoadedBroker) -> bool:

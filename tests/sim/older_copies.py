@@ -125,9 +125,9 @@ class OlderCopyWorld(World):
 
     # ---- the laws --------------------------------------------------------------------------------
 
-    def _after_event(self) -> None:
+    def _after_step(self) -> None:
         try:
-            super()._after_event()
+            super()._after_step()
         except (SafetyError, RaftInvariantError) as error:
             if not self.replaced or self.lost_from is not None:
                 raise

@@ -34,7 +34,7 @@ COPIES_SEEDS = 20
 VOTERS_SEEDS = 75
 """In each of two tests, so that two processors share them."""
 KAFKA_SEEDS = 8
-COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 7, 5
+COMBINED_FIRST, COMBINED_SEEDS = COMBINED_FROM + 21, 5
 OTHER_HASH_SEED = "4711"
 """Than that of this process, which is drawn by chance."""
 

@@ -158,12 +158,14 @@ class World:
     # ---- processes -------------------------------------------------------------------------------
 
     def controllers(self) -> list[ControllerProcess]:
-        found = (self.directory[node_id].process for node_id in self.controller_ids)
+        hosts = self.directory.hosts
+        found = [hosts[node_id].process for node_id in self.controller_ids]
         return [process for process in found if isinstance(process, ControllerProcess) and process.alive]
 
     def brokers(self) -> list[BrokerProcess]:
-        found = [self.directory[node_id].process for node_id in self.broker_ids]
-        parts = [None if process is None else process.broker for process in found]
+        hosts = self.directory.hosts
+        found = [hosts[node_id].process for node_id in self.broker_ids]
+        parts = [process.broker for process in found if process is not None]
         return [part for part in parts if part is not None and part.alive]
 
     def prepare(self, host: Host, node_id: int) -> None:
@@ -188,9 +190,15 @@ class World:
         process.begin()
 
     def _after_event(self) -> None:
-        processes = [host.process for host in self.directory.hosts.values() if host.process is not None]
-        if not any(process.touched or not process.alive for process in processes):
-            return
+        """Most events are no step of a process: a wake-up that came too early, a packet that gets lost."""
+        for host in self.directory.hosts.values():
+            process = host.process
+            if process is not None and (process.touched or not process.alive):
+                self._after_step()
+                return
+
+    def _after_step(self) -> None:
+        """A process took a step, or ended."""
         for node_id, host in self.directory.hosts.items():
             process = host.process
             if process is not None and not process.alive:
@@ -365,12 +373,12 @@ class World:
         return not self._what_is_unwell()
 
     def _what_is_unwell(self) -> str:
-        active = self._active()
+        active, controllers = self._active(), self.controllers()
         if active is None:
             return "no controller is active"
-        if len(self.controllers()) < len(self.controller_ids):
+        if len(controllers) < len(self.controller_ids):
             return "a controller is down"
-        followers = [process for process in self.controllers() if process.core.epoch != active.core.epoch]
+        followers = [process for process in controllers if process.core.epoch != active.core.epoch]
         if followers:
             return f"controller {followers[0].node_id} is in another epoch"
         return self.unwell_brokers(active)

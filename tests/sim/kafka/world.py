@@ -94,9 +94,9 @@ class KafkaWorld(DataWorld):
 
     # ---- after every event -----------------------------------------------------------------------
 
-    def _after_event(self) -> None:
+    def _after_step(self) -> None:
         touched = [each for each in self.data_brokers() if each.touched]
-        super()._after_event()
+        super()._after_step()
         for process in touched:
             if process.alive and isinstance(process, KafkaBroker):
                 self._look_at_coordinators(process)

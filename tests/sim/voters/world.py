@@ -290,8 +290,8 @@ class VoterWorld(World):
 
     # ---- what is seen ----------------------------------------------------------------------------
 
-    def _after_event(self) -> None:
-        super()._after_event()
+    def _after_step(self) -> None:
+        super()._after_step()
         if len(self.checks.history.voters) != self._committed_sets:
             self._mark_committed()
 

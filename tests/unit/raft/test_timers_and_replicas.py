@@ -27,7 +27,8 @@ def leading(voters: int = 3, *, options: str = "") -> tuple[World, RaftCore]:
     """Node 1 leads `voters` in epoch 1; nothing is on its way, and every other voter's fetch is parked."""
     script = Script()
     script.run(f"nodes {voters} observers=1 {options}")
-    script.run("elect 1")
+    if voters > 1:
+        script.run("elect 1")
     return script.world, script.world.core(1)
 
 
@@ -207,6 +208,8 @@ def test_who_may_be_given_the_leadership(target: int, says: str | None) -> None:
     idle = make()
     idle.start(0)
     assert "not the leader" in (idle.transfer_refusal(2) or "")
+    _, alone = leading(1)
+    assert [alone.transfer_refusal(each) for each in (1, 7)] == ["there is no other voter; add one first"] * 2
 
 
 # ---- a follower -----------------------------------------------------------------------------------

@@ -84,6 +84,9 @@ class FakeNode:
         reply = self.replies.get(type(event))
         return [] if reply is None else reply(event)
 
+    def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]:
+        return []
+
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool) -> list[Any]:
         self.ticks.append(drained)
         self.deadline_ms = None

@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 
 from metaquorum.controller.server.main import lane_door
-from metaquorum.raft.events import RaftRequestAbandoned, RaftRequestArrived, RaftRequestFailed
-from metaquorum.raft.messages import FetchRequest
+from metaquorum.raft.events import (
+    RaftRequestAbandoned,
+    RaftRequestArrived,
+    RaftRequestFailed,
+    RaftResponseArrived,
+)
+from metaquorum.raft.messages import FetchRequest, FetchResponse, RaftError
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.config.tls import TlsFiles
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.rpc.channels import bind, new_server
-from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
+from metaquorum.runtime.rpc.raft_client import RECONNECT, PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.sockets import lane as lanes
 from metaquorum.runtime.sockets.lane import PORT_KEY, Lane, LaneDoor, Offer, take_up
@@ -40,6 +45,8 @@ FETCH = FetchRequest(
     max_wait_ms=100,
     max_bytes=1000,
 )
+
+ANSWER = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=2, high_watermark=0, log_start_offset=0)
 
 
 def nothing() -> None:
@@ -202,6 +209,46 @@ async def test_raft_goes_on_over_grpc_where_the_lane_cannot_be_reached(
     await until(lambda: "its lane cannot be reached" in caplog.text)
     await nodes.ask(2)
     assert not nodes.client.has_lane(2)
+    await nodes.close()
+
+
+async def test_a_lane_over_which_nothing_comes_any_more_is_left_for_the_stream(
+    door: LaneDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    nodes = Nodes(door)
+    await nodes.server.start()
+    await nodes.ask(1)
+    await until(lambda: nodes.client.has_lane(2))
+    caller, _ = nodes.service._callers[await nodes.ask(2)]
+    caller._lane._take = lambda message: None  # type: ignore[attr-defined]
+    door.close()
+    for correlation_id in range(3, 6):
+        nodes.client.send(2, correlation_id, FETCH, 20)
+        failed = await nodes.next(1, RaftRequestFailed)
+        assert (failed.correlation_id, failed.reason) == (correlation_id, "no answer within 20 ms")
+    assert {(await nodes.next(1, RaftRequestFailed)).correlation_id for _ in range(2)} == {1, 2}
+    for _ in range(2):
+        await nodes.next(2, RaftRequestAbandoned)
+    await asyncio.sleep(RECONNECT.max_ms / 1000)
+    await nodes.ask(6)
+    await until(lambda: "its lane cannot be reached" in caplog.text)
+    nodes.service.respond(await nodes.ask(7), ANSWER)
+    assert (await nodes.next(1, RaftResponseArrived)).correlation_id == 7
+    await nodes.close()
+
+
+async def test_a_lane_on_which_an_answer_came_between_two_timeouts_stays(door: LaneDoor) -> None:
+    nodes = Nodes(door)
+    await nodes.server.start()
+    await nodes.ask(1)
+    await until(lambda: nodes.client.has_lane(2))
+    for correlation_id in range(2, 8):
+        nodes.client.send(2, correlation_id, FETCH, 20)
+        key = (await nodes.next(2, RaftRequestArrived)).key
+        await nodes.next(1, RaftRequestFailed)
+        nodes.service.respond(key, ANSWER)
+    assert nodes.client.has_lane(2)
     await nodes.close()
 
 

@@ -22,6 +22,7 @@ class Rig:
         self.handled: list[Any] = []
         self.handled_at_ms: list[int] = []
         self.steps: list[int] = []
+        self.settled: list[int] = []
         self.ticks: list[tuple[int, bool]] = []
         self.gaps: list[tuple[int, int]] = []
         self.cost_ms: dict[Any, int] = {}
@@ -41,6 +42,9 @@ class Rig:
         self.now_ms += self.cost_ms.get(event, 0)
         if event in self.follow_ups:
             self.scheduler.post(self.follow_ups[event])
+
+    def settle(self, now_ms: int, wall_ms: int) -> None:
+        self.settled.append(len(self.handled))
 
     def tick(self, now_ms: int, wall_ms: int, *, drained: bool) -> None:
         self.ticks.append((now_ms, drained))
@@ -88,6 +92,7 @@ def test_a_step_ends_when_its_time_is_over() -> None:
         rig.scheduler.post(event)
     rig.run(rig.now_ms + 100)
     assert rig.steps == [1, 2]
+    assert rig.settled == [1, 3], "once for all events of a step, behind them"
 
 
 def test_a_deadline_ticks_with_a_drained_inbox() -> None:

@@ -21,7 +21,8 @@ from metaquorum.storage.disk.private import private_file
 
 STOP_WAIT_S = 40.0
 """A broker's controlled shutdown may take 30 s by default; a little more before it is killed."""
-KILL_WAIT_S = 5.0
+KILL_WAIT_S = 30.0
+"""A process that waits for a disk ends when the disk has answered."""
 _START_TOLERANCE_S = 2.0
 _POLL_S = 0.02
 

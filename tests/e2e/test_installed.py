@@ -23,6 +23,10 @@ PACKAGE = REPOSITORY / "metaquorum"
 WHERE = "import metaquorum, metaquorum.cli; print(metaquorum.__file__, metaquorum.cli.__file__, sep=chr(10))"
 
 
+TIMEOUT_S = 600
+"""Only ends what hangs: beside the other tests on a slow machine the demo takes minutes."""
+
+
 def run(*command: object, cwd: Path) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     environment.pop("METAQUORUM_BOOTSTRAP", None)
@@ -32,7 +36,7 @@ def run(*command: object, cwd: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

@@ -47,8 +47,10 @@ KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
 """A broker's: for Kafka's clients and other brokers, and for this program's commands."""
 PORTS = range(12_000, 32_000)
 """What `free_ports` draws from."""
-_given: set[int] = set()
-"""The ports that `free_ports` has given out in this process."""
+_given: dict[int, socket.socket] = {}
+"""The ports that `free_ports` has given out in this process, each with the socket that keeps it; those of the
+newest are open."""
+_KEPT_MAX = 256
 
 
 class LocalNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,21 +176,28 @@ def free_ports(count: int) -> list[int]:
 
     They are below those that the kernel gives to outgoing connections, and are drawn from many: a node that
     is killed finds its port free when it starts again, and two clusters that are made at once seldom meet.
-    One process is never given a port twice: that it is free now does not mean that it stays so.
+    One process is never given a port twice: that it is free now does not mean that it stays so. And two that
+    draw at once get different ones: each keeps what it was given bound, beside the node that listens there.
     """
     rng = random.SystemRandom()
     found: list[int] = []
     while len(found) < count:
         port = rng.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in _given:
-            _given.add(port)
-            found.append(port)
+        if port in _given:
+            continue
+        kept = socket.socket()
+        try:
+            kept.bind((HOST, port))
+        except OSError:
+            kept.close()
+            continue
+        # Whoever sets this, as servers do, may bind the port, too, as long as this one does not listen.
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _given[port] = kept
+        if len(_given) > _KEPT_MAX:
+            oldest = next(each for each in _given.values() if each.fileno() >= 0)
+            oldest.close()
+        found.append(port)
     return found
 
 

@@ -100,21 +100,20 @@ class KafkaCluster:
 
     def topic(self, client: Any, name: str) -> Any:
         """The topic with its partitions. Raises Failure for one that is not there, and without an answer."""
+        return self.asked(
+            lambda s: client.list_topics(name, timeout=s), lambda found: _good_topic(found, name), client
+        )
 
-        def look(timeout_s: float) -> Any:
-            return client.list_topics(name, timeout=timeout_s)
-
-        def good(found: Any) -> Any:
-            topic = found.topics[name]
-            if topic.error is not None and topic.error.code() not in _RETRIABLE:
-                if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise Failure(
-                        f"there is no topic {name}; create it with: metaquorum topics create {name}"
-                    )
-                raise Failure(f"{name_of(topic.error)}: {name}: {topic.error.str()}")
-            return None if topic.error is not None or not topic.partitions else topic
-
-        return self.asked(look, good, client)
+    def partitions_now(self, client: Any, name: str) -> list[int] | None:
+        """The topic's partitions, asked for once; None: no answer now. Raises Failure for a topic that is not
+        there. Safe while a consumer reads: `asked` polls, and would take records that no one sees."""
+        try:
+            topic = _good_topic(client.list_topics(name, timeout=4 * SLICE_S), name)
+        except KafkaException as error:
+            if error.args[0].code() not in _RETRIABLE | _SAYS_NOTHING:
+                raise Failure(text_of(error)) from error
+            return None
+        return None if topic is None else sorted(topic.partitions)
 
     def look_for_coordinator(self, client: Any, group: str, place: TopicPartition) -> None:
         """Raises Failure where a group has no coordinator: librdkafka would wait for one in silence."""
@@ -133,7 +132,8 @@ class KafkaCluster:
                 )
 
     def asked(self, ask: Callable[[float], Any], good: Callable[[Any], T | None], client: Any) -> T:
-        """What `good` makes of an answer, asked again within --timeout. Raises Failure."""
+        """What `good` makes of an answer, asked again within --timeout. Raises Failure. Polls in between: not
+        for a consumer that reads, whose records would be taken."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -157,6 +157,16 @@ class KafkaCluster:
             f"no node at {self._servers} answered within {int(self.timeout_s * 1000)} ms (last: {reason}); "
             "check that the cluster runs and that the addresses are right"
         )
+
+
+def _good_topic(found: Any, name: str) -> Any:
+    """Of metadata, the topic with its partitions; None: not now. Raises Failure for one that is not there."""
+    topic = found.topics[name]
+    if topic.error is not None and topic.error.code() not in _RETRIABLE:
+        if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise Failure(f"there is no topic {name}; create it with: metaquorum topics create {name}")
+        raise Failure(f"{name_of(topic.error)}: {name}: {topic.error.str()}")
+    return None if topic.error is not None or not topic.partitions else topic
 
 
 def name_of(error: KafkaError) -> str:

@@ -131,9 +131,9 @@ def _begin(cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, part
 def _read_new_partitions(
     cluster: KafkaCluster, consumer: Consumer, plan: ConsumeOptions, account: ConsumeTotals
 ) -> None:
-    """Partitions that were added since, from their beginning."""
-    known = cluster.topic(consumer, plan.topic).partitions
-    new = [each for each in sorted(known) if each not in account.positions]
+    """Partitions that were added since, from their beginning. A cluster that is away is asked next time."""
+    known = cluster.partitions_now(consumer, plan.topic) or ()
+    new = [each for each in known if each not in account.positions]
     if new:
         consumer.incremental_assign([TopicPartition(plan.topic, each, OFFSET_BEGINNING) for each in new])
         account.positions |= dict.fromkeys(new, 0)

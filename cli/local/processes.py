@@ -7,8 +7,10 @@ someone else's process since.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 
 import msgspec
@@ -142,7 +144,10 @@ class Processes:
         try:
             if child is not None and child.poll() is None:
                 # Our own child cannot be mistaken for another process before it is waited for.
-                return psutil.Process(child.pid)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    return psutil.Process(child.pid)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(KILL_WAIT_S)  # it was waited for, and its exit code is on the way
             # Someone else may have started the node again since.
             record = msgspec.json.decode(self._layout.pid_file(node).read_bytes(), type=ProcessRecord)
             process = psutil.Process(record.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from metaquorum.cli.layout import Layout, create, free_ports
 from metaquorum.cli.local import forks
 from metaquorum.cli.local.forks import Forked, ForkError, ForkServer
+from metaquorum.cli.local.processes import Processes
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,29 @@ def test_what_was_begun_before_the_command_is_used_once(monkeypatch: pytest.Monk
     forks.begin()
     found = [ForkServer.begun(), ForkServer.begun()]
     assert found == made and len(made) == 2
+
+
+class LateReport:
+    """A child that is gone, and whose exit code comes while it is awaited."""
+
+    def __init__(self) -> None:
+        gone = subprocess.Popen([sys.executable, "-c", ""])
+        gone.wait()
+        self.pid = gone.pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def wait(self, timeout: float) -> int:
+        assert timeout > 0
+        self.code = 3
+        return 3
+
+
+def test_a_node_that_is_gone_has_its_exit_code(layout: Layout) -> None:
+    node = layout.nodes[0]
+    processes = Processes(layout)
+    processes._children[node.name] = LateReport()  # type: ignore[assignment]
+    assert processes.wait_gone(node, 10.0)
+    assert processes.exit_code(node) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+from metaquorum.cli import layout as layout_module
 from metaquorum.cli.errors import Failure
-from metaquorum.cli.layout import MANIFEST, Layout, LocalNode, create, free_ports, grow, open_layout
+from metaquorum.cli.layout import HOST, MANIFEST, Layout, LocalNode, create, free_ports, grow, open_layout
 from metaquorum.cli.local.processes import Processes, ProcessRecord
 from metaquorum.cli.main import main
 from metaquorum.runtime.config.load import load_config
@@ -185,6 +187,29 @@ def properties(layout: Layout, node: LocalNode) -> dict[str, str]:
 
 def test_free_ports_differ() -> None:
     assert len(set(free_ports(20))) == 20
+
+
+DRAWS = """
+import sys
+from metaquorum.cli import layout
+layout.PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 40)
+print(*layout.free_ports(15), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_two_that_draw_ports_at_once_never_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = free_ports(1)
+    monkeypatch.setattr(layout_module, "PORTS", range(first, first + 40))
+    command = [sys.executable, "-c", DRAWS, str(first)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = {int(port) for port in other.stdout.readline().split()}
+        ours = free_ports(10)
+        assert len(theirs) == 15 and not theirs & set(ours)
+        other.communicate("")
+    with socket.create_server((HOST, ours[0])) as server:
+        assert server.getsockname()[1] == ours[0], "who was given a port may listen on it"
 
 
 @pytest.mark.parametrize("command", ["up", "status", "down"])

@@ -48,8 +48,7 @@ KAFKA_LISTENER, GRPC_LISTENER = "PLAINTEXT", "GRPC"
 PORTS = range(12_000, 32_000)
 """What `free_ports` draws from."""
 _given: dict[int, socket.socket] = {}
-"""The ports that `free_ports` has given out in this process, each with the socket that keeps it; those of the
-newest are open."""
+"""What `free_ports` has given out in this process, each with the socket that keeps it while it is new."""
 _KEPT_MAX = 256
 
 
@@ -191,12 +190,11 @@ def free_ports(count: int) -> list[int]:
         except OSError:
             kept.close()
             continue
-        # Whoever sets this, as servers do, may bind the port, too, as long as this one does not listen.
+        # A socket that sets this, as those of servers do, may share the port while this one does not listen.
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _given[port] = kept
         if len(_given) > _KEPT_MAX:
-            oldest = next(each for each in _given.values() if each.fileno() >= 0)
-            oldest.close()
+            next(each for each in _given.values() if each.fileno() >= 0).close()
         found.append(port)
     return found
 

@@ -42,7 +42,7 @@ _CHANGES = {
 """Kinds that are counted: of what, and what became of it."""
 _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
-_TROUBLE = ("record does not apply", "unknown record", "transaction aborted")
+_TROUBLE = ("record does not apply", "unknown record", "transaction aborted", "transaction unclear")
 _ROWS = {"clock jumped": "clocks", "voters changed": "voters", **dict.fromkeys(_TROUBLE, "trouble")}
 
 

@@ -27,6 +27,7 @@ from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent
 from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.passage import decoded
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at, with_quorum
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
@@ -234,7 +235,7 @@ class _Story:
                     self._on_problem(damage_line(item))
                 continue
             if isinstance(item, Stretch):
-                cure = self._follow(timeline, item.base_offset, item.next_offset, limit)
+                cure = yield from self._follow(timeline, item.base_offset, item.next_offset, limit)
                 if cure is not None:
                     return item.base_offset, cure
                 for told in timeline.stretch(item):
@@ -251,7 +252,7 @@ class _Story:
             if self._is_past(header):
                 self.is_over = True
                 return None
-            cure = self._follow(timeline, header.base_offset, header.next_offset, limit)
+            cure = yield from self._follow(timeline, header.base_offset, header.next_offset, limit)
             if cure is not None:
                 return header.base_offset, cure
             yield from self._of_batch(timeline, item)
@@ -282,15 +283,15 @@ class _Story:
 
     def _follow(
         self, timeline: Timeline, base_offset: int, next_offset: int, limit: int | None
-    ) -> int | None:
-        """Notes where records are missing between two batches. Gives the end of the first whole snapshot
+    ) -> Generator[TimelineEvent, None, int | None]:
+        """Notes where records are missing between two batches. Returns the end of the first whole snapshot
         after them, if there is one before `limit`.
         """
         expected = base_offset if self._expected is None else self._expected
         self._expected = next_offset
         if base_offset <= expected:
             return None
-        timeline.lose()
+        yield from timeline.lose(expected, partial(ends_behind, self._log, base_offset))
         behind = (at for at in self._log.snapshots() if at.offset >= base_offset)
         cure = next((at.offset for at in behind if self._log.is_whole(at)), None)
         after = "what follows may depend on it"

@@ -32,6 +32,7 @@ from metaquorum.metadata.inspect.timeline.event import (
     TimelineEvent,
 )
 from metaquorum.metadata.inspect.timeline.event_groups import duration
+from metaquorum.metadata.inspect.timeline.open_spans import still_open
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
@@ -109,15 +110,24 @@ class Timeline:
         if place.offset > self._end[0]:
             self._end = (place.offset, place.epoch, place.timestamp_ms)
 
-    def lose(self) -> None:
-        """Records are lost: who led and when something was written last is not known."""
+    def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
+        """Records from `offset` on are lost: who led and when something was written last is not known. A
+        transaction that is open and does not end behind them takes effect; its events are told."""
         self._quorum.forget()
         self._last_ms = None
+        self._told = []
+        if self._transaction.begun is not None and not ends_behind():
+            self._tell(
+                offset, "transaction unclear", "transaction", self._transaction.unclear, severity=WARNING
+            )
+            self._transaction.end(offset, takes_effect=True)
+            self._feed.batch(-1, -1, [(offset, r.EndTransactionRecord())])
+            return [*self._held.rest(), *self._shown_of(self._transaction.through(self._told))]
+        return []
 
     def forget(self) -> None:
         """Records are lost: records tell what they say by themselves, until `learn`."""
         self._feed.forget()
-        self.lose()
         self._strangers = Strangers(self._namer.topic_name)
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
@@ -212,22 +222,7 @@ class Timeline:
             self._tell(offset, "transaction still open", "transaction", self._transaction.still_open)
             self._feed.learn(self._feed.replayed().image)
             self._take_back()
-        for kind, severity, spans in (
-            ("still leaderless", CRITICAL, self._spans.leaderless),
-            ("still under min isr", WARNING, self._spans.under_min),
-        ):
-            if not spans:
-                continue
-            key, oldest = min(spans.items(), key=lambda item: item[1])
-            names = [self._spans.name(key) for key in list(spans)[: groups.NAMED + 1]]
-            more = len(spans) - groups.NAMED
-            shown = ", ".join(names[: groups.NAMED]) + (f" and {more} more" if more > 0 else "")
-            least, before = ("at least ", " or before") if self._spans.is_unsure(key) else ("", "")
-            text = (
-                f"{shown}, the longest for {least}{duration(time_ms - oldest[1])}, since {oldest[0]}{before}"
-            )
-            entities = tuple(self._spans.path(key) for key in spans)
-            self._tell(offset, kind, entities[0], text, severity=severity, entities=entities)
+        self._tell_grouped(still_open(self._spans, offset, time_ms))
         self._tell_grouped(self._brokers.finish(offset, time_ms))
         return self._told
 

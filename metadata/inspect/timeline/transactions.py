@@ -51,6 +51,13 @@ class HeldTransaction(Generic[E]):
     def still_open(self) -> str:
         return f"{self._name}, since {self.begun}; its records have no effect so far"
 
+    @property
+    def unclear(self) -> str:
+        return (
+            f"{self._name}, since {self.begun}; its end is lost: whether what is reported since then took"
+            " effect is not known"
+        )
+
     def through(self, told: list[E]) -> list[E]:
         """`told` is by offset, and so is the answer."""
         marks, self._marks = self._marks, []

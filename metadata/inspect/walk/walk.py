@@ -18,6 +18,7 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, damage_line
 from metaquorum.metadata.inspect.log.points import Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch, pass_over, pieces
 from metaquorum.metadata.inspect.walk.leaps import Leap, first_unfit, versions_in
+from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.passage import Passage, Split
 from metaquorum.metadata.inspect.walk.rewrite import with_header
 from metaquorum.metadata.inspect.walk.steps import SHOWN_PROBLEMS, FoundState, Passed, WalkStep
@@ -27,6 +28,7 @@ from metaquorum.metadata.records.control import (
     SnapshotHeaderRecord,
     UnknownControlRecord,
 )
+from metaquorum.metadata.records.types import EndTransactionRecord
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import BatchHeader, RecordBatch
 from metaquorum.storage.errors import BatchError
@@ -248,8 +250,20 @@ class Walk:
             )
             return None
         self._notes.add(f"continued at offset {base}: {lost}")
+        self._end_transaction(expected, base)
         self.engine.builder.offset = base
         return batch
+
+    def _end_transaction(self, lost: int, base: int) -> None:
+        """A transaction that is open where records are lost, and whose end is among them, takes effect."""
+        is_open = self.engine.state().transaction
+        if is_open is not None and not ends_behind(self._log, base):
+            began = is_open.begin_offset
+            self._notes.add(
+                f"the end of the metadata transaction that begins at {began} is lost; its records are taken"
+                " to have had effect"
+            )
+            self.engine.apply(EndTransactionRecord(), lost, -1, -1)
 
     def _lost(self, start: int, end: int | None) -> None:
         text = "these records are lost here, and their effect is missing from the answer"

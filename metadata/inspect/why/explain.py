@@ -24,6 +24,7 @@ from metaquorum.metadata.inspect.log.coverage import (
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point, utc_text
 from metaquorum.metadata.inspect.walk.concern import Stretch
+from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.passage import decoded, place_of
 from metaquorum.metadata.inspect.walk.states import OnProblem, nothing_known, settle, state_at
 from metaquorum.metadata.inspect.why.explanation import MAX_LINKS, Explanation, is_change
@@ -232,7 +233,7 @@ class _Walk:
                 return
             if base_offset > expected:
                 chain.limits.coverage.add(_missing(log, expected, base_offset))
-                chain.lose()
+                chain.lose(partial(ends_behind, log, base_offset))
             expected = next_offset
             yield item
         if limit is None and point.offset is not None and point.offset > expected and not damaged:

@@ -14,6 +14,7 @@ from metaquorum.metadata.inspect.log.voters import changes_text, voter_ids, vote
 from metaquorum.metadata.records.control import (
     KRaftVersionRecord,
     LeaderChangeMessage,
+    QuorumRecord,
     Voter,
     VotersRecord,
 )
@@ -38,7 +39,18 @@ class QuorumFields:
             self.now["kraftVersion"] = quorum.kraft_version
             self._set(quorum.voter_set)
 
-    def elected(
+    def noted(
+        self, record: QuorumRecord, epoch: int, silence_ms: int | None, level: int
+    ) -> tuple[Cause, ...]:
+        """Takes the next record in; why it is what it is. The last two are those of `election_causes`."""
+        match record:
+            case LeaderChangeMessage():
+                return self._elected(record, epoch, silence_ms, level)
+            case VotersRecord():
+                return self._voters_set(record)
+        return self._version_set(record)
+
+    def _elected(
         self, record: LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
     ) -> tuple[Cause, ...]:
         """A leader's first record; see `election_causes`."""
@@ -55,7 +67,7 @@ class QuorumFields:
             self.now["voters"] = list(voter_ids(self._voters))
         return causes
 
-    def voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
+    def _voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
         """The whole voter set; who asked for the change is not in the log, which leader wrote it is."""
         self.before = dict(self.now)
         told = changes_text(self._voters, record.voters)
@@ -65,7 +77,7 @@ class QuorumFields:
             return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)
         return (Cause(rule="set", text=f"{text}: {told}" if told else text),)
 
-    def version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
+    def _version_set(self, record: KRaftVersionRecord) -> tuple[Cause, ...]:
         """The finalized kraft.version."""
         self.before = dict(self.now)
         self.now["kraftVersion"] = record.kraft_version

@@ -109,10 +109,13 @@ class Chain:
         self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
         return self._feed.pass_over(stretch)
 
-    def lose(self) -> None:
-        """Records are lost: who led and when something was written last is not known."""
+    def lose(self, ends_behind: Callable[[], bool]) -> None:
+        """Records are lost: who led and when something was written last is not known. A transaction that is
+        open and does not end behind them takes effect."""
         self._quorum.lose()
         self._last_ms = None
+        if self._links.is_in_transaction and not ends_behind():
+            self._links.batch(self._feed.batch(-1, -1, [(self._end, r.EndTransactionRecord())]))
 
     @property
     def end_offset(self) -> int:
@@ -297,17 +300,13 @@ class Chain:
             self._add_record(changes, offset, record, found, causes)
 
     def _causes_of(self, changes: BatchChanges, record: object, offset: int) -> tuple[Cause, ...]:
-        match record:
-            case control.LeaderChangeMessage():
-                silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
-                sure_ms = silence_ms if silence_ms is None or self._is_silence_sure else -1
-                return self._quorum.elected(record, changes.epoch, sure_ms, self._feed.metadata_version)
-            case control.VotersRecord():
-                return self._quorum.voters_set(record)
-            case control.KRaftVersionRecord():
-                return self._quorum.version_set(record)
-            case r.PartitionRecord(partition_id=index, replicas=replicas):
-                return (Cause(rule="created", text=f"partition {index} on {list(replicas)}"),)
+        if isinstance(record, control.QuorumRecord):
+            silence_ms = None if self._last_ms is None else changes.time_ms - self._last_ms
+            sure_ms = silence_ms if silence_ms is None or self._is_silence_sure else -1
+            return self._quorum.noted(record, changes.epoch, sure_ms, self._feed.metadata_version)
+        if isinstance(record, r.PartitionRecord):
+            text = f"partition {record.partition_id} on {list(record.replicas)}"
+            return (Cause(rule="created", text=text),)
         found_there = changes.found.get(offset)
         said = acl_text(found_there) if isinstance(found_there, Acl) else ""
         is_idle = offset in changes.idle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from metaquorum.metadata.inspect.repair.log_copy import NodeFiles
 from metaquorum.metadata.inspect.timeline.event import CRITICAL, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
+from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.states import Passed, WalkStep, earliest, state_at, steps_from
 from metaquorum.storage.log.reader import Damage
 from tests.unit.metadata.made_logs import memory_disk
@@ -92,7 +94,7 @@ def told_one_by_one(log: MetadataLog, gap_ms: int) -> tuple[list[TimelineEvent],
         elif isinstance(item, ReadBatch) and item.batch.header.next_offset > first:
             header = item.batch.header
             if expected is not None and header.base_offset > expected:
-                timeline.lose()
+                found += timeline.lose(expected, partial(ends_behind, log, header.base_offset))
             expected = header.next_offset
             records = [(one.offset, one.record) for one in item.records]
             found += timeline.batch(header.leader_epoch, header.max_timestamp_ms, records)

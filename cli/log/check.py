@@ -133,7 +133,8 @@ def _log_line(one: LogReport) -> str:
     parts = [offsets_text(one.start_offset, one.end_offset), f"epoch {one.epoch}"]
     if not one.log.is_checkpoint:
         parts += [count(one.batches, "batch"), count(one.records, "record")]
-        parts.append(f"{count(one.snapshots, 'snapshot')} compared")
+        older = f", {one.older_snapshots} older read" if one.older_snapshots else ""
+        parts.append(f"{count(one.snapshots, 'snapshot')} compared{older}")
     found = [count(errors, "error"), count(warnings, "warning")]
     if one.problems:
         found.append(count(len(one.problems), "problem"))

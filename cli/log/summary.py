@@ -150,7 +150,7 @@ class _Found:
         if start is not None:
             start, shown_as = settle(log, start, first=True)
             seen.limits.place(shown_as)
-            seen.limits.coverage.add(before_the_log(log, start))
+        seen.limits.coverage.add(before_the_log(log, start))
         offset = None if start is None else start.offset
         first = None if offset is None else batch_at(log, offset)
         start_ms = (
@@ -196,7 +196,7 @@ class _Found:
         """Where the events begin: the range that was asked for, or the log."""
         first = self.summary.begins
         if self.start is None or self.start.is_end:
-            return self.log.start_offset, self.seen.first_ms or 0
+            return self.log.start_offset, self.to_ms if self.seen.first_ms is None else self.seen.first_ms
         if self.start.time_ms is not None:
             if self.seen.first_ms is not None and self.start.time_ms <= self.seen.first_ms:
                 return self.log.start_offset, self.seen.first_ms  # the log begins later
@@ -260,8 +260,10 @@ def _head(found: _Found, place: str) -> Iterator[str]:
     if identity is not None and identity.node_id is not None:
         whose += f", node {identity.node_id}"
     yield place if found.nodes is None else found.log.path
-    yield f"{whose}, {offsets_text(found.from_offset, state.end_offset)}"
-    if state.end_offset <= log.start_offset:
+    no_records = not (log.is_checkpoint or log.segments)
+    covered = f"no records, a snapshot at {state.end_offset}" if no_records else ""
+    yield f"{whose}, {covered or offsets_text(found.from_offset, state.end_offset)}"
+    if state.end_offset <= log.start_offset and not no_records:
         yield "the log holds no readable record"
         return
     begun, ended = utc_text(found.from_ms), utc_text(max(found.from_ms, found.to_ms))
@@ -269,7 +271,8 @@ def _head(found: _Found, place: str) -> Iterator[str]:
     image = state.image
     level = image.features.metadata_version
     version = f", {metadata_version_name(level)}" if found.is_end_known and level is not None else ""
-    yield f"{begun} to {ended} ({duration(max(0, found.to_ms - found.from_ms))}){version}"
+    lasted = f" to {ended} ({duration(max(0, found.to_ms - found.from_ms))})"
+    yield f"{begun}{'' if no_records else lasted}{version}"
     unfenced = sum(not one.fenced for one in image.brokers.values())
     leader = found.summary.leader
     leads = f"{leader} leads, " if leader is not None else ""

@@ -265,6 +265,11 @@ class Story:
         path = self._directory / segment_name(self._segment)
         path.write_bytes(path.read_bytes()[: -int(rest)])
 
+    def do_unlink(self, rest: str) -> None:
+        """unlink PATTERN: the files of that name are gone."""
+        for path in self._directory.glob(rest):
+            path.unlink()
+
     def do_knows(self, rest: str) -> None:
         """knows EPOCH: the node's quorum-state."""
         state = QuorumState(epoch=int(rest), voters=(3000, 3001, 3002))

@@ -7,7 +7,7 @@ Findings are values, bounded in number. Several logs of one quorum are `matching
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,14 +17,13 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.checks.quorum_checks import quorum_faults
 from metaquorum.metadata.inspect.checks.record_checks import IDLE_RULE, Fault, clock_faults, record_faults
 from metaquorum.metadata.inspect.checks.told_rows import COUNTED, NEW, TOLD, ToldRows
-from metaquorum.metadata.inspect.entities.diff import changes_between
+from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.log.clock import LogClock, Stamps, clock_of
-from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_state, known_from
+from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log, before_the_state, known_from
 from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_line
 from metaquorum.metadata.inspect.log.points import END, Point
 from metaquorum.metadata.inspect.log.voters import voter_set_texts
-from metaquorum.metadata.inspect.timeline.event_groups import count
 from metaquorum.metadata.inspect.walk.concern import Concern
 from metaquorum.metadata.inspect.walk.leaps import BatchPlace, Leap
 from metaquorum.metadata.inspect.walk.states import (
@@ -48,8 +47,6 @@ MAX_FINDINGS = 1_000
 MAX_OPEN = 100_000
 """Violations that are remembered, so that none is reported twice."""
 
-SHOWN_DIFFERENCES = 3
-
 _REFUSED = re.compile(r"skipped: offset (\d+): (.*)")
 """How `states` tells of a record that does not fit the state before it."""
 
@@ -72,7 +69,8 @@ class LogReport:
     """What was found in one log. `problems` are lines about damage; `unknown` counts records from the
     future. A broken rule is reported once per entity, where it was first broken; `lasting` are the (rule,
     entity) that are still broken at the end. `dropped` findings were too many to keep. `coverage` has the
-    ranges whose records were not checked against every rule."""
+    ranges whose records were not checked against every rule. `snapshots` were compared with the log;
+    `older_snapshots` end where it has no record, and were read alone."""
 
     log: MetadataLog
     start_offset: int = 0
@@ -81,6 +79,7 @@ class LogReport:
     batches: int = 0
     records: int = 0
     snapshots: int = 0
+    older_snapshots: int = 0
     findings: list[Finding] = field(default_factory=list)
     lasting: frozenset[tuple[str, str]] = frozenset()
     dropped: int = 0
@@ -185,6 +184,8 @@ class _Checker:
         report = self._report
         last: WalkStep | Leap | None = None
         known = known_from(self._log)
+        report.coverage.add(before_the_log(self._log, None))
+        self._older_snapshots(known)
         self._without_state(known)
         if known is None:
             report.lasting = frozenset()
@@ -232,6 +233,14 @@ class _Checker:
         self._found(at_end, last)
         report.lasting = frozenset((one.rule, one.where) for one in at_end)
 
+    def _older_snapshots(self, known: int | None) -> None:
+        """Reads those that the walk does not reach; it begins with the one at `known`."""
+        older = [pair for pair in self._snapshots if known is None or pair[0].offset <= known]
+        self._snapshots = self._snapshots[len(older) :]
+        for position, snapshot in older:
+            if position.offset != known:
+                self._report.older_snapshots += self._read(snapshot) is not None
+
     def _clock(self, stamps: Stamps | None) -> None:
         """Where the log's clock jumps, before all else; `stamps` are those of all its batches, if all were
         seen."""
@@ -274,7 +283,6 @@ class _Checker:
         _judge(report, check_image(start.image), start.image)
         for finding in report.findings:
             self._open[finding.rule, finding.where] = None
-        self._snapshots = [pair for pair in self._snapshots if pair[0].offset > start.end_offset]
 
     def _step(self, step: WalkStep) -> None:
         report = self._report
@@ -343,16 +351,21 @@ class _Checker:
                 continue
             self._report.add(_finding(step, one.rule, one.severity, one.where, one.found))
 
+    def _read(self, snapshot: MetadataLog) -> FoundState | None:
+        """What a snapshot holds; None, after telling why, for one that is not whole."""
+        found = state_at(snapshot)
+        for line in found.problems:
+            self._problem(line)
+        return None if found.problems else found
+
     def _snapshot(self, position: LogPosition, snapshot: MetadataLog, step: WalkStep) -> None:
         """A snapshot must hold what the log up to its end makes."""
         if position.offset != step.next_offset or step.state_after.transaction is not None:
             text = f"it ends at offset {position.offset}, inside a batch or a transaction"
             self._report.add(_snapshot_finding(position, step.time_ms, "snapshot", text))
             return
-        found = state_at(snapshot)
-        for line in found.problems:
-            self._problem(line)
-        if found.problems:
+        found = self._read(snapshot)
+        if found is None:
             self._problem(f"{snapshot.path} is incomplete and was not compared with the log")
             return
         self._report.snapshots += 1
@@ -382,13 +395,3 @@ def _snapshot_finding(position: LogPosition, time_ms: int, where: str, text: str
     return _finding(
         BatchPlace(position.offset, position.epoch, time_ms), "snapshot-agrees", ERROR, where, text
     )
-
-
-def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
-    """(entity, difference) of two images that should be equal, a few of them."""
-    changes = changes_between(one, other)
-    for change in changes[:SHOWN_DIFFERENCES]:
-        fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)
-        yield change.entity, f"{fields}"
-    if len(changes) > SHOWN_DIFFERENCES:
-        yield "snapshot", count(len(changes) - SHOWN_DIFFERENCES, "more entity")

@@ -35,6 +35,9 @@ from metaquorum.metadata.replay import Replayer, ReplayState
 
 ADDED, CHANGED, REMOVED = "added", "changed", "removed"
 
+SHOWN_DIFFERENCES = 3
+"""Of two states that should be equal: so many are told one by one."""
+
 
 class ChangeCause(msgspec.Struct, frozen=True, kw_only=True):
     """The record that made something so: its offset, the leader epoch and time (Unix ms) of its batch, its
@@ -360,3 +363,13 @@ def all_touched(step: WalkStep) -> Iterator[tuple[str, DecodedRecord]]:
             yield path, decoded
             for one in falls_with(decoded.record, path, (before, after)):
                 yield one, decoded
+
+
+def state_differences(one: MetadataImage, other: MetadataImage) -> Iterator[tuple[str, str]]:
+    """(entity, difference) of two images that should be equal, a few of them."""
+    changes = changes_between(one, other)
+    for change in changes[:SHOWN_DIFFERENCES]:
+        fields = ", ".join(f"{at.name} {at.old} -> {at.new}" for at in change.fields)
+        yield change.entity, f"{fields}"
+    if len(changes) > SHOWN_DIFFERENCES:
+        yield "snapshot", f"{len(changes) - SHOWN_DIFFERENCES} more"

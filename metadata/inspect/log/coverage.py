@@ -131,9 +131,18 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
 
 
 def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:
-    """The stretch between `start` and the log's first record; None where it was not asked about."""
+    """The stretch between `start` and the log's first record; None where it was not asked about. All that is
+    before the newest snapshot, where there are snapshots and no segment."""
     first = log.start_offset
-    if start is None or start.offset is None or start.offset >= first or log.is_checkpoint:
+    if log.is_checkpoint:
+        return None
+    if not log.segments:
+        asked = 0 if start is None else start.offset or 0
+        text = (
+            "there are snapshots and no .log segment: no record can be read; get the segments from the node"
+        )
+        return Uncovered(from_offset=asked, to_offset=first, reason=NOT_IN_LOG, text=text, path=log.path)
+    if start is None or start.offset is None or start.offset >= first:
         return None
     text = f"the log begins at offset {first}: earlier records were deleted, or are on another node"
     return Uncovered(from_offset=start.offset, to_offset=first, reason=NOT_IN_LOG, text=text, path=log.path)

@@ -105,7 +105,7 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """Where the log begins by its file names; without a segment, the end of its oldest snapshot (0 for a
+        """Where the log begins by its file names; without a segment, the end of its newest snapshot (0 for a
         checkpoint, which counts its own records)."""
         if self.is_checkpoint:
             return 0
@@ -113,7 +113,7 @@ class MetadataLog:
         if segments:
             return segments[0]
         snapshots = self.snapshots() if self.is_directory else []
-        return snapshots[0].offset if snapshots else 0
+        return snapshots[-1].offset if snapshots else 0
 
     @property
     def end_offset(self) -> int:

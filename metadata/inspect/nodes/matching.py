@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
-from metaquorum.metadata.inspect.checks.check import LogReport, check_log, state_differences
+from metaquorum.metadata.inspect.checks.check import LogReport, check_log
+from metaquorum.metadata.inspect.entities.diff import state_differences
 from metaquorum.metadata.inspect.entities.views import touched
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog, require_one_cluster

@@ -250,10 +250,12 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
     if not past_corruption:
         known = known_from(log)
         if known is not None:
+            older = [at.offset for at in log.snapshots() if at.offset < (start.offset or 0)]
+            hint = f"{known} or later" + (f", or {older[-1]}, where a snapshot ends" if older else "")
             raise InspectError(
                 f"{log.path} begins at offset {base}, and its oldest complete snapshot ends at {known}: no "
-                f"earlier state is known; give {known} or later (for what the records alone say about "
-                "earlier places: log timeline, log why, log dump)"
+                f"earlier state is known; give {hint} (for what the records alone say about earlier places: "
+                "log timeline, log why, log dump)"
             )
         raise InspectError(
             f"{log.path} begins at offset {base}, and no snapshot beside it reaches that offset; give a "

@@ -186,6 +186,7 @@ class Log:
     torn: tuple[int, ...] = ()
     is_checkpoint: bool = False
     path: str = "p"
+    segments: tuple[int, ...] = (0,)
     tried: list[int] = field(default_factory=list)
 
     def snapshots(self) -> list[LogPosition]:
@@ -251,6 +252,9 @@ def test_the_stretch_without_a_state(
         (Log(40), Point(offset=40), None),
         (Log(0), Point(offset=0), None),
         (Log(40, is_checkpoint=True), Point(offset=3), None),
+        (Log(40, segments=()), None, (0, 40)),
+        (Log(40, segments=()), Point(offset=40), (40, 40)),
+        (Log(40, is_checkpoint=True, segments=()), None, None),
     ],
 )
 def test_the_stretch_before_the_log(log: Any, start: Point | None, expected: tuple[int, int] | None) -> None:

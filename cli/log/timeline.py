@@ -41,7 +41,7 @@ from metaquorum.metadata.inspect.timeline.event import (
 from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.timeline.story import Seen
 from metaquorum.metadata.inspect.timeline.story import events as story_of
-from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
+from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.walk.states import OnProblem
 from metaquorum.metadata.text.cause_text import asked_by, brief_text
 

@@ -61,10 +61,14 @@ def whole(name: str) -> list[TimelineEvent]:
     return list(events(open_log(PosixDisk(), str(ROOT / name)), pytest.fail))
 
 
-def cut(directory: Path, name: str, begin: int, snapshots: list[int]) -> MetadataLog:
-    """The log from the batch at `begin` on, with the snapshots that end at those offsets."""
+def cut(
+    directory: Path, name: str, begin: int, snapshots: list[int], lost: tuple[int, int] = (0, 0)
+) -> MetadataLog:
+    """The log from the batch at `begin` on without those that are `lost`, with the snapshots that end at
+    `snapshots`."""
     directory.mkdir(parents=True)
-    kept = [batch for batch in batches(name) if batch.header.base_offset >= begin]
+    left = [batch for batch in batches(name) if not lost[0] <= batch.header.base_offset < lost[1]]
+    kept = [batch for batch in left if batch.header.base_offset >= begin]
     (directory / segment_name(begin)).write_bytes(b"".join(bytes(batch.data) for batch in kept))
     for path in (ROOT / name).glob("0*.checkpoint"):
         if int(path.name[:20]) in snapshots:
@@ -91,12 +95,16 @@ def named(name: str, event: TimelineEvent) -> TimelineEvent:
                 event,
                 text=event.text.replace(topic_id, text),
                 entity=event.entity.replace(topic_id, text),
+                entities=tuple(one.replace(topic_id, text) for one in event.entities),
             )
     return event
 
 
 def place(event: TimelineEvent) -> tuple[int, str, str, int]:
-    return event.offset, event.kind, event.entity, event.time_ms
+    entity = event.entity
+    if event.kind.startswith("still ") and event.entities:
+        entity = min(event.entities)  # the first is one that began first, which a cut log need not know
+    return event.offset, event.kind, entity, event.time_ms
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -129,13 +137,124 @@ def test_records_tell_of_every_cut_what_they_tell_of_the_whole_log(name: str, tm
                 assert event.text == alone[key].text
         ranges = [(one.from_offset, one.to_offset, one.reason) for one in seen.limits.coverage]
         assert ranges == ([] if known == begin else [(begin, known, STATE_UNKNOWN)])
+        check_snapshots(name, told)
         if known is not None:
             assert places_from(told, known) == places_from(whole(name), known), (begin, known)
             assert not any("at least" in event.text or "or before" in event.text for event in whole(name))
 
 
+def is_of_a_snapshot(event: TimelineEvent) -> bool:
+    """Whether no record says so: a whole log does not tell of it."""
+    return event.kind.startswith(("already ", "no longer ")) or (
+        event.kind == "total outage ended" and event.entity == "broker"
+    )
+
+
 def places_from(told: list[TimelineEvent], offset: int) -> list[tuple[int, str, str, int]]:
-    return sorted(place(event) for event in told if event.offset >= offset)
+    return sorted(place(event) for event in told if event.offset >= offset and not is_of_a_snapshot(event))
+
+
+BEGINS = {
+    "leaderless": {"leaderless"},
+    "under min isr": {"under min isr"},
+    "reassigning": {"reassignment started"},
+    "fenced": {"broker fenced", "broker registered"},
+    "no broker": {"total outage"},
+}
+ENDS = {
+    "leaderless": {"leader changed", "unclean election"},
+    "under min isr": {"min isr restored"},
+    "reassigning": {"reassignment completed", "reassignment cancelled", "replicas changed"},
+    "fenced": {"broker unfenced", "broker unregistered"},
+    "no broker": {"total outage ended"},
+}
+Stretches = dict[str, list[tuple[tuple[int, int], tuple[int, int]]]]
+FOREVER = (1 << 62, 1 << 62)
+
+
+@cache
+def stretches(name: str, kind: str) -> Stretches:
+    """When what was `kind` in the whole log, by path: begin and end, each an offset and a time."""
+    found: Stretches = {}
+    open_: dict[str, tuple[int, int]] = {}
+    for event in whole(name):
+        at = (event.offset, event.time_ms)
+        paths = ("broker",) if kind == "no broker" else event.entities
+        if event.kind == "topic deleted":
+            paths = tuple(path for path in open_ if path.startswith(f"{event.entity}/"))
+        if event.kind in ENDS[kind] or event.kind == "topic deleted":
+            for path in paths:
+                if path in open_:
+                    found.setdefault(path, []).append((open_.pop(path), at))
+        elif event.kind in BEGINS[kind]:
+            for path in paths:
+                open_.setdefault(path, at)
+    for path, begun in open_.items():
+        found.setdefault(path, []).append((begun, FOREVER))
+    return found
+
+
+def check_of_snapshot(name: str, event: TimelineEvent) -> None:
+    """What an event says that no record does is so in the whole log."""
+    kind = event.kind.removeprefix("already ").removeprefix("no longer ")
+    kind = "no broker" if kind == "total outage ended" else kind
+    here = (event.offset, event.time_ms)
+    for path in event.entities:
+        known = stretches(name, kind).get(path, [])
+        around = [(begun, ended) for begun, ended in known if begun[0] < event.offset <= ended[0]]
+        if event.kind.startswith("already "):
+            assert around, (event, known)
+        else:
+            assert not any(begun < here < ended for begun, ended in around), (event, known)
+            assert event.span_ms is not None and event.bound in ("at most ", "perhaps ")
+            earliest = event.time_ms - event.span_ms
+            spans = [(begun, ended) for begun, ended in known if begun[1] >= earliest and ended[0] <= here[0]]
+            assert spans or event.bound == "perhaps ", (event, known)
+
+
+def check_bound(event: TimelineEvent, true: TimelineEvent) -> None:
+    """How long a cut log says that something lasted fits how long it did."""
+    if event.span_ms is None or true.span_ms is None or event.kind in ("election", "gap in time"):
+        return
+    if set(event.entities) != set(true.entities):
+        return  # the others moved in an event of their own
+    match event.bound:
+        case "":
+            assert event.span_ms == true.span_ms, (event, true)
+        case "at least ":
+            assert event.span_ms <= true.span_ms, (event, true)
+        case "at most ":
+            assert event.span_ms >= true.span_ms, (event, true)
+
+
+def check_snapshots(name: str, told: list[TimelineEvent]) -> None:
+    true = {place(event): event for event in whole(name)}
+    for event in told:
+        if is_of_a_snapshot(event):
+            check_of_snapshot(name, event)
+        elif place(event) in true:
+            check_bound(event, true[place(event)])
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_what_no_record_of_a_damaged_log_says_is_so_in_the_whole_one(name: str, tmp_path: Path) -> None:
+    ends = [at.offset for at in open_log(PosixDisk(), str(ROOT / name)).snapshots()]
+    starts = [batch.header.base_offset for batch in batches(name)]
+    rng = random.Random(f"holes {name}")
+    found = set()
+    for number in range(CUTS):
+        first = rng.randrange(1, len(starts) - 1)
+        lost = (starts[first], starts[min(first + rng.choice((1, 5, 50, 500)), len(starts) - 1)])
+        begin = rng.choice((0, rng.choice(starts[:first])))
+        log = cut(tmp_path / str(number), name, begin, rng.sample(ends, min(3, len(ends))), lost)
+        told = [named(name, event) for event in events(log, [].append)]
+        check_snapshots(name, told)
+        found |= {event.kind for event in told if is_of_a_snapshot(event)}
+        cure = min((at.offset for at in log.snapshots() if at.offset >= lost[1]), default=None)
+        if cure is not None:
+            assert places_from(told, cure) == places_from(whole(name), cure), (begin, lost, cure)
+    if name == LOGS[0]:
+        assert {"already under min isr", "no longer fenced", "no longer leaderless"} <= found, found
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -167,6 +286,7 @@ def test_behind_a_hole_the_next_snapshot_says_what_is(tmp_path: Path) -> None:
     assert [(one.from_offset, one.to_offset) for one in seen.limits.coverage] == [(1850, 3299)]
     assert "up to the snapshot that ends at 3431" in next(iter(seen.limits.coverage)).text
     assert places_from(told, 3431) == places_from(whole(name), 3431)
+    check_snapshots(name, told)
     assert [event for event in told if event.offset < 1850] == [
         event for event in whole(name) if event.offset < 1850
     ]

@@ -11,7 +11,7 @@ from metaquorum.metadata.inspect.changes.changes import MIN_INSYNC_REPLICAS
 from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.timeline.event_groups import count
-from metaquorum.metadata.inspect.timeline.timeline import GAP_MS
+from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
 from metaquorum.metadata.inspect.walk.rewrite import NO_OP
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError

@@ -26,6 +26,8 @@ class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):
     first: str
     partitions: int
     span_ms: int
+    bound: str = ""
+    """What is said before `span_ms` (see `timeline.span`)."""
 
 
 class OpenSpans:
@@ -35,20 +37,22 @@ class OpenSpans:
         self.found: list[PartitionSpan] = []
         self.touched: set[str] = set()
         self.total_ms = 0
-        self.open: dict[str, Place] = {}
+        self.open: dict[str, tuple[Place, str]] = {}
 
-    def begin(self, paths: tuple[str, ...], place: Place) -> None:
+    def begin(self, paths: tuple[str, ...], place: Place, bound: str = "") -> None:
         for path in paths:
-            self.open.setdefault(path, place)
+            self.open.setdefault(path, (place, bound))
 
-    def end(self, paths: tuple[str, ...], place: Place, since: Place, *, ended: bool = True) -> None:
+    def end(
+        self, paths: tuple[str, ...], place: Place, since: Place, bound: str = "", *, ended: bool = True
+    ) -> None:
         """Closes what is open of `paths`; `since` is where the asked range begins."""
-        together: dict[Place, list[str]] = {}
+        together: dict[tuple[Place, str], list[str]] = {}
         for path in paths:
-            begun = self.open.pop(path, None)
-            if begun is not None:
-                together.setdefault(begun, []).append(path)
-        for begun, closed in together.items():
+            opened = self.open.pop(path, None)
+            if opened is not None:
+                together.setdefault(opened, []).append(path)
+        for (begun, own), closed in together.items():
             span_ms = max(0, place[1] - max(begun[1], since[1]))
             if place[0] <= since[0]:
                 continue  # over before the asked range began
@@ -61,6 +65,7 @@ class OpenSpans:
                     first=closed[0],
                     partitions=len(closed),
                     span_ms=span_ms,
+                    bound=bound or own,
                 )
             )
         if len(self.found) > 2 * KEPT:
@@ -79,7 +84,8 @@ class OpenSpans:
 
 @dataclass(slots=True)
 class BrokerSum:
-    """A broker's fences in the asked range. `open` is where the one that still holds began."""
+    """A broker's fences in the asked range. `open` is where the one that still holds began; `bounds` are what
+    is said before their durations."""
 
     fences: int = 0
     total_ms: int = 0
@@ -89,19 +95,24 @@ class BrokerSum:
     longest_rule: str | None = None
     open: Place | None = None
     open_rule: str | None = None
+    bounds: set[str] = field(default_factory=set)
+    _open_bound: str = ""
 
-    def fence(self, place: Place, rule: str, *, counts: bool) -> None:
+    def fence(self, place: Place, rule: str, bound: str = "", *, counts: bool) -> None:
         if counts:
             self.fences += 1
             self.rules[rule] += 1
         if self.open is None:
-            self.open, self.open_rule = place, rule
+            self.open, self.open_rule, self._open_bound = place, rule, bound
+        if self.longest_ms < 0:
+            self.longest = place
 
-    def close(self, place: Place, since: Place) -> None:
+    def close(self, place: Place, since: Place, bound: str = "") -> None:
         """Unfenced, gone, or the end of what was read."""
         begun, self.open = self.open, None
         if begun is None or place[0] <= since[0]:
             return
+        self.bounds.add(bound or self._open_bound)
         span_ms = max(0, place[1] - max(begun[1], since[1]))
         self.total_ms += span_ms
         if span_ms > self.longest_ms:

@@ -13,6 +13,7 @@ from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import BrokerSum, OpenSpans, Place
 from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, WARNING, TimelineEvent
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
+from metaquorum.metadata.inspect.timeline.span import PERHAPS
 
 FENCE_WORDS = {
     "session-expired": "no heartbeat",
@@ -43,6 +44,7 @@ _CHANGES = {
 _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted", "transaction unclear")
+_OF_BROKERS = ("slow to return", "still fenced", "already fenced", "no longer fenced")
 _ROWS = {"clock jumped": "clocks", "voters changed": "voters", **dict.fromkeys(_TROUBLE, "trouble")}
 
 
@@ -62,6 +64,7 @@ class Summary:
         self._brokers: dict[int, BrokerSum] = {}
         self._leaderless, self._under = OpenSpans(), OpenSpans()
         self._moving: dict[str, int] = {}
+        self._still_moving: dict[str, int] = {}
         self._moved: Counter[str] = Counter()
         self._leader: str | None = None
         self._outage: TimelineEvent | None = None
@@ -80,25 +83,26 @@ class Summary:
         match event.kind:
             case "election":
                 self._election(event)
-            case "leaderless":
-                self._leaderless.begin(_partitions(event), place)
-            case "leader changed":
-                self._leaderless.end(_partitions(event), place, self._since)
+            case "leaderless" | "already leaderless":
+                self._leaderless.begin(_partitions(event), place, event.bound)
+            case "leader changed" | "partition changed" | "no longer leaderless":
+                if event.kind != "partition changed" or event.span_ms is not None:
+                    self._leaderless.end(_partitions(event), place, self._since, event.bound)
             case "unclean election":
-                self._leaderless.end(_partitions(event), place, self._since)
+                self._leaderless.end(_partitions(event), place, self._since, event.bound)
                 self._unclean(event)
-            case "under min isr":
-                self._under.begin(_partitions(event), place)
-            case "min isr restored":
-                self._under.end(_partitions(event), place, self._since)
+            case "under min isr" | "already under min isr":
+                self._under.begin(_partitions(event), place, event.bound)
+            case "min isr restored" | "no longer under min isr":
+                self._under.end(_partitions(event), place, self._since, event.bound)
             case "still leaderless":
-                self._leaderless.end(_partitions(event), place, self._since, ended=False)
+                self._leaderless.end(_partitions(event), place, self._since, event.bound, ended=False)
             case "still under min isr":
-                self._under.end(_partitions(event), place, self._since, ended=False)
+                self._under.end(_partitions(event), place, self._since, event.bound, ended=False)
             case "topic deleted":
                 self._leaderless.end_below(event.entity, place, self._since)
                 self._under.end_below(event.entity, place, self._since)
-            case "total outage":
+            case "total outage" | "already no broker":
                 self._outage = event
             case "total outage ended" | "still no broker":
                 self._outage_over(event)
@@ -106,9 +110,9 @@ class Summary:
                 self._row("gaps", event, text=event.text.partition(";")[0])
             case "directory failed":
                 self._row("directories", event, text=event.text.replace(" left online", " left"))
-            case kind if kind.startswith("broker ") or kind in ("slow to return", "still fenced"):
+            case kind if kind.startswith("broker ") or kind in _OF_BROKERS:
                 self._broker(event, place)
-            case kind if kind.startswith("reassignment") or kind == "replicas changed":
+            case kind if "reassign" in kind or kind == "replicas changed":
                 self._reassignment(event)
             case kind if kind in _ROWS:
                 self._row(_ROWS[kind], event)
@@ -164,7 +168,7 @@ class Summary:
             if begun is None
             else begun.text.partition(": ")[2].replace(" was the last", " last").replace(", it ", ", ")
         )
-        text = f"for {duration(lasted)}"
+        text = f"for {event.bound}{duration(lasted)}"
         if event.kind == "still no broker":
             text += ", to the end"
         if self._in_range:
@@ -189,25 +193,26 @@ class Summary:
                 known.fence(place, event.rule or "", counts=self._in_range)
             case "broker registered" if event.severity == WARNING:
                 known.fence(place, "broker-restarted", counts=self._in_range)
-            case "broker unfenced" | "broker unregistered":
-                known.close(place, self._since)
+            case "already fenced":
+                known.fence(place, "", event.bound, counts=False)
+            case "broker unfenced" | "broker unregistered" | "no longer fenced":
+                known.close(place, self._since, event.bound)
             case "slow to return":
                 text = f"broker {number}: unfenced {duration(event.span_ms or 0)} after it registered"
                 self._row("brokers", event, text=text)
             case "still fenced":
-                known.close(place, self._since)
+                known.close(place, self._since, event.bound)
                 if event.severity == WARNING:
                     self._row("brokers", event, text=f"still fenced: {event.text}")
 
     def _reassignment(self, event: TimelineEvent) -> None:
         paths = _partitions(event)
         what = event.kind.rpartition(" ")[2]
-        if what in ("completed", "cancelled"):
-            for path in paths:
-                self._moving.pop(path, None)
-        elif what == "started":
+        if event.kind in ("reassignment started", "already reassigning"):
             self._moving.update((path, event.offset) for path in paths)
-        if self._in_range:
+        elif event.kind == "still reassigning":
+            self._still_moving = {path: self._moving.get(path, event.offset) for path in paths}
+        if self._in_range and what != "reassigning":
             self._moved[what] += len(paths)
             if what == "cancelled":
                 self._row("reassignments", event, paths[0] if paths else None, f"cancelled: {event.text}")
@@ -297,7 +302,8 @@ class Summary:
             return None
         longest = found.worst(1)[0]
         still = sum(one.partitions for one in found.found if one.ended is None)
-        text = f"{count(len(found.touched), 'partition')}, longest {duration(longest.span_ms)}" + (
+        most = f"{longest.bound}{duration(longest.span_ms)}"
+        text = f"{count(len(found.touched), 'partition')}, longest {most}" + (
             f"; {still} still at the end" if still else ""
         )
         rows = [
@@ -307,7 +313,7 @@ class Summary:
                 entity=one.first,
                 text=one.first
                 + (f" and {one.partitions - 1} more" if one.partitions > 1 else "")
-                + f": {duration(one.span_ms)}"
+                + f": {one.bound}{duration(one.span_ms)}"
                 + (f", until {one.ended[0]}" if one.ended is not None else ", and still"),
                 severity=severity,
                 span_ms=one.span_ms,
@@ -323,12 +329,13 @@ class Summary:
         return Section(name=name, text=text, rows=rows, figures=figures)
 
     def _reassignment_section(self) -> Section | None:
-        if not self._moved and not self._moving:
+        still = self._still_moving
+        if not self._moved and not still:
             return None
         told = [f"{number} {what}" for what, number in self._moved.items()]
-        if self._moving:
-            told.append(f"{len(self._moving)} under way since {min(self._moving.values())}")
-        figures = {**self._moved, "underWay": len(self._moving)}
+        if still:
+            told.append(f"{len(still)} under way since {min(still.values())}")
+        figures = {**self._moved, "underWay": len(still)}
         text = ", ".join(told)
         return Section(
             name="reassignments", text=text, rows=self._rows.get("reassignments", []), figures=figures
@@ -345,14 +352,12 @@ class Summary:
 
 
 def _broker_row(broker: int, known: BrokerSum) -> Row:
-    text = f"broker {broker}: "
-    if known.fences:
-        text += f"{count(known.fences, 'fence')}, "
-    else:
-        text += "fenced before, "
+    text = f"broker {broker}: {count(known.fences, 'fence') if known.fences else 'fenced before'}"
     word = FENCE_WORDS.get(known.longest_rule or "", "")
     if known.longest_ms >= 0:
-        text += duration(known.total_ms)
+        bounds = known.bounds - {""}
+        bound = bounds.pop() if len(bounds) == 1 else PERHAPS if bounds else ""
+        text += f", {bound}{duration(known.total_ms)}"
         text += f"; one {duration(known.longest_ms)}" if known.fences > 1 else ""
     text += f" ({word})" if word else ""
     bad = known.rules["session-expired"] + known.rules["broker-restarted"]

@@ -6,12 +6,14 @@ of the log, and the total outage. An orderly stop begins an outage like any othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.inspect.changes.change_steps import Place
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
+from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
 
 LONG_RETURN_MS = 30_000
 """A broker that has registered reads the metadata log and is unfenced, within a second or two where all is
@@ -24,51 +26,114 @@ ORDERLY = ("shutdown-finished", "stopped-idle")
 @dataclass(slots=True)
 class _Fenced:
     """Since when a broker is fenced, and its first registration since then; None: there was none. `rule` says
-    why it was fenced, None where the log does not say. `at_least`: it may have been fenced before, too."""
+    why it was fenced, None where the log does not say."""
 
-    since: tuple[int, int]
+    since: OpenSpan
     rule: str | None = None
     registered: tuple[int, int] | None = None
     registrations: int = 0
-    at_least: bool = False
 
 
 class BrokerSpans:
-    """Feed it the steps of every batch. Places are (offset, Unix ms)."""
+    """Feed it the steps of every batch."""
 
     def __init__(self, image: MetadataImage | None = None) -> None:
         self.unfenced: set[int] = set()
         self.fenced: dict[int, _Fenced] = {}
-        self.outage: tuple[int, int] | None = None
-        self._outage_at_least = False
-        self._noted: tuple[dict[int, _Fenced], tuple[int, int] | None, bool] = {}, None, False
+        self.outage: OpenSpan | None = None
+        self._noted: tuple[dict[int, _Fenced], OpenSpan | None] = {}, None
+        self.learned: list[Grouped] = []
+        """What the last snapshot says to be so, or no longer so, and no record does."""
         if image is not None:
-            self.learn(image)
+            self.learn(image, (image.provenance.offset, image.provenance.timestamp_ms))
 
-    def learn(self, image: MetadataImage) -> None:
+    def learn(self, image: MetadataImage, place: Place) -> None:
         """A snapshot says who is fenced. Spans that were open, and are, began where they did."""
-        begun = (image.provenance.offset, image.provenance.timestamp_ms)
-        before = self.fenced
+        begun = OpenSpan(*place, LEAST)
+        before, outage = self.fenced, self.outage
         self.fenced, self.unfenced = {}, set()
         for broker_id, known in image.brokers.items():
             if known.fenced:
-                self.fenced[broker_id] = before.get(broker_id) or _Fenced(begun, at_least=True)
+                self.fenced[broker_id] = before.get(broker_id) or _Fenced(begun)
             else:
                 self.unfenced.add(broker_id)
         if not self.fenced or self.unfenced:
             self.outage = None
         elif self.outage is None:
-            self.outage, self._outage_at_least = begun, True
+            self.outage = begun
+        ended = {broker: found.since for broker, found in before.items() if broker not in self.fenced}
+        self.learned = [_no_longer(broker, since, place) for broker, since in sorted(ended.items())]
+        if outage is not None and self.outage is None:
+            lasted, bound = place[1] - outage.time_ms, outage.over_lost().bound
+            text = f"a broker is unfenced, after {bound}{duration(lasted)} without an unfenced broker"
+            self.learned.append(
+                Grouped(
+                    place[0],
+                    "total outage ended",
+                    "broker",
+                    text,
+                    "info",
+                    None,
+                    (),
+                    span_ms=lasted,
+                    bound=bound,
+                )
+            )
+        for broker in sorted(self.fenced.keys() - before.keys()):
+            entity, text = f"broker/{broker}", f"broker {broker}, since {place[0]} or before"
+            self.learned.append(
+                Grouped(place[0], "already fenced", entity, text, "info", None, (entity,), bound=LEAST)
+            )
+        if self.outage is not None and outage is None:
+            text = f"no broker is unfenced, since {place[0]} or before"
+            self.learned.append(
+                Grouped(place[0], "already no broker", "broker", text, "critical", None, (), bound=LEAST)
+            )
+
+    def lose(self) -> None:
+        """Records are lost: what is so may have ended there, and begun again."""
+        for found in self.fenced.values():
+            found.since = found.since.over_lost()
+        self.outage = None if self.outage is None else self.outage.over_lost()
+
+    def alone(self, events: Iterable[Grouped], time_ms: int) -> Iterator[Grouped]:
+        """Takes in what records alone say of brokers while the state is not known. Gives the end of fences
+        that can only have ended among lost records."""
+        for event in events:
+            _, _, number = event.entity.partition("/")
+            broker, place = int(number), (event.offset, time_ms)
+            found = self.fenced.get(broker)
+            match event.kind:
+                case "broker fenced" | "broker registered":
+                    is_new = event.kind == "broker fenced" or event.severity == "warning"
+                    if found is not None and is_new:
+                        yield _no_longer(broker, found.since, place)
+                        found = None
+                    if found is None:
+                        since = OpenSpan(*place, EXACT if is_new else LEAST)
+                        found = self.fenced[broker] = _Fenced(since, event.rule)
+                    if event.kind == "broker registered":
+                        found.registered = found.registered or place
+                        found.registrations += 1
+                case "broker unfenced" | "broker unregistered":
+                    self.fenced.pop(broker, None)
+
+    def forget_lost(self) -> None:
+        """At the end of a log whose state is not known: only what came behind the lost records is."""
+        self.fenced = {
+            broker: found for broker, found in self.fenced.items() if found.since.bound in (EXACT, LEAST)
+        }
+        self.outage = None
 
     def note(self) -> None:
         """A transaction begins, which may be aborted."""
         fenced = {broker: replace(found) for broker, found in self.fenced.items()}
-        self._noted = fenced, self.outage, self._outage_at_least
+        self._noted = fenced, self.outage
 
-    def take_back(self, image: MetadataImage) -> None:
+    def take_back(self, image: MetadataImage, place: Place) -> None:
         """After a transaction that had no effect: what was so where it began went on."""
-        self.fenced, self.outage, self._outage_at_least = self._noted
-        self.learn(image)
+        self.fenced, self.outage = self._noted
+        self.learn(image, place)
 
     def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
         """Events of one batch; `rules` tells for offsets of its fences why they were made."""
@@ -80,20 +145,27 @@ class BrokerSpans:
         last = changes.brokers[-1]
         entity = f"broker/{last.broker_id}"
         if had and not self.unfenced:
-            self.outage, self._outage_at_least = (last.offset, changes.time_ms), False
+            self.outage = OpenSpan(last.offset, changes.time_ms)
             how = _how(last, rules.get(last.offset))
             text = f"no broker is unfenced: broker {last.broker_id} was the last{how}"
             yield Grouped(last.offset, "total outage", entity, text, "critical", None, (entity,))
         elif self.outage is not None and self.unfenced:
             since, self.outage = self.outage, None
-            lasted = changes.time_ms - since[1]
-            least = "at least " if self._outage_at_least else ""
+            lasted, bound = changes.time_ms - since.time_ms, since.bound
             text = (
-                f"broker {last.broker_id} is unfenced, after {least}{duration(lasted)} without an unfenced "
+                f"broker {last.broker_id} is unfenced, after {bound}{duration(lasted)} without an unfenced "
                 "broker"
             )
             yield Grouped(
-                last.offset, "total outage ended", entity, text, "info", None, (entity,), span_ms=lasted
+                last.offset,
+                "total outage ended",
+                entity,
+                text,
+                "info",
+                None,
+                (entity,),
+                span_ms=lasted,
+                bound=bound,
             )
 
     def _step(self, step: BrokerStep, now_ms: int, rule: str | None) -> Iterator[Grouped]:
@@ -109,7 +181,7 @@ class BrokerSpans:
                 yield from self._returned(step, found, now_ms)
             return
         self.unfenced.discard(broker)
-        found = self.fenced.setdefault(broker, _Fenced(place, rule))
+        found = self.fenced.setdefault(broker, _Fenced(OpenSpan(*place), rule))
         if step.is_registration:
             found.registered = found.registered or place
             found.registrations += 1
@@ -130,13 +202,23 @@ class BrokerSpans:
     def finish(self, offset: int, time_ms: int) -> Iterator[Grouped]:
         """What is still open at the end of the log."""
         if self.outage is not None:
-            lasted = time_ms - self.outage[1]
-            text = f"no broker is unfenced for {_long(lasted, self.outage[0], self._outage_at_least)}"
-            yield Grouped(offset, "still no broker", "broker", text, "critical", None, (), span_ms=lasted)
+            lasted, bound = time_ms - self.outage.time_ms, self.outage.bound
+            text = f"no broker is unfenced for {_long(lasted, self.outage)}"
+            yield Grouped(
+                offset,
+                "still no broker",
+                "broker",
+                text,
+                "critical",
+                None,
+                (),
+                span_ms=lasted,
+                bound=bound,
+            )
         for broker, found in sorted(self.fenced.items()):
-            lasted = time_ms - found.since[1]
+            lasted, bound = time_ms - found.since.time_ms, found.since.bound
             entity = f"broker/{broker}"
-            text = f"broker {broker} for {_long(lasted, found.since[0], found.at_least)}"
+            text = f"broker {broker} for {_long(lasted, found.since)}"
             unclear = found.rule == "stopped-or-silent" and lasted <= LONG_RETURN_MS
             severity = "info" if unclear or found.rule in ORDERLY else "warning"
             if found.registered is not None:
@@ -144,15 +226,39 @@ class BrokerSpans:
                 severity = "warning" if waited > LONG_RETURN_MS else "info"
                 text += f"; it registered {duration(waited)} ago, at {found.registered[0]}"
             yield Grouped(
-                offset, "still fenced", entity, text, severity, found.rule, (entity,), span_ms=lasted
+                offset,
+                "still fenced",
+                entity,
+                text,
+                severity,
+                found.rule,
+                (entity,),
+                span_ms=lasted,
+                bound=bound,
             )
 
 
-def _long(lasted_ms: int, since: int, at_least: bool) -> str:
+def _long(lasted_ms: int, since: OpenSpan) -> str:
     """`4.2 s, since 889`; for what was so in a snapshot already, that it is so at least."""
-    if at_least:
-        return f"at least {duration(lasted_ms)}, since {since} or before"
-    return f"{duration(lasted_ms)}, since {since}"
+    return f"{since.bound}{duration(lasted_ms)}, since {since.offset}{since.or_before}"
+
+
+def _no_longer(broker: int, since: OpenSpan, place: Place) -> Grouped:
+    """The end of a fence, which was among lost records, at `place`."""
+    over = since.over_lost()
+    lasted, entity = place[1] - since.time_ms, f"broker/{broker}"
+    text = f"broker {broker}, after {_long(lasted, over)}"
+    return Grouped(
+        place[0],
+        "no longer fenced",
+        entity,
+        text,
+        "info",
+        None,
+        (entity,),
+        span_ms=lasted,
+        bound=over.bound,
+    )
 
 
 def _how(step: BrokerStep, rule: str | None) -> str:

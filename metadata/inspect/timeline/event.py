@@ -15,8 +15,9 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
     `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
     it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
-    silence before it); `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`);
-    `asked`, who or what caused its batch, where the log says so."""
+    silence before it), and `bound` what is said before it (see `span`); `stamp_ms`, its batch's stamp where
+    that is not the time it was (see `clock`); `asked`, who or what caused its batch, where the log says so.
+    """
 
     offset: int
     epoch: int
@@ -28,6 +29,7 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
     rule: str | None = None
     entities: tuple[str, ...] = ()
     span_ms: int | None = None
+    bound: str = ""
     stamp_ms: int | None = None
     asked: BatchCause | None = None
 

@@ -13,6 +13,7 @@ from metaquorum.metadata.inspect.causes.causes import Cause, reassignment
 from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
+from metaquorum.metadata.inspect.timeline.span import bound_of
 from metaquorum.metadata.inspect.timeline.spans import SpanChanges
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
@@ -62,6 +63,8 @@ class Grouped(NamedTuple):
     suspect: int | None = None
     """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
     span_ms: int | None = None
+    bound: str = ""
+    """What is said before `span_ms`: `at least `, `at most ` (see `span`)."""
 
 
 def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
@@ -180,11 +183,11 @@ def leader_events(
     for (old, new, rule), steps in moved.items():
         text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"
         span_ms = None
-        begun = [spans.led_again[step.key][1] for step in steps if step.key in spans.led_again]
+        begun = [spans.led_again[step.key] for step in steps if step.key in spans.led_again]
+        bound = ""
         if begun and new != NO_LEADER:
-            span_ms = spans.time_ms - min(begun)
-            least = "at least " if any(step.key in spans.at_least for step in steps) else ""
-            text += f", {least}{duration(span_ms)} without a leader"
+            span_ms, bound = spans.time_ms - min(begun).time_ms, bound_of(begun)
+            text += f", {bound}{duration(span_ms)} without a leader"
         kind, severity = "leader changed", "info"
         if rule == "unclean-election":
             kind, severity = "unclean election", "critical"
@@ -194,7 +197,9 @@ def leader_events(
             kind, severity = "leaderless", "critical"
         entity = f"broker/{new}" if new >= 0 else f"broker/{old}"
         suspect = old if rule in (None, "stopping-or-fenced") and old >= 0 else None
-        yield Grouped(steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms)
+        yield Grouped(
+            steps[0].offset, kind, entity, text, severity, rule, _paths(steps), suspect, span_ms, bound
+        )
 
 
 def unled_events(batch: BatchChanges) -> Iterator[Grouped]:
@@ -302,13 +307,21 @@ def span_events(spans: SpanChanges) -> Iterator[Grouped]:
         yield Grouped(first.offset, "under min isr", path, text, "warning", None, _paths(steps))
     if spans.restored:
         steps = [step for step, _ in spans.restored]
-        oldest = min(begun for _, (_, begun) in spans.restored)
-        span_ms = spans.time_ms - oldest
-        least = "at least " if any(step.key in spans.at_least for step in steps) else ""
-        text = f"{listed([step.name for step in steps])}, after {least}{duration(span_ms)}"
-        path = f"topic/{steps[0].topic}/{steps[0].index}"
+        begun = [span for _, span in spans.restored]
+        span_ms, bound = spans.time_ms - min(begun).time_ms, bound_of(begun)
+        text = f"{listed([step.name for step in steps])}, after {bound}{duration(span_ms)}"
         paths = _paths(steps)
-        yield Grouped(steps[0].offset, "min isr restored", path, text, "info", None, paths, span_ms=span_ms)
+        yield Grouped(
+            steps[0].offset,
+            "min isr restored",
+            paths[0],
+            text,
+            "info",
+            None,
+            paths,
+            span_ms=span_ms,
+            bound=bound,
+        )
 
 
 def config_path(resource: ConfigResource) -> str:

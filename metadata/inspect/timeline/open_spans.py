@@ -1,31 +1,82 @@
-"""What partitions are in at the end of a log, as events.
+"""Spans of partitions as events where no record begins or ends them: at a snapshot, and at the end of a log.
 
-Owns the texts. Since when they are, `spans` knows.
+Owns the texts. Since when they are open, `spans` knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from metaquorum.metadata.inspect.changes.change_steps import PartitionKey, Place
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration, listed
+from metaquorum.metadata.inspect.timeline.span import OpenSpan, bound_of
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
+
+SEVERITIES = {"leaderless": "critical", "under min isr": "warning", "reassigning": "info"}
+Named = Callable[[PartitionKey], tuple[str, str]]
+"""A partition as events name it, and its path."""
+
+
+def learned_events(spans: PartitionSpans, place: Place) -> Iterator[Grouped]:
+    """What the snapshot at `place` says to be open, or no longer open, and no record does."""
+    for kind, already, ended in spans.learned:
+        if ended:
+            yield no_longer(kind, ended, spans.named, place)
+        if already:
+            which, paths = _which(already, spans.named)
+            text = f"{which}, since {place[0]} or before"
+            yield Grouped(
+                place[0],
+                f"already {kind}",
+                paths[0],
+                text,
+                SEVERITIES[kind],
+                None,
+                paths,
+                bound=bound_of([*already.values()]),
+            )
+
+
+def no_longer(kind: str, ended: Mapping[PartitionKey, OpenSpan], named: Named, place: Place) -> Grouped:
+    """Spans that ended among lost records: at `place` they are over."""
+    which, paths = _which(ended, named)
+    oldest = min(ended.values())
+    lasted, bound = place[1] - oldest.time_ms, bound_of([*ended.values()])
+    text = f"{which}, after {bound}{duration(lasted)}, since {oldest.offset}{oldest.or_before}"
+    return Grouped(
+        place[0],
+        f"no longer {kind}",
+        paths[0],
+        text,
+        "info",
+        None,
+        paths,
+        span_ms=lasted,
+        bound=bound,
+    )
 
 
 def still_open(spans: PartitionSpans, offset: int, time_ms: int) -> Iterator[Grouped]:
     """At the end of the log, which is at `offset` and `time_ms`."""
-    yield from _still("still leaderless", "critical", spans, spans.leaderless, (offset, time_ms))
-    yield from _still("still under min isr", "warning", spans, spans.under_min, (offset, time_ms))
+    for kind, found in spans.kinds().items():
+        if found:
+            which, paths = _which(found, spans.named)
+            oldest = min(found.values())
+            lasted = time_ms - oldest.time_ms
+            since = f"{oldest.bound}{duration(lasted)}, since {oldest.offset}{oldest.or_before}"
+            yield Grouped(
+                offset,
+                f"still {kind}",
+                paths[0],
+                f"{which}, the longest for {since}",
+                SEVERITIES[kind],
+                None,
+                paths,
+                span_ms=lasted,
+                bound=oldest.bound,
+            )
 
 
-def _still(
-    kind: str, severity: str, spans: PartitionSpans, found: Mapping[PartitionKey, Place], end: Place
-) -> Iterator[Grouped]:
-    if not found:
-        return
-    key, oldest = min(found.items(), key=lambda item: item[1])
-    least, before = ("at least ", " or before") if spans.is_unsure(key) else ("", "")
-    which = listed([spans.name(one) for one in found])
-    text = f"{which}, the longest for {least}{duration(end[1] - oldest[1])}, since {oldest[0]}{before}"
-    paths = tuple(spans.path(one) for one in found)
-    yield Grouped(end[0], kind, paths[0], text, severity, None, paths)
+def _which(found: Mapping[PartitionKey, OpenSpan], named: Named) -> tuple[str, tuple[str, ...]]:
+    every = [named(key) for key in found]
+    return listed([name for name, _ in every]), tuple(path for _, path in every)

@@ -1,9 +1,12 @@
-"""Which partitions are without a leader or under min ISR, and since when. Knows no texts and no files."""
+"""Which partitions are without a leader, under min ISR or reassigned, and since when.
+
+Knows no texts of events and no files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,77 +22,111 @@ from metaquorum.metadata.inspect.changes.changes import (
     PartitionStep,
 )
 from metaquorum.metadata.inspect.changes.creations import all_led_and_in_sync
+from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
+from metaquorum.storage.uuids import uuid_to_text
 
 INT32_MAX = 2**31 - 1
 
 
+Spans = dict[PartitionKey, OpenSpan]
+
+
 @dataclass(slots=True, kw_only=True)
 class SpanChanges:
-    """What one batch began and ended. An ended span is (step, when it began); of those `at_least` it is only
-    known that they went on then."""
+    """What one batch began and ended. An ended span is (step, what it was)."""
 
     time_ms: int
-    led_again: dict[PartitionKey, Place] = field(default_factory=dict)
+    led_again: Spans = field(default_factory=dict)
     under: list[tuple[PartitionStep, int]] = field(default_factory=list)
-    restored: list[tuple[PartitionStep, Place]] = field(default_factory=list)
-    at_least: set[PartitionKey] = field(default_factory=set)
+    restored: list[tuple[PartitionStep, OpenSpan]] = field(default_factory=list)
+
+
+class SnapshotSpans(NamedTuple):
+    """What a snapshot says of one kind of span, and no record did: `already` are open, `ended` no longer."""
+
+    kind: str
+    already: Spans
+    ended: Spans
 
 
 class PartitionSpans:
-    """Keeps the spans that are open. `leaderless` and `under_min` map partitions to where they began."""
+    """Keeps the spans that are open: `leaderless`, `under_min` and `moving`, by partition."""
 
     def __init__(self, feed: ChangeFeed, image: MetadataImage | None) -> None:
         self._feed = feed
-        self.leaderless: dict[PartitionKey, Place] = {}
-        self.under_min: dict[PartitionKey, Place] = {}
+        self.leaderless: Spans = {}
+        self.under_min: Spans = {}
+        self.moving: Spans = {}
         self._settings_of: dict[str, str | None] = {}
-        self._unsure: set[PartitionKey] = set()
-        self._noted: tuple[dict[PartitionKey, Place], dict[PartitionKey, Place], set[PartitionKey]]
-        self._noted = {}, {}, set()
+        self._noted: tuple[Spans, Spans, Spans] = {}, {}, {}
+        self.learned: tuple[SnapshotSpans, ...] = ()
         if image is not None and feed.is_known:
-            self.learn(image)
+            self.learn((image.provenance.offset, image.provenance.timestamp_ms))
 
-    def learn(self, image: MetadataImage, begun: Mapping[PartitionKey, Place] | None = None) -> None:
-        """A snapshot says which spans are open; `begun` are places where some of them began."""
-        self.leaderless |= begun or {}
-        known = {*self.leaderless, *self.under_min}
-        self._rebuild((image.provenance.offset, image.provenance.timestamp_ms))
-        self._unsure = {*self.leaderless, *self.under_min} - known
+    def learn(self, place: Place) -> None:
+        """The state that the feed has learnt says which are open; what it adds and ends is `learned`."""
+        before = self.kinds()
+        self._rebuild(OpenSpan(*place, LEAST))
+        self.learned = tuple(
+            SnapshotSpans(
+                kind,
+                {key: span for key, span in now.items() if key not in was},
+                {key: span.over_lost() for key, span in was.items() if key not in now},
+            )
+            for (kind, was), now in zip(before.items(), self.kinds().values(), strict=True)
+        )
 
-    def is_unsure(self, key: PartitionKey) -> bool:
-        """Whether a span may have begun before the place that is known."""
-        return key in self._unsure
+    def kinds(self) -> dict[str, Spans]:
+        """All of them, by what partitions are."""
+        return {"leaderless": self.leaderless, "under min isr": self.under_min, "reassigning": self.moving}
 
-    def path(self, key: PartitionKey) -> str:
-        return f"topic/{self._feed.topic_name(key[0]) or key[0].hex()}/{key[1]}"
+    def lose(self) -> None:
+        """Records are lost: what is open may have ended there, and begun again."""
+        for spans in self.kinds().values():
+            spans.update({key: span.over_lost() for key, span in spans.items()})
 
-    def name(self, key: PartitionKey) -> str:
-        return f"{self._feed.topic_name(key[0]) or key[0].hex()}-{key[1]}"
+    def forget(self) -> Spans:
+        """The state is not known from here on. Gives those that have no leader: a record may say more."""
+        leaderless, self.leaderless = self.leaderless, {}
+        return leaderless
+
+    def forget_lost(self, leaderless: Spans) -> None:
+        """At the end of a log whose state is not known: only what came behind the lost records is, and those
+        that records say are `leaderless`."""
+        self.leaderless |= leaderless
+        for spans in self.kinds().values():
+            for key in [key for key, span in spans.items() if span.bound != EXACT]:
+                del spans[key]
+
+    def named(self, key: PartitionKey) -> tuple[str, str]:
+        """A partition's name, and its path."""
+        topic = self._feed.topic_name(key[0]) or uuid_to_text(key[0])
+        return f"{topic}-{key[1]}", f"topic/{topic}/{key[1]}"
 
     def note(self) -> None:
         """A transaction begins, which may be aborted."""
-        self._noted = (dict(self.leaderless), dict(self.under_min), set(self._unsure))
+        self._noted = (dict(self.leaderless), dict(self.under_min), dict(self.moving))
 
     def take_back(self, now: Place) -> None:
         """After a transaction that had no effect: spans that were open where it began went on."""
-        leaderless, under_min, unsure = self._noted
-        self.leaderless |= leaderless
-        self.under_min |= under_min
-        self._rebuild(now)
-        self._unsure = unsure & {*self.leaderless, *self.under_min}
+        for spans, noted in zip(self.kinds().values(), self._noted, strict=True):
+            spans.update(noted)
+        self._rebuild(OpenSpan(*now))
 
-    def _rebuild(self, now: Place) -> None:
+    def _rebuild(self, now: OpenSpan) -> None:
         """Finds the open spans in the state; those that were open began where they did, others `now`."""
-        old, old_min = self.leaderless, self.under_min
-        leaderless: dict[PartitionKey, Place] = {}
-        under_min: dict[PartitionKey, Place] = {}
+        leaderless: Spans = {}
+        under_min: Spans = {}
+        moving: Spans = {}
         for info in self._everything():
             key = (info.topic_id, info.index)
             if info.leader == NO_LEADER:
-                leaderless[key] = old.get(key, now)
+                leaderless[key] = self.leaderless.get(key, now)
             if self.is_under_min(info):
-                under_min[key] = old_min.get(key, now)
-        self.leaderless, self.under_min = _by_place(leaderless), _by_place(under_min)
+                under_min[key] = self.under_min.get(key, now)
+            if info.adding or info.removing:
+                moving[key] = self.moving.get(key, now)
+        self.leaderless, self.under_min, self.moving = map(_by_place, (leaderless, under_min, moving))
 
     def _everything(self) -> Iterable[PartitionInfo]:
         topics = self._feed.state.topics.freeze()
@@ -137,6 +174,10 @@ class PartitionSpans:
             key = step.key
             last[key] = step
             self._leader(step, key, batch.time_ms, found)
+            if step.after is not None and (step.after.adding or step.after.removing):
+                self.moving.setdefault(key, OpenSpan(step.offset, batch.time_ms))
+            else:
+                self.moving.pop(key, None)
         for key, step in last.items():
             self._min_isr(step, key, batch.time_ms, found)
         self._settings(batch, last, found)
@@ -144,25 +185,17 @@ class PartitionSpans:
 
     def _leader(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
         if step.after is not None and step.after.leader == NO_LEADER:
-            self.leaderless.setdefault(key, (step.offset, now_ms))
+            self.leaderless.setdefault(key, OpenSpan(step.offset, now_ms))
         elif (begun := self.leaderless.pop(key, None)) is not None and step.after is not None:
             found.led_again[key] = begun
-            self._end(key, found)
 
     def _min_isr(self, step: PartitionStep, key: PartitionKey, now_ms: int, found: SpanChanges) -> None:
         if step.after is not None and self.is_under_min(step.after):
             if key not in self.under_min:
-                self.under_min[key] = (step.offset, now_ms)
+                self.under_min[key] = OpenSpan(step.offset, now_ms)
                 found.under.append((step, self.min_isr(step.after)))
         elif (begun := self.under_min.pop(key, None)) is not None and step.after is not None:
             found.restored.append((step, begun))
-            self._end(key, found)
-
-    def _end(self, key: PartitionKey, found: SpanChanges) -> None:
-        if key in self._unsure:
-            found.at_least.add(key)
-            if key not in self.leaderless and key not in self.under_min:
-                self._unsure.discard(key)
 
     def _settings(
         self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges
@@ -190,7 +223,7 @@ class PartitionSpans:
         return () if topic_id is None else self._feed.partitions_of(topic_id)
 
 
-def _by_place(spans: dict[PartitionKey, Place]) -> dict[PartitionKey, Place]:
+def _by_place(spans: Spans) -> Spans:
     return dict(sorted(spans.items(), key=lambda item: item[1]))
 
 

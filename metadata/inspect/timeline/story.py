@@ -25,7 +25,8 @@ from metaquorum.metadata.inspect.log.log import MetadataLog, ReadBatch, damage_l
 from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.inspect.log.points import END, Point, ms_hint, utc_text
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent
-from metaquorum.metadata.inspect.timeline.timeline import GAP_MS, Timeline
+from metaquorum.metadata.inspect.timeline.time_events import GAP_MS
+from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.inspect.walk.concern import Stretch
 from metaquorum.metadata.inspect.walk.lost_ends import ends_behind
 from metaquorum.metadata.inspect.walk.passage import decoded
@@ -170,6 +171,8 @@ class _Story:
         self._seen.limits.coverage.add(before_the_log(self._log, start))
         timeline, place = self._begin(start, gap_ms, shown)
         is_alone = not timeline.is_known
+        if place == self._log.start_offset and not is_alone:
+            yield from timeline.already()
         learn_at = known_from(self._log) if is_alone else None
         while True:
             gap = yield from self._told(timeline, place, learn_at)
@@ -183,7 +186,7 @@ class _Story:
             if learn_at is None or self.is_over or not self._reaches(learn_at):
                 break
             found = state_at(self._log, Point(offset=learn_at), past_corruption=True)
-            timeline.learn(found.image, found.quorum)
+            yield from timeline.learn(found.image, found.quorum)
             place, learn_at = learn_at, None
         yield from timeline.finish()
 

@@ -6,12 +6,14 @@ what was before it; what an earlier record of the log said is remembered. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, RECOVERING
-from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep, PartitionKey, Place
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep, PartitionKey
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, count, duration, listed
+from metaquorum.metadata.inspect.timeline.open_spans import no_longer
+from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.parts import FENCED
 
@@ -22,12 +24,15 @@ UNKNOWN = "not known"
 class Strangers:
     """Feed it every batch that comes before the state is known."""
 
-    def __init__(self, name: Callable[[bytes], str]) -> None:
-        """`name` gives a topic's name, or its id as text where the name is not known."""
+    def __init__(
+        self, name: Callable[[bytes], str], leaderless: Mapping[PartitionKey, OpenSpan] | None = None
+    ) -> None:
+        """`name` gives a topic's name, or its id as text where the name is not known; `leaderless` are those
+        that had no leader before records were lost."""
         self._name = name
         self._words: dict[int, str] = {}
         self._leaders: dict[PartitionKey, int] = {}
-        self.leaderless: dict[PartitionKey, Place] = {}
+        self.leaderless: dict[PartitionKey, OpenSpan] = dict(leaderless or {})
 
     def word(self, broker_id: int) -> str:
         """What an earlier record says that the broker is: fenced, unfenced, ..., or UNKNOWN."""
@@ -64,6 +69,8 @@ class Strangers:
                     name = self._name(topic_id)
                     path = f"topic/{name}"
                     yield Grouped(offset, "topic deleted", path, name, "info", None, (path,))
+                    for key in [key for key in self.leaderless if key[0] == topic_id]:
+                        del self.leaderless[key]
         yield from self._partitions(batch)
 
     def _broker(self, offset: int, broker_id: int, kind: str, word: str) -> Iterator[Grouped]:
@@ -91,51 +98,82 @@ class Strangers:
 
     def _partitions(self, batch: BatchChanges) -> Iterator[Grouped]:
         added: dict[bytes, list[int]] = {}
-        moved: dict[tuple[str, str, str, int | None], list[tuple[int, str, int]]] = {}
+        moved: dict[tuple[_Said, int | None], list[tuple[int, str, int]]] = {}
         for offset, record in batch.unplaced:
             if isinstance(record, r.PartitionRecord):
                 added.setdefault(record.topic_id, []).append(offset)
                 self._leaders[record.topic_id, record.partition_id] = record.leader
             elif isinstance(record, r.PartitionChangeRecord):
+                yield from self._led_between(offset, record, batch.time_ms)
                 said = self._said(offset, record, batch.time_ms)
                 if said is not None:
                     place = (offset, self._name(record.topic_id), record.partition_id)
-                    moved.setdefault((*said, record.leader), []).append(place)
+                    moved.setdefault((said, record.leader), []).append(place)
         for topic_id, offsets in added.items():
             name = self._name(topic_id)
             path, text = f"topic/{name}", f"{name}, {len(offsets)} more"
             yield Grouped(offsets[0], "partitions added", path, text, "info", None, (path,))
-        for (kind, severity, text, leader), places in moved.items():
+        for (said, leader), places in moved.items():
             paths = tuple(f"topic/{name}/{index}" for _, name, index in places)
             which = listed([f"{name}-{index}" for _, name, index in places])
             entity = paths[0] if leader is None or leader == NO_LEADER else f"broker/{leader}"
-            yield Grouped(places[0][0], kind, entity, f"{which}: {text}", severity, None, paths)
+            yield Grouped(
+                places[0][0],
+                said.kind,
+                entity,
+                f"{which}: {said.text}",
+                said.severity,
+                None,
+                paths,
+                span_ms=said.span_ms,
+                bound=said.bound,
+            )
 
-    def _said(
-        self, offset: int, record: r.PartitionChangeRecord, time_ms: int
-    ) -> tuple[str, str, str] | None:
-        """(kind, severity, text) of what a change says; None where it says what was known."""
+    def _led_between(self, offset: int, record: r.PartitionChangeRecord, time_ms: int) -> Iterator[Grouped]:
+        """What loses its leader and had none before records were lost had one among them."""
+        key = (record.topic_id, record.partition_id)
+        if record.leader == NO_LEADER != self._leaders.get(key) and key in self.leaderless:
+            name = self._name(key[0])
+            named = f"{name}-{key[1]}", f"topic/{name}/{key[1]}"
+            ended = {key: self.leaderless.pop(key)}
+            yield no_longer("leaderless", ended, lambda _: named, (offset, time_ms))
+
+    def _said(self, offset: int, record: r.PartitionChangeRecord, time_ms: int) -> _Said | None:
+        """What a change says; None where it says what was known."""
         key, leader = (record.topic_id, record.partition_id), record.leader
         if leader is None:
             listed = _lists(record)
             severity = "info" if record.replicas is not None else "detail"
-            return ("partition changed", severity, listed) if listed else None
+            return _Said("partition changed", severity, listed) if listed else None
         before = self._leaders.get(key)
         self._leaders[key] = leader
         if leader == before:
             return None
         was = "?" if before is None else _leader(before)
         if leader == NO_LEADER:
-            self.leaderless.setdefault(key, (offset, time_ms))
-            return "leaderless", "critical", f"{was} -> none"
+            self.leaderless.setdefault(key, OpenSpan(offset, time_ms))
+            return _Said("leaderless", "critical", f"{was} -> none")
         begun = self.leaderless.pop(key, None)
-        text = f"{was} -> {leader}"
+        text, lasted, bound = f"{was} -> {leader}", None, ""
         if begun is not None:
-            text += f", {duration(time_ms - begun[1])} without a leader"
+            lasted, bound = time_ms - begun.time_ms, begun.bound
+            text += f", {bound}{duration(lasted)} without a leader"
         if record.leader_recovery_state == RECOVERING:
-            return "unclean election", "critical", f"{text}; broker {leader} was not in the ISR"
+            text += f"; broker {leader} was not in the ISR"
+            return _Said("unclean election", "critical", text, lasted, bound)
         # Of a leader that no one named before it is not known whether it is another one.
-        return ("partition changed" if before is None else "leader changed"), "info", text
+        kind = "partition changed" if before is None else "leader changed"
+        return _Said(kind, "info", text, lasted, bound)
+
+
+class _Said(NamedTuple):
+    """What a change says by itself, as `Grouped` has it."""
+
+    kind: str
+    severity: str
+    text: str
+    span_ms: int | None = None
+    bound: str = ""
 
 
 def said_fields(record: object) -> dict[str, Any]:

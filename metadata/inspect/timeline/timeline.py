@@ -16,9 +16,8 @@ from metaquorum.metadata.inspect.causes.causes import Cause, Scene, partition_ca
 from metaquorum.metadata.inspect.causes.split_fences import HeldEvents
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed
-from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS, LogClock, RunningClock
+from metaquorum.metadata.inspect.log.clock import LogClock, RunningClock
 from metaquorum.metadata.inspect.log.entities import EntityNamer
-from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.inspect.timeline import event_groups as groups
 from metaquorum.metadata.inspect.timeline.broker_events import broker_events
@@ -31,22 +30,18 @@ from metaquorum.metadata.inspect.timeline.event import (
     WARNING,
     TimelineEvent,
 )
-from metaquorum.metadata.inspect.timeline.event_groups import duration
-from metaquorum.metadata.inspect.timeline.open_spans import still_open
+from metaquorum.metadata.inspect.timeline.open_spans import learned_events, still_open
 from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 from metaquorum.metadata.inspect.timeline.strangers import Strangers
 from metaquorum.metadata.inspect.timeline.telling_changes import may_tell
+from metaquorum.metadata.inspect.timeline.time_events import GAP_MS, TimeEvents
 from metaquorum.metadata.inspect.timeline.transactions import HeldTransaction, begins_transaction
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import BatchRun
-
-GAP_MS = 5_000
-"""Silence between two batches that is worth a line, where the log has NoOp records: an active controller
-writes one every 500 ms by default (KIP-835)."""
 
 
 class Timeline:
@@ -78,10 +73,8 @@ class Timeline:
         self._may_tell = partial(may_tell, shown=shown, least_isr=self._spans.least_isr)
         self._clock = RunningClock(clock)
         self._stamp_ms: int | None = None
-        self._is_odd = False
-        self._last_ms = image.provenance.timestamp_ms if image is not None and is_known else None
-        self._silence_ms: int | None = None
-        self._idle_records = False
+        last_ms = image.provenance.timestamp_ms if image is not None and is_known else None
+        self._times = TimeEvents(gap_ms, last_ms)
         self._quorum = QuorumEvents(quorum)
         place = None if image is None else image.provenance
         self._begin = (0, 0, 0) if place is None else (place.offset, place.epoch, place.timestamp_ms)
@@ -97,24 +90,40 @@ class Timeline:
         """Whether the state is known here."""
         return self._feed.is_known
 
-    def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> None:
-        """A snapshot says what the state is here, which was not known so far."""
+    def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> list[TimelineEvent]:
+        """A snapshot says what the state is here, which was not known so far. Gives what it says to be so
+        already, or no longer so."""
         self._feed.learn(image)
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
         if quorum is not None:
             self._quorum.learn(quorum)
-        self._spans.learn(image, self._strangers.leaderless)
-        self._brokers.learn(image)
-        place = image.provenance
-        if place.offset > self._end[0]:
-            self._end = (place.offset, place.epoch, place.timestamp_ms)
+        found = image.provenance
+        place = (found.offset, found.timestamp_ms)
+        self._spans.leaderless |= self._strangers.leaderless
+        self._spans.learn(place)
+        self._brokers.learn(image, place)
+        if found.offset > self._end[0]:
+            self._end = (found.offset, found.epoch, found.timestamp_ms)
+        return self.already((found.offset, found.epoch, found.timestamp_ms))
+
+    def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
+        """What the snapshot that was learnt last, or begun with, says to be so, and no record of the log."""
+        offset, epoch, time_ms = place or self._begin
+        told, self._told = self._held.rest(), []
+        self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
+        self._stamp_ms = time_ms
+        self._tell_grouped(learned_events(self._spans, (offset, time_ms)))
+        self._tell_grouped(self._brokers.learned)
+        return [*self._shown_of(told), *self._told]
 
     def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
         """Records from `offset` on are lost: who led and when something was written last is not known. A
         transaction that is open and does not end behind them takes effect; its events are told."""
         self._quorum.forget()
-        self._last_ms = None
+        self._times.lose()
+        self._spans.lose()
+        self._brokers.lose()
         self._told = []
         if self._transaction.begun is not None and not ends_behind():
             self._tell(
@@ -128,7 +137,7 @@ class Timeline:
     def forget(self) -> None:
         """Records are lost: records tell what they say by themselves, until `learn`."""
         self._feed.forget()
-        self._strangers = Strangers(self._namer.topic_name)
+        self._strangers = Strangers(self._namer.topic_name, self._spans.forget())
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> list[TimelineEvent]:
         """Events of one batch, by offset: `records` are (offset, decoded record)."""
@@ -147,7 +156,7 @@ class Timeline:
         if changes.brokers:
             self._broker_steps(changes, scene)
         self._partitions(scene)
-        self._tell_grouped(self._strangers.events(changes))
+        self._tell_alone(self._strangers.events(changes))
         self._tell_grouped(groups.topic_events(changes))
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
@@ -196,12 +205,10 @@ class Timeline:
                     yield self._through()
         else:
             self._feed.pass_over(stretch)
-        self._idle_records = self._idle_records or stretch.batches > len(changed)
         ends = enumerate(stamps[-2:].tolist(), stretch.next_offset - min(2, stretch.batches))
         times = [self._clock.time_ms(offset, stamp) for offset, stamp in ends]
-        before = self._last_ms if len(times) == 1 else times[0]
-        self._silence_ms = None if before is None else times[-1] - before
-        self._last_ms, self._end = times[-1], (stretch.next_offset, stretch.epoch, times[-1])
+        self._times.stretch(times, is_idle=stretch.batches > len(changed))
+        self._end = (stretch.next_offset, stretch.epoch, times[-1])
 
     def _through(self) -> list[TimelineEvent]:
         """The batch's events by offset, and those before it, as far as they need not wait."""
@@ -222,6 +229,9 @@ class Timeline:
             self._tell(offset, "transaction still open", "transaction", self._transaction.still_open)
             self._feed.learn(self._feed.replayed().image)
             self._take_back()
+        if not self._feed.is_known:
+            self._spans.forget_lost(self._strangers.leaderless)
+            self._brokers.forget_lost()
         self._tell_grouped(still_open(self._spans, offset, time_ms))
         self._tell_grouped(self._brokers.finish(offset, time_ms))
         return self._told
@@ -237,6 +247,7 @@ class Timeline:
         rule: str | None = None,
         entities: Iterable[str] = (),
         span_ms: int | None = None,
+        bound: str = "",
     ) -> None:
         if severity not in self._shown:
             return
@@ -252,6 +263,7 @@ class Timeline:
                 rule=rule,
                 entities=tuple(dict.fromkeys((entity, *entities))),
                 span_ms=span_ms,
+                bound=bound,
                 stamp_ms=None if self._stamp_ms == self._batch.time_ms else self._stamp_ms,
                 asked=self._batch.asked,
             )
@@ -268,45 +280,22 @@ class Timeline:
                 rule=event.rule,
                 entities=event.entities,
                 span_ms=event.span_ms,
+                bound=event.bound,
             )
 
-    def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
-        """Gaps in time, where silence means something, and clocks that jump or ran backwards."""
-        self._stamp_ms = stamp_ms
-        off_ms = stamp_ms - changes.time_ms
-        was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
-        if self._is_odd and not was_odd:
-            self._tell_jump(changes.base_offset, stamp_ms, off_ms)
-        last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
-        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders do not tell
-        self._silence_ms = None if last is None else now - last if tells else -1
-        if last is not None and last >= 0 and now >= 0:
-            if self._idle_records and now - last > self._gap_ms:
-                text = (
-                    f"nothing was written for {duration(now - last)}; a live controller writes even when idle"
-                )
-                self._tell(offset, "gap in time", "quorum", text, severity=WARNING, span_ms=now - last)
-            elif now < last:
-                text = f"the time of this batch is {duration(last - now)} before that of the one before it"
-                self._tell(offset, "time ran backwards", "quorum", text, severity=DETAIL)
-        self._idle_records = self._idle_records or any(
-            isinstance(record, r.NoOpRecord) for _, record in changes.records
-        )
-        self._last_ms = now
+    def _tell_alone(self, events: Iterable[groups.Grouped]) -> None:
+        told = list(events)
+        of_brokers = [event for event in told if event.kind.startswith("broker ")]
+        self._tell_grouped((*self._brokers.alone(of_brokers, self._batch.time_ms), *told))
 
-    def _tell_jump(self, offset: int, stamp_ms: int, off_ms: int) -> None:
-        way = "ahead of" if off_ms > 0 else "behind"
-        text = (
-            f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
-            f" it counts as {utc_text(self._batch.time_ms)}"
-        )
-        severity = WARNING if abs(off_ms) >= LEAP_MS else DETAIL
-        self._tell(offset, "clock jumped", "quorum", text, severity=severity)
+    def _note_time(self, changes: BatchChanges, stamp_ms: int) -> None:
+        self._stamp_ms = stamp_ms
+        self._tell_grouped(self._times.batch(changes, stamp_ms))
 
     def _broker_steps(self, changes: BatchChanges, scene: Scene) -> None:
         if not self._feed.is_known:
             for step in changes.brokers:
-                self._tell_grouped(self._strangers.known_again(step, broker_events(step, scene)))
+                self._tell_alone(self._strangers.known_again(step, broker_events(step, scene)))
             return  # whether others are unfenced is not known
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
         rules = {event.offset: event.rule for event in told if event.rule is not None}
@@ -377,8 +366,9 @@ class Timeline:
         """The spans are as the visible state has them, without what the records of a transaction had said."""
         if self._feed.is_known:
             image = self._feed.replayed().image
-            self._spans.take_back((self._batch.base_offset, self._batch.time_ms))
-            self._brokers.take_back(image)
+            place = (self._batch.base_offset, self._batch.time_ms)
+            self._spans.take_back(place)
+            self._brokers.take_back(image, place)
 
     def _of_quorum(self, offset: int, record: control.QuorumRecord) -> groups.Grouped:
         match record:
@@ -386,8 +376,8 @@ class Timeline:
                 return self._quorum.voters(offset, record)
             case control.KRaftVersionRecord():
                 return self._quorum.kraft_version(offset, record)
-        if self._silence_ms is not None and self._end[0]:
+        if self._times.silence_ms is not None and self._end[0]:
             self._quorum.follows(self._end[1])  # that of the batch before
         return self._quorum.election(
-            offset, record, self._batch.epoch, self._silence_ms, self._feed.metadata_version
+            offset, record, self._batch.epoch, self._times.silence_ms, self._feed.metadata_version
         )

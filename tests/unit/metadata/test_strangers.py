@@ -11,6 +11,7 @@ from metaquorum.metadata.image import RECOVERING
 from metaquorum.metadata.image.types import BrokerRegistration
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges, BrokerStep
 from metaquorum.metadata.inspect.timeline.event_groups import NAMED, Grouped, count, duration, listed
+from metaquorum.metadata.inspect.timeline.span import OpenSpan
 from metaquorum.metadata.inspect.timeline.spans import is_under_min_isr, under_min_isr
 from metaquorum.metadata.inspect.timeline.strangers import UNKNOWN, Strangers, said_fields
 from metaquorum.metadata.records import types as r
@@ -186,7 +187,7 @@ def test_what_is_told_of_a_partition(
 def test_a_leaderless_partition_is_remembered_from_where_it_began() -> None:
     told = Told()
     told.of(change(leader=-1), change(1, leader=-1))
-    assert told.strangers.leaderless == {(T, 0): (100, 1_000), (T, 1): (101, 1_000)}
+    assert told.strangers.leaderless == {(T, 0): OpenSpan(100, 1_000), (T, 1): OpenSpan(101, 1_000)}
     told.of(change(leader=5))
     assert list(told.strangers.leaderless) == [(T, 1)]
 

@@ -1,0 +1,75 @@
+"""What the times of batches tell: silences, clocks that jump or run backwards.
+
+Owns the silence before a batch, which elections ask for. Knows times as the log's clock has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
+from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS
+from metaquorum.metadata.inspect.log.points import utc_text
+from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
+from metaquorum.metadata.records.types import NoOpRecord
+
+GAP_MS = 5_000
+"""Silence between two batches that is worth a line, where the log has NoOp records: an active controller
+writes one every 500 ms by default (KIP-835)."""
+
+
+class TimeEvents:
+    """Feed it every batch, or stretch of batches, in log order."""
+
+    def __init__(self, gap_ms: int, last_ms: int | None) -> None:
+        """`last_ms` is the time of the record before the first batch, if it is known."""
+        self._gap_ms = gap_ms
+        self._last_ms = last_ms
+        self.silence_ms: int | None = None
+        """Before the last batch: None where that is not known, -1 where the clocks do not tell."""
+        self._is_odd = False
+        self._idle_records = False
+
+    def lose(self) -> None:
+        """Records are lost: when something was written last is not known."""
+        self._last_ms = None
+
+    def batch(self, changes: BatchChanges, stamp_ms: int) -> Iterator[Grouped]:
+        """Gaps in time, where silence means something, and clocks that jump or ran backwards."""
+        off_ms = stamp_ms - changes.time_ms
+        was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
+        last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
+        if self._is_odd and not was_odd:
+            yield _jump(offset, stamp_ms, off_ms, now)
+        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders do not tell
+        self.silence_ms = None if last is None else now - last if tells else -1
+        if last is not None and last >= 0 and now >= 0:
+            if self._idle_records and now - last > self._gap_ms:
+                text = (
+                    f"nothing was written for {duration(now - last)}; a live controller writes even when idle"
+                )
+                yield Grouped(offset, "gap in time", "quorum", text, "warning", None, (), span_ms=now - last)
+            elif now < last:
+                text = f"the time of this batch is {duration(last - now)} before that of the one before it"
+                yield Grouped(offset, "time ran backwards", "quorum", text, "detail", None, ())
+        self._idle_records = self._idle_records or any(
+            isinstance(record, NoOpRecord) for _, record in changes.records
+        )
+        self._last_ms = now
+
+    def stretch(self, times: list[int], *, is_idle: bool) -> None:
+        """Batches of which none is odd, each soon after the one before it: the `times` of the last two."""
+        self._idle_records = self._idle_records or is_idle
+        before = self._last_ms if len(times) == 1 else times[0]
+        self.silence_ms = None if before is None else times[-1] - before
+        self._last_ms = times[-1]
+
+
+def _jump(offset: int, stamp_ms: int, off_ms: int, time_ms: int) -> Grouped:
+    way = "ahead of" if off_ms > 0 else "behind"
+    text = (
+        f"the batch is stamped {utc_text(stamp_ms)}, {duration(abs(off_ms))} {way} the clock of the log:"
+        f" it counts as {utc_text(time_ms)}"
+    )
+    severity = "warning" if abs(off_ms) >= LEAP_MS else "detail"
+    return Grouped(offset, "clock jumped", "quorum", text, severity, None, ())

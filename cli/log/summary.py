@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from metaquorum.cli.errors import EXIT_CRITICAL, EXIT_WARNING, Failure, log_exit_code
+from metaquorum.cli.log.closer_look import next_words
 from metaquorum.cli.log.input.live import BOOTSTRAP, LiveCommand
 from metaquorum.cli.log.input.nodes import nodes_json, open_merged, tell_nodes
 from metaquorum.cli.log.input.options import (
@@ -43,7 +44,7 @@ from metaquorum.metadata.inspect.summary.losses import lost_section
 from metaquorum.metadata.inspect.summary.sections import Row, Section
 from metaquorum.metadata.inspect.summary.spans import Place
 from metaquorum.metadata.inspect.summary.summary import Summary
-from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, SEVERITIES, at_least
+from metaquorum.metadata.inspect.timeline.event import CRITICAL, INFO, at_least
 from metaquorum.metadata.inspect.timeline.event import WARNING as WARNING_SEVERITY
 from metaquorum.metadata.inspect.timeline.event_groups import count, duration
 from metaquorum.metadata.inspect.timeline.story import Seen, events
@@ -104,7 +105,7 @@ def summary(
     if as_json:
         echo_json(_json(found))
     else:
-        for line in _screen(found, _place(paths, nodes), show_all):
+        for line in _screen(found, _where(paths), show_all):
             click.echo(line)
         tell_limits(found.seen.limits.coverage, found.seen.limits.shown)
     tell_unknown(found.seen.limits.unknown)
@@ -116,15 +117,10 @@ def summary(
     )
 
 
-def _place(paths: tuple[str, ...], nodes: NodesReport | None) -> str:
-    """What stands for PATH in the command that looks closer: one path, as it takes one, or the address of a
-    running quorum."""
-    bootstrap = click.get_current_context().meta.get(BOOTSTRAP)
-    if isinstance(bootstrap, str):
-        return f"--bootstrap {bootstrap}"
-    if len(paths) == 1 or nodes is None:
-        return paths[0]
-    return next((node.path for node in nodes.nodes if not node.behind and not node.departure), paths[0])
+def _where(paths: tuple[str, ...]) -> tuple[str, ...]:
+    """What was summed up, in the words that name it: paths, or the address of a running quorum."""
+    live = click.get_current_context().meta.get(BOOTSTRAP)
+    return live if isinstance(live, tuple) else paths
 
 
 def _start(log: MetadataLog, start: Point | None, last_ms: int | None) -> Point | None:
@@ -158,6 +154,7 @@ class _Found:
         )
         self.summary = Summary(start, start_ms)
         self.start = start
+        self.is_part = not end.is_end
         interval_ms = idle_interval_ms(log)
         told = events(
             log, self._complaints, end=end, gap_ms=gap_ms(interval_ms), seen=seen, shown=at_least(INFO)
@@ -215,11 +212,11 @@ class _Found:
         )
 
 
-def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
+def _screen(found: _Found, where: tuple[str, ...], show_all: bool) -> Iterator[str]:
     width = terminal_width()
     times = _Times(found)
     hidden = False
-    for line in _head(found, place):
+    for line in _head(found, where):
         yield trimmed(line, width)
     verdict = trimmed(_verdict(found.summary), width)
     yield click.style(verdict, fg=_COLOURS.get(found.summary.severity), bold=True)
@@ -234,13 +231,10 @@ def _screen(found: _Found, place: str, show_all: bool) -> Iterator[str]:
     yield click.style("the log does not show:", bold=True)
     for line in found.unsaid:
         yield trimmed(f"  {line}", width)
-    worst = _worst_row(found.sections)
-    if found.sections[0].name == NAME_OF_LOST:
-        nodes = [node.path for node in found.nodes.nodes] if found.nodes is not None else [str(place)]
-        yield f"next: {shlex.join(('metaquorum', 'log', 'check', *nodes))}"
-    elif worst is not None:
-        why = ("metaquorum", "log", "why", str(place), worst.entity, "--at", f"{worst.offset}+")
-        yield f"next: {shlex.join(why)}"
+    to_offset = found.at_end.end_offset if found.is_part else None
+    closer = next_words(found.sections, found.log, found.nodes, where, to_offset, found.seen.limits.coverage)
+    if closer:
+        yield f"next: {shlex.join(('metaquorum', 'log', *closer))}"
     if hidden:
         yield "      use --all to show all rows"
 
@@ -253,13 +247,13 @@ def _coloured(line: str, severity: str) -> str:
     return click.style(line, fg=_COLOURS[severity]) if severity in _COLOURS else line
 
 
-def _head(found: _Found, place: str) -> Iterator[str]:
+def _head(found: _Found, where: tuple[str, ...]) -> Iterator[str]:
     log, state = found.log, found.at_end
     identity = log.identity
     whose = f"cluster {identity.cluster_id}" if identity is not None and identity.cluster_id else "cluster -"
     if identity is not None and identity.node_id is not None:
         whose += f", node {identity.node_id}"
-    yield place if found.nodes is None else found.log.path
+    yield " ".join(where) if found.nodes is None else found.log.path
     no_records = not (log.is_checkpoint or log.segments)
     covered = f"no records, a snapshot at {state.end_offset}" if no_records else ""
     yield f"{whose}, {covered or offsets_text(found.from_offset, state.end_offset)}"
@@ -320,21 +314,6 @@ class _Times:
 
 def _row_line(row: Row, times: _Times) -> str:
     return f"  {times.text(row.time_ms):{times.width}}  {row.offset:>8}  {row.text}"
-
-
-_FIRST = (NAME_OF_LOST, "unclean elections", "total outages", "leaderless")
-
-
-def _worst_row(sections: list[Section]) -> Row | None:
-    """What to look at first."""
-    rows = [(section.name, row) for section in sections for row in section.rows if row.severity != INFO]
-
-    def rank(told: tuple[str, Row]) -> tuple[int, int, int]:
-        name, row = told
-        place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
-        return SEVERITIES.index(row.severity), -place, row.span_ms or 0
-
-    return max(rows, key=rank)[1] if rows else None
 
 
 def _json(found: _Found) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _TIMEOUT_S = 10.0
 REFRESH = "metaquorum.cli.log.input.live.refresh"
 """Key in a context's `meta`: what fetches the records that are new since, and says what there is."""
 BOOTSTRAP = "metaquorum.cli.log.input.live.bootstrap"
-"""Key in a context's `meta`: the address that was given instead of PATH."""
+"""Key in a context's `meta`: the words that were given instead of PATH, as a tuple."""
 _PLACEHOLDER = "/dev/null/live"
 """What stands for PATH until the log is there; nothing can be at that path."""
 
@@ -53,13 +53,19 @@ class LiveCommand(click.Command):
             raise click.UsageError("--follow reads files; leave out --bootstrap, or run it on the node", ctx)
         with live_directory(bootstrap, timeout_s, truststore, keystore) as (directory, refresh):
             ctx.meta[REFRESH] = refresh
-            ctx.meta[BOOTSTRAP] = bootstrap
+            ctx.meta[BOOTSTRAP] = _words(bootstrap, truststore, keystore)
             for name, value in ctx.params.items():
                 if value == _PLACEHOLDER:
                     ctx.params[name] = directory
                 elif isinstance(value, tuple):
                     ctx.params[name] = tuple(directory if one == _PLACEHOLDER else one for one in value)
             return super().invoke(ctx)
+
+
+def _words(bootstrap: str, truststore: Path | None, keystore: Path | None) -> tuple[str, ...]:
+    files = (("--truststore", truststore), ("--keystore", keystore))
+    stores = [word for name, path in files if path is not None for word in (name, str(path))]
+    return ("--bootstrap", bootstrap, *stores)
 
 
 def _options() -> list[click.Option]:

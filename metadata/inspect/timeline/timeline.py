@@ -99,13 +99,13 @@ class Timeline:
         if quorum is not None:
             self._quorum.learn(quorum)
         found = image.provenance
-        place = (found.offset, found.timestamp_ms)
+        place = (found.offset, max(found.timestamp_ms, self._end[2]))
         self._spans.leaderless |= self._strangers.leaderless
         self._spans.learn(place)
         self._brokers.learn(image, place)
         if found.offset > self._end[0]:
-            self._end = (found.offset, found.epoch, found.timestamp_ms)
-        return self.already((found.offset, found.epoch, found.timestamp_ms))
+            self._end = (found.offset, found.epoch, place[1])
+        return self.already((found.offset, found.epoch, place[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
         """What the snapshot that was learnt last, or begun with, says to be so, and no record of the log."""

@@ -89,6 +89,10 @@ class Links:
         if self._visible is not None:
             (self._links, self._count, self.has_begun), self._visible = self._visible, None
 
+    def keep(self) -> None:
+        """A snapshot says what is so: no transaction that began before it is open."""
+        self._visible = None
+
     def _explain(self, changes: BatchChanges) -> None:
         """Gives links of just before the cause that a split fence (or shutdown) writes last."""
         gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}

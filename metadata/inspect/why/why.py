@@ -153,6 +153,7 @@ class Chain:
         """A snapshot says what the state is here, which was not known so far."""
         before = self._now()
         self._feed.learn(image)
+        self._links.keep()
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
         self._concern = self._concern_of()

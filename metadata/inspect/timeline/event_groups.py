@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
 from metaquorum.metadata.inspect.causes.causes import Cause, reassignment
+from metaquorum.metadata.inspect.causes.field_causes import of_leaders
 from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
 from metaquorum.metadata.inspect.changes.record_texts import acl_text, quota_text, scram_text
@@ -165,8 +166,10 @@ def broker_word(step: BrokerStep) -> str:
     return "in controlled shutdown" if before.in_controlled_shutdown else "unfenced"
 
 
-def _leader_rule(causes: tuple[Cause, ...]) -> str | None:
-    rules = {cause.rule for cause in causes}
+def _leader_rule(causes: tuple[Cause, ...], step: PartitionStep) -> str | None:
+    """Of a step that changes the leader of a partition."""
+    old, new = (NO_LEADER if at is None else at.leader for at in (step.before, step.after))
+    rules = {cause.rule for cause in of_leaders(causes, old, new)}
     return next((rule for rule in LEADER_RULES if rule in rules), None)
 
 
@@ -178,7 +181,7 @@ def leader_events(
     for step in batch.partitions:
         if step.before is None or step.after is None or step.before.leader == step.after.leader:
             continue
-        rule = _leader_rule(causes.get(step.offset, ()))
+        rule = _leader_rule(causes.get(step.offset, ()), step)
         moved.setdefault((step.before.leader, step.after.leader, rule), []).append(step)
     for (old, new, rule), steps in moved.items():
         text = f"{listed([step.name for step in steps])}: {_leader(old)} -> {_leader(new)}"
@@ -245,7 +248,7 @@ def _joined_by(broker: int, step: PartitionStep, causes: tuple[Cause, ...]) -> s
     before, after = step.before, step.after
     elected = before is not None and after is not None and before.leader != broker == after.leader
     if elected and all(cause.rule != "replica-caught-up" for cause in causes):
-        return _leader_rule(causes)
+        return _leader_rule(causes, step)
     return "replica-caught-up"
 
 

@@ -11,13 +11,8 @@ from typing import Any
 
 from metaquorum.metadata.errors import ReplayError
 from metaquorum.metadata.image import Acl, MetadataImage, Provenance
-from metaquorum.metadata.inspect.causes.causes import (
-    Cause,
-    Scene,
-    broker_causes,
-    partition_causes,
-    record_causes,
-)
+from metaquorum.metadata.inspect.causes.causes import Cause, Scene, broker_causes, record_causes
+from metaquorum.metadata.inspect.causes.field_causes import causes_of_field
 from metaquorum.metadata.inspect.changes.change_steps import SLICE_MIN
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, ChangeFeed, broker_of
 from metaquorum.metadata.inspect.changes.record_texts import acl_text
@@ -223,7 +218,8 @@ class Chain:
             after = {} if step.after is None else partition_tree(step.after)
             if step.before is None:
                 self._links.clear()
-            self._changed(changes, step.offset, step.record, (before, after), partition_causes(step, scene))
+            causes = causes_of_field(self._target.field, step, scene)
+            self._changed(changes, step.offset, step.record, (before, after), causes)
         for offset, record in changes.unplaced:
             own = False
             match record:

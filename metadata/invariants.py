@@ -30,6 +30,7 @@ from metaquorum.metadata.image.chunk import (
     Chunk,
 )
 from metaquorum.metadata.image.columns import NO_RARE_FIELDS, RareFields
+from metaquorum.storage.uuids import uuid_to_text
 
 ERROR = "error"
 WARNING = "warning"
@@ -179,7 +180,7 @@ def partition_path(topics: TopicsImage, row: int) -> str:
 
 def _key_path(topics: TopicsImage, topic_id: bytes, index: int) -> str:
     topic = topics.topic(topic_id)
-    return f"topic/{topic_id.hex() if topic is None else topic.name}/{index}"
+    return f"topic/{uuid_to_text(topic_id) if topic is None else topic.name}/{index}"
 
 
 def _index_violations(image: MetadataImage) -> Iterator[Violation]:

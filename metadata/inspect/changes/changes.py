@@ -39,6 +39,7 @@ from metaquorum.metadata.records.batches import decode_readable
 from metaquorum.metadata.replay import Replayer, ReplayState
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
+from metaquorum.storage.uuids import uuid_to_text
 
 __all__ = [
     "MIN_INSYNC_REPLICAS",
@@ -228,7 +229,7 @@ class ChangeFeed:
                 resource = ConfigResource(record.resource_type, record.resource_name)
                 found.configs.append((offset, resource, record.name, None, record.value))
         for topic_id, (number, offset) in creations.made.items():
-            found.made.append((offset, self.topic_name(topic_id) or topic_id.hex(), number))
+            found.made.append((offset, self.topic_name(topic_id) or uuid_to_text(topic_id), number))
         return found
 
     def batch(self, epoch: int, time_ms: int, records: Iterable[tuple[int, object]]) -> BatchChanges:
@@ -321,7 +322,7 @@ class ChangeFeed:
         return PartitionStep(
             offset=offset,
             record=record,
-            topic=self.topic_name(topic_id) or topic_id.hex(),
+            topic=self.topic_name(topic_id) or uuid_to_text(topic_id),
             index=index,
             before=before,
             after=self.partition((topic_id, index)),

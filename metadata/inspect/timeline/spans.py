@@ -208,7 +208,7 @@ class PartitionSpans:
                 place = (info.topic_id, info.index)
                 if place in done:
                     continue
-                name = self._feed.topic_name(info.topic_id) or info.topic_id.hex()
+                name = self._feed.topic_name(info.topic_id) or uuid_to_text(info.topic_id)
                 step = PartitionStep(
                     offset=offset, record=None, topic=name, index=info.index, before=info, after=info
                 )

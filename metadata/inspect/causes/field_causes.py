@@ -1,7 +1,7 @@
 """Which of a partition change's causes are those of one of its fields.
 
 One record may move the leader for one reason and take another broker out of the ISR for another. Owns that
-choice; what the causes are `causes` finds.
+choice; what the causes are `causes` finds. Where no one of the ISR leads, what befell all of it counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def causes_of_field(field: str | None, step: PartitionStep, scene: Scene) -> tup
     before, after = step.before, step.after
     if before is None or after is None:
         return causes
-    if field in ("leader", "leaderEpoch") and before.leader != after.leader:
+    if field in ("leader", "leaderEpoch") and after.leader != before.leader and after.leader in before.isr:
         return tuple(of_leaders(causes, before.leader, after.leader)) or causes
     if field == "isr":
         moved = {*before.isr} ^ {*after.isr}

@@ -26,7 +26,7 @@ from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.runtime.node_process import NodeProcess
 from metaquorum.runtime.process import run_process
-from metaquorum.runtime.replica import OpenReplica, check_metadata_directory
+from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_metadata_directory
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.tls.material import TlsMaterial
@@ -51,6 +51,7 @@ async def serve(config: NodeConfig) -> Ending:
     """A combined node from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
     needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
     tls = TlsMaterial.load(config.tls) if needs_tls else None
+    add_directory_ids(config)
     own = check_metadata_directory(config)
     broker = config.of(BROKER)
     kafka = KafkaListeners(broker, tls)

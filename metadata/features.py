@@ -1,6 +1,6 @@
 """Feature levels: metadata.version and its neighbours, and which record version is written at which level.
 
-Owns the table of levels (1 is 3.0-IV1, 25 is 4.0-IV3) and of the features a cluster can finalize (KIP-584,
+Owns the table of levels (1 is 3.0-IV1, 29 is 4.2-IV1) and of the features a cluster can finalize (KIP-584,
 KIP-778). Reading is tolerant: a log may name levels and features from the future; only writing needs a level
 that is here. Decides no upgrade.
 """
@@ -27,12 +27,15 @@ METADATA_VERSION_NAMES: dict[int, str] = dict(
             *("3.0-IV1", "3.1-IV0", "3.2-IV0", "3.3-IV0", "3.3-IV1", "3.3-IV2", "3.3-IV3", "3.4-IV0"),
             *("3.5-IV0", "3.5-IV1", "3.5-IV2", "3.6-IV0", "3.6-IV1", "3.6-IV2", "3.7-IV0", "3.7-IV1"),
             *("3.7-IV2", "3.7-IV3", "3.7-IV4", "3.8-IV0", "3.9-IV0"),
-            *("4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3"),
+            *("4.0-IV0", "4.0-IV1", "4.0-IV2", "4.0-IV3", "4.1-IV0", "4.1-IV1", "4.2-IV0", "4.2-IV1"),
         ),
         start=1,
     )
 )
-"""Name of every metadata.version level that this program can write."""
+"""Name of every metadata.version level that this program can write. No record changed from 25 to 29."""
+
+_LATER_NAMES = {30: "4.3-IV0", 31: "4.4-IV0", 32: "4.4-IV1", 33: "4.4-IV2"}
+"""Levels at which records have fields that this program does not write: it reads what it knows of them."""
 
 MIN_METADATA_VERSION = 1
 MAX_METADATA_VERSION = max(METADATA_VERSION_NAMES)
@@ -111,8 +114,8 @@ _VERSION_STEPS: dict[type[Any], tuple[tuple[int, int], ...]] = {
 
 
 def metadata_version_name(level: int) -> str:
-    """ "3.7-IV4" for 19; a level from the future is named by its number."""
-    return METADATA_VERSION_NAMES.get(level, f"level {level}")
+    """ "3.7-IV4" for 19; a level that no one knows is named by its number."""
+    return METADATA_VERSION_NAMES.get(level) or _LATER_NAMES.get(level, f"level {level}")
 
 
 def parse_metadata_version(text: str) -> int:

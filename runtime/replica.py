@@ -16,12 +16,13 @@ from msgspec.structs import replace
 
 from metaquorum.metadata.columnar.frames import read_frames
 from metaquorum.metadata.errors import RecordDecodeError
+from metaquorum.metadata.features import MAX_METADATA_VERSION, METADATA_VERSION, metadata_version_name
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.records.codec import decode_control
 from metaquorum.metadata.records.control import KRaftVersionRecord, VotersRecord
 from metaquorum.metadata.records.schema import SCHEMA_BY_API_KEY
-from metaquorum.metadata.records.types import Record
+from metaquorum.metadata.records.types import FeatureLevelRecord, Record
 from metaquorum.metadata.snapshot import QuorumRecord, load_snapshot, snapshot_batches
 from metaquorum.raft.config import Identity, Voter
 from metaquorum.raft.store import voter_memory
@@ -37,6 +38,7 @@ from metaquorum.storage.batches.encode import control_key
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import BatchError, FileMissingError, StorageError
+from metaquorum.storage.files.directory_ids import add_missing_ids, identity_of
 from metaquorum.storage.files.meta_properties import MetaProperties, load_meta_properties
 from metaquorum.storage.files.snapshots import BOOTSTRAP_FILE, latest_snapshot, snapshot_path
 from metaquorum.storage.log.log import METADATA_DIRECTORY
@@ -80,6 +82,16 @@ class OpenReplica(msgspec.Struct, frozen=True, kw_only=True):
     image: MetadataImage
     bootstrap: tuple[Record, ...]
     directories: tuple[bytes, ...]
+
+
+def add_directory_ids(config: NodeConfig) -> None:
+    """Gives each directory of this node that was formatted without a `directory.id` one, before it is opened.
+    What is wrong with a directory is left to the checks."""
+    disk, own = PosixDisk(), str(config.metadata_log_dir)
+    identity = identity_of(disk, own)
+    if identity is not None and identity.node_id == config.node_id:
+        paths = dict.fromkeys((own, *map(str, config.log_dirs)))
+        add_missing_ids(disk, identity, paths, _log.info)
 
 
 def check_metadata_directory(config: NodeConfig) -> MetaProperties:
@@ -134,6 +146,7 @@ def open_replica(config: NodeConfig, own: MetaProperties, directories: tuple[byt
     if newest is not None:
         path, from_offset = snapshot_path(replica_directory, newest), newest.offset
         image = SnapshotFiles().load(Path(path), newest)
+        _check_level(path, image.features.metadata_version)
         is_dynamic = _voters_in(disk, path).voters is not None
     changes = _verify(disk, replica_directory, from_offset)
     is_dynamic = is_dynamic or any(change.voters is not None for change in changes)
@@ -258,7 +271,9 @@ def _check_known(batch: RecordBatch) -> None:
     frames = read_frames(batch.data, batch.header) if batch.header.records_count >= MANY_RECORDS else None
     try:
         if frames is None:
-            decode_batch(batch)
+            for decoded in decode_batch(batch):
+                if isinstance(decoded.record, FeatureLevelRecord) and decoded.record.name == METADATA_VERSION:
+                    _check_level(batch.file, decoded.record.feature_level)
             return
         for kind in np.unique(frames.keys.astype(np.int64) << 8 | frames.versions).tolist():
             schema = SCHEMA_BY_API_KEY.get(kind >> 8)
@@ -266,6 +281,16 @@ def _check_known(batch: RecordBatch) -> None:
                 decode_batch(batch)
     except RecordDecodeError as error:
         raise StartError(f"{batch.file}: {error}; no byte was changed") from error
+
+
+def _check_level(file: str, level: int | None) -> None:
+    """Raises StartError for a metadata.version whose records this release cannot write."""
+    if level is not None and level > MAX_METADATA_VERSION:
+        raise StartError(
+            f"{file}: the cluster's metadata.version is {metadata_version_name(level)}, and this release "
+            f"knows those up to {metadata_version_name(MAX_METADATA_VERSION)}: use a newer release; no byte "
+            "was changed"
+        )
 
 
 def read_bootstrap(disk: PosixDisk, directory: str) -> tuple[Record, ...]:

@@ -52,7 +52,7 @@ from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.runtime.node_process import NodeProcess
 from metaquorum.runtime.process import leave_at_once, run_process
-from metaquorum.runtime.replica import OpenReplica, check_metadata_directory, open_replica
+from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_metadata_directory, open_replica
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
@@ -83,6 +83,7 @@ async def serve(config: NodeConfig) -> Ending:
     tls = TlsMaterial.load(config.tls) if needs_tls else None
     config = await settle_identity(config, tls if config.controllers_use_tls else None)
     set_up_logging(config.text("log.format"), config.text("log.level"), role="broker", node_id=config.node_id)
+    add_directory_ids(config)
     own = check_metadata_directory(config)
     kafka = KafkaListeners(config, tls)
     server = new_server(message_max_bytes=config.number("socket.request.max.bytes"))

@@ -46,7 +46,7 @@ from metaquorum.runtime.metrics.node import NodeStatistics
 from metaquorum.runtime.metrics.service import BoundMetrics, bind_metrics
 from metaquorum.runtime.node_process import NodeProcess
 from metaquorum.runtime.process import run_process
-from metaquorum.runtime.replica import OpenReplica, check_directories, open_replica
+from metaquorum.runtime.replica import OpenReplica, add_directory_ids, check_directories, open_replica
 from metaquorum.runtime.requests import WaitingRequests
 from metaquorum.runtime.rpc.callers import grpc_callers
 from metaquorum.runtime.rpc.channels import bind, new_server
@@ -69,6 +69,7 @@ def run(config_path: str) -> int:
 async def serve(config: NodeConfig) -> Ending:
     """From start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
     tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
+    add_directory_ids(config)
     own, directories = check_directories(config)
     server = new_server()
     try:

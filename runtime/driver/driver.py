@@ -18,7 +18,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from metaquorum.metadata.errors import InvariantViolation, RecordDecodeError, ReplayError
+from metaquorum.metadata.errors import (
+    InvariantViolation,
+    RecordDecodeError,
+    ReplayError,
+    UnsupportedVersionError,
+)
 from metaquorum.raft import effects as raft
 from metaquorum.raft.events import (
     LogRead,
@@ -305,7 +310,7 @@ class Driver:
             self.end(f"stopped: {error}; repair the disk, then start again", failed=True)
         except CommittedLostError as error:
             self.end(f"stopped: {error}", failed=True)
-        except (StorageError, ReplayError, RecordDecodeError) as error:
+        except (StorageError, ReplayError, RecordDecodeError, UnsupportedVersionError) as error:
             if self._watch is not None:
                 self._watch.load_errors += 1
             self.end(f"stopped: {error}", failed=True)

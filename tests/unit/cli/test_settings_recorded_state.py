@@ -111,7 +111,7 @@ def test_metadata_version(image: MetadataImage, final_state: Path) -> None:
     assert 0 < epoch <= FINAL_OFFSET
     # The program that printed it supports levels up to 3.7-IV4, this one more.
     ours = feature_line(feature, epoch)
-    assert ours.replace("SupportedMaxVersion: 4.0-IV3", "SupportedMaxVersion: 3.7-IV4") == line
+    assert ours.replace("SupportedMaxVersion: 4.2-IV1", "SupportedMaxVersion: 3.7-IV4") == line
 
 
 def test_access_control_entries(image: MetadataImage, final_state: Path) -> None:

@@ -17,6 +17,7 @@ from metaquorum.controller.config import ControllerConfig
 from metaquorum.controller.settings.settings import decide_settings
 from metaquorum.controller.settings.tokens import expired_tokens
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource, MetadataImage
 from metaquorum.metadata.records.parts import BrokerFeature, ControllerFeature, QuotaEntity
 from metaquorum.metadata.records.types import (
@@ -396,7 +397,7 @@ def test_a_groups_session_is_longer_than_its_heartbeats_are_apart() -> None:
 # ---- feature levels ------------------------------------------------------------------------------
 
 
-def controller(node_id: int, high: int = 25) -> ControllerRecord:
+def controller(node_id: int, high: int = MAX_METADATA_VERSION) -> ControllerRecord:
     return ControllerRecord(
         controller_id=node_id,
         incarnation_id=bytes([node_id]) * 16,
@@ -432,7 +433,7 @@ def test_an_upgrade_is_one_record_and_a_repeat_none() -> None:
             LevelChange.UPGRADE,
             "controller 3 supports 3.0-IV1 to 3.7-IV0",
         ),
-        (image_of(*ALL), 26, LevelChange.UPGRADE, "this controller (1) supports"),
+        (image_of(*ALL), MAX_METADATA_VERSION + 1, LevelChange.UPGRADE, "this controller (1) supports"),
         (image_of(*ALL), 18, LevelChange.UPGRADE, "request a downgrade"),
         (image_of(*ALL, level=17), 18, LevelChange.SAFE_DOWNGRADE, "request an upgrade"),
         (image_of(*ALL), 16, LevelChange.SAFE_DOWNGRADE, "could lose metadata"),

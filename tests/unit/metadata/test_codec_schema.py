@@ -147,11 +147,12 @@ def test_the_page_maps_every_record_and_field_of_the_draft() -> None:
 
 
 def test_levels_have_kafkas_names() -> None:
-    assert len(METADATA_VERSION_NAMES) == MAX_METADATA_VERSION == 25
+    assert len(METADATA_VERSION_NAMES) == MAX_METADATA_VERSION == 29
     named = {1: "3.0-IV1", 4: "3.3-IV0", 7: "3.3-IV3", 8: "3.4-IV0", 11: "3.5-IV2", 14: "3.6-IV2"}
     named |= {15: "3.7-IV0", 19: "3.7-IV4", 20: "3.8-IV0", 21: "3.9-IV0", 22: "4.0-IV0", 25: "4.0-IV3"}
+    named |= {26: "4.1-IV0", 27: "4.1-IV1", 28: "4.2-IV0", 29: "4.2-IV1", 30: "4.3-IV0", 33: "4.4-IV2"}
     assert {level: metadata_version_name(level) for level in named} == named
-    assert metadata_version_name(29) == "level 29"
+    assert metadata_version_name(99) == "level 99"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_levels_are_read_from_text(text: str, level: int) -> None:
     assert parse_metadata_version(text) == level
 
 
-@pytest.mark.parametrize("text", ["", "0", "26", "3.7.1", "3.7-IV9", "-1", "2.8", "3.7-", "١٩"])
+@pytest.mark.parametrize("text", ["", "0", "30", "4.3", "3.7.1", "3.7-IV9", "-1", "2.8", "3.7-", "١٩"])
 def test_text_that_is_no_level(text: str) -> None:
     with pytest.raises(ValueError, match=r"write a release such as 3\.7"):
         parse_metadata_version(text)
@@ -170,9 +171,9 @@ def test_text_that_is_no_level(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
-        (BrokerRecord, {1: 0, 6: 0, 7: 1, 8: 2, 16: 2, 17: 3, 25: 3}),
-        (PartitionRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 25: 2}),
-        (PartitionChangeRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 25: 2}),
+        (BrokerRecord, {1: 0, 6: 0, 7: 1, 8: 2, 16: 2, 17: 3, 29: 3}),
+        (PartitionRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
+        (PartitionChangeRecord, {1: 0, 16: 0, 17: 1, 19: 1, 22: 1, 23: 2, 29: 2}),
         (BrokerRegistrationChangeRecord, {5: None, 6: 0, 7: 1, 16: 1, 17: 2}),
         (FeatureLevelRecord, {3: None, 4: 0}),
         (NoOpRecord, {4: None, 5: 0}),
@@ -181,7 +182,7 @@ def test_text_that_is_no_level(text: str) -> None:
         (BeginTransactionRecord, {12: None, 13: 0}),
         (DelegationTokenRecord, {13: None, 14: 0}),
         (ControllerRecord, {14: None, 15: 0}),
-        (TopicRecord, {1: 0, 25: 0, 0: None, 26: None, 29: None}),
+        (TopicRecord, {1: 0, 29: 0, 0: None, 30: None, 99: None}),
     ],
 )
 def test_record_versions_by_level(kind: type[Record], steps: dict[int, int | None]) -> None:

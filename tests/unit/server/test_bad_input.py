@@ -12,6 +12,7 @@ import pytest
 
 from metaquorum.broker.server import main as broker_main
 from metaquorum.controller.server import main as controller_main
+from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.metadata.records.control import (
     ControlRecord,
@@ -20,7 +21,7 @@ from metaquorum.metadata.records.control import (
     SnapshotHeaderRecord,
     VotersRecord,
 )
-from metaquorum.metadata.records.types import NoOpRecord
+from metaquorum.metadata.records.types import FeatureLevelRecord, NoOpRecord
 from metaquorum.raft.config import Voter
 from metaquorum.raft.store.voter_memory import store_voters
 from metaquorum.storage.batches.batch import encode_batch
@@ -98,11 +99,14 @@ def another_node(site: Site) -> str:
     return "belongs to node 5, but node.id is 1"
 
 
-def no_directory_id(site: Site) -> str:
-    store_meta_properties(
-        PosixDisk(), str(site.root / "controller"), MetaProperties(cluster_id=CLUSTER_ID, node_id=1)
-    )
-    return "has no directory.id"
+def a_level_from_the_future(site: Site) -> str:
+    replica = site.root / "controller" / "__cluster_metadata-0"
+    level = FeatureLevelRecord(name="metadata.version", feature_level=MAX_METADATA_VERSION + 1)
+    data = encode_batch(base_offset=3, leader_epoch=1, timestamp_ms=1, values=[encode(level, 0)])
+    with (filled(site) / "00000000000000000000.log").open("ab") as segment:
+        segment.write(data)
+    (replica / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    return "the cluster's metadata.version is 4.3-IV0, and this release knows those up to 4.2-IV1"
 
 
 def future_identity(site: Site) -> str:
@@ -193,7 +197,7 @@ def _control_batch(offset: int, record: ControlRecord) -> bytes:
         no_directory,
         a_file_for_a_directory,
         another_node,
-        no_directory_id,
+        a_level_from_the_future,
         future_identity,
         bad_bootstrap,
         damaged_log,

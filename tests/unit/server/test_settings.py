@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from metaquorum.cli.formatting.format import bootstrap_checkpoint
 from metaquorum.cli.main import main
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.image import Acl, ConfigResource
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.settings import (
@@ -211,13 +212,13 @@ async def test_a_level_moves_where_every_node_supports_it(site: Site) -> None:
     async with kafka_client(site) as client:
         offset, features = await describe_features(client)
         levels = {each.name: (each.min_level, each.max_level, each.finalized_level) for each in features}
-        assert levels["metadata.version"] == (1, 25, 19) and offset > 0
+        assert levels["metadata.version"] == (1, MAX_METADATA_VERSION, 19) and offset > 0
         assert levels["kraft.version"] == (0, 1, 0)
         for level, change, error in (
             (16, LevelChange.SAFE_DOWNGRADE, ErrorCode.INVALID_UPDATE_VERSION),
             (17, LevelChange.SAFE_DOWNGRADE, ErrorCode.NONE),
             (21, LevelChange.UPGRADE, ErrorCode.NONE),
-            (26, LevelChange.UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
+            (MAX_METADATA_VERSION + 1, LevelChange.UPGRADE, ErrorCode.INVALID_UPDATE_VERSION),
         ):
             update = FeatureUpdate(name="metadata.version", level=level, change=change)
             (result,) = await update_features(client, [update])

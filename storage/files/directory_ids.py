@@ -1,0 +1,57 @@
+"""Ids for log directories that were formatted before Kafka 3.7 and have none (KIP-858).
+
+Owns the writing of a missing `directory.id` before a node opens its directories, as Kafka from 3.7 on does.
+What is wrong with a directory is not told here but where it is opened. Knows no log and no configuration.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.errors import StorageError
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    load_meta_properties,
+    store_meta_properties,
+)
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
+
+
+def add_missing_ids(
+    disk: Disk, own: MetaProperties, paths: Iterable[str], tell: Callable[[str], None]
+) -> None:
+    """Writes an id into each directory of the node and cluster of `own` that has none. A directory of another
+    node or cluster, one that is in use, and one that cannot be read or written stays as it is."""
+    for path in paths:
+        found = identity_of(disk, path)
+        if found is None or found.directory_id is not None:
+            continue
+        if (found.node_id, found.cluster_id) == (own.node_id, own.cluster_id):
+            tell(_add(disk, path, found))
+
+
+def identity_of(disk: Disk, path: str) -> MetaProperties | None:
+    """What meta.properties says; None where it cannot be read."""
+    try:
+        return load_meta_properties(disk, path)
+    except StorageError:
+        return None
+
+
+def _add(disk: Disk, path: str, found: MetaProperties) -> str:
+    new_id = random_uuid(random.SystemRandom())
+    try:
+        lock = disk.lock(path)
+        try:
+            store_meta_properties(
+                disk,
+                path,
+                MetaProperties(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=new_id),
+            )
+        finally:
+            lock.release()
+    except StorageError as error:
+        return f"{path} has no directory.id, and it cannot be written: {error}"
+    return f"{path} was formatted without a directory.id; it is {uuid_to_text(new_id)} from now on"

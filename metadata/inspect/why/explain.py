@@ -184,10 +184,26 @@ class _Walk:
         self._on_problem = on_problem
         self._past_corruption = past_corruption
         self._is_first = not is_middle
+        self._gap: tuple[int, int] | None = None
         self.is_over = False
 
     def feed(self, chain: Chain, first: int, limit: int | None) -> None:
-        """Feeds the batches from `first` up to `limit` (an offset), or up to the place asked about."""
+        """Feeds the batches from `first` up to `limit` (an offset), or up to the place asked about. Behind
+        lost records they tell what they say by themselves, up to the next snapshot."""
+        self._stretch(chain, first, limit)
+        while (gap := self._gap) is not None:
+            begins, cure = gap
+            chain.forget(begins)
+            self._stretch(chain, begins, cure)
+            if self._gap is None:
+                found = state_at(self._log, Point(offset=cure), past_corruption=True)
+                chain.learn(found.image)
+                if found.quorum.voter_set:
+                    chain.learn_quorum(found.quorum, found.image.provenance)
+                self._stretch(chain, cure, limit)
+
+    def _stretch(self, chain: Chain, first: int, limit: int | None) -> None:
+        self._gap = None
         for item in self._batches(chain, first, limit):
             self._is_first = False
             if not isinstance(item, ReadBatch):
@@ -224,6 +240,12 @@ class _Walk:
             if point.time_ms is not None and not isinstance(item, Stretch) and time_ms > point.time_ms:
                 self._past_time(time_ms)
                 return
+            cure = self._cure(base_offset, limit) if base_offset > expected else None
+            if cure is not None:
+                chain.limits.coverage.add(_missing(log, expected, base_offset, cure))
+                chain.lose(partial(ends_behind, log, base_offset))
+                self._gap = (base_offset, cure)
+                return
             if base_offset > expected and not self._past_corruption:
                 self._tell(
                     f"stopped at offset {expected}: the next readable batch is at offset {base_offset}; "
@@ -241,6 +263,18 @@ class _Walk:
                 f"{log.path} ends at offset {expected}, before {point.offset}; give {expected} or less"
             )
 
+    def _cure(self, offset: int, limit: int | None) -> int | None:
+        """The end of the first whole snapshot from `offset` on, if it is before `limit` and the place."""
+        log, point = self._log, self._point
+        for at in log.snapshots():
+            if at.offset < offset or not log.is_whole(at):
+                continue
+            is_past = point.offset is not None and at.offset > point.offset
+            if point.time_ms is not None:
+                is_past = log.snapshot(at).snapshot_timestamp_ms() > point.time_ms
+            return None if is_past or (limit is not None and at.offset >= limit) else at.offset
+        return None
+
     def _past_time(self, time_ms: int) -> None:
         if self._is_first and not self._log.start_offset:
             raise InspectError(
@@ -254,8 +288,13 @@ class _Walk:
             self._on_problem(line)
 
 
-def _missing(log: MetadataLog, start: int, found: int) -> Uncovered:
+def _missing(log: MetadataLog, start: int, found: int, cure: int | None = None) -> Uncovered:
     text = "these records are lost here, and their effect is missing from the answer"
+    if cure is not None:
+        text = (
+            "these records are lost here: what follows comes from the records alone, up to the snapshot that"
+            f" ends at {cure}"
+        )
     return Uncovered(from_offset=start, to_offset=found, reason=MISSING, text=text, path=log.path)
 
 

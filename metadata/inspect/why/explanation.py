@@ -5,6 +5,7 @@ Owns what a link is and which one counts as the last. Knows no log and no rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,28 @@ def is_change(link: Link) -> bool:
     return link.causes[0].rule != "changed-nothing"
 
 
+def exists(entity: str, now: object, *, is_known: bool) -> bool | None:
+    """Whether an entity is there. None where records alone cannot tell: what they took away may have been one
+    of several."""
+    kind = entity.partition("/")[0]
+    if now is None and kind in ("controller", "quorum"):
+        return None  # one that leads need not have registered, and records of an election may be lost
+    if now is not None or is_known or entity.count("/") != 1:
+        return now is not None
+    return None if kind in ("config", "quota") else False
+
+
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], field_name: str | None
+) -> tuple[tuple[str, Any, Any], ...]:
+    """What differs between two states of an entity; of one field, if it is named."""
+    return tuple(
+        (name, before.get(name), after.get(name))
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name) and field_name in (None, name)
+    )
+
+
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The chain, oldest first, and how the target is at its end. `exists` is False for an entity that was
@@ -61,6 +84,6 @@ class Explanation:
     @property
     def last(self) -> Link | None:
         """The newest link that changed something; the newest where none did. A snapshot says what was before
-        the log's records: it changes nothing where there are some."""
-        told = [link for link in self.links if link.type_name != SNAPSHOT] or self.links
+        the log's records: it changes nothing where there are some, unless lost records did."""
+        told = [link for link in self.links if link.type_name != SNAPSHOT or link.changes] or self.links
         return next(filter(is_change, reversed(told)), told[-1] if told else None)

@@ -28,7 +28,7 @@ from metaquorum.metadata.inspect.timeline.strangers import said_fields
 from metaquorum.metadata.inspect.walk.concern import Concern, Stretch
 from metaquorum.metadata.inspect.walk.passage import place_of
 from metaquorum.metadata.inspect.walk.states import inside_transaction
-from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link
+from metaquorum.metadata.inspect.why.explanation import SNAPSHOT, Explanation, Link, differences, exists
 from metaquorum.metadata.inspect.why.kept_settings import KeptSettings, concerns, other_names
 from metaquorum.metadata.inspect.why.links import Links
 from metaquorum.metadata.inspect.why.quorum_fields import QuorumFields
@@ -71,6 +71,8 @@ class Chain:
         self.limits = Limits()
         self._unknown = 0
         self._base_offset = self._end = 0 if image is None else image.provenance.offset
+        self._alone_from = self._base_offset
+        self._kept: dict[str, Any] | None = None
         self._quorum = QuorumFields()
         self._last_ms: int | None = None
         self._kind = target.entity.partition("/")[0]
@@ -111,6 +113,12 @@ class Chain:
         self._last_ms = None
         if self._links.is_in_transaction and not ends_behind():
             self._links.batch(self._feed.batch(-1, -1, [(self._end, r.EndTransactionRecord())]))
+
+    def forget(self, offset: int) -> None:
+        """The records before `offset` are lost: what follows tells what it says by itself, until `learn`."""
+        self._kept, self._alone_from, self._said = self._now(), offset, {}
+        self._feed.forget()
+        self._concern = self._concern_of()
 
     @property
     def end_offset(self) -> int:
@@ -154,6 +162,13 @@ class Chain:
         self._concern = self._concern_of()
         self._end = max(self._end, image.provenance.offset)
         now, name = self._now(), self._target.field
+        kept, self._kept = self._kept, None
+        if kept is not None and self._kind != "quorum":
+            if found := differences({**kept, **(before or {})}, now or {}, name):
+                at = image.provenance
+                text = f"the snapshot that ends at offset {at.offset} has it so: lost records made it so"
+                self._add_snapshot(at, Cause(rule="unexplained", text=text, certain=False), found)
+            return
         is_same = before == now if name is None else (before or {}).get(name) == (now or {}).get(name)
         if not (self._links and is_same) and self._kind != "quorum":
             self._begin(image)
@@ -234,7 +249,7 @@ class Chain:
         """A record about what was there before the log began: what it says is all that is known."""
         is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
         said = {} if is_end else {**self._said, **said_fields(record)}
-        text = f"the state before offset {self._base_offset} is unknown, and so is the cause"
+        text = f"the state before offset {self._alone_from} is unknown, and so is the cause"
         cause = record_causes(record)[0] if is_end else Cause(rule="unexplained", text=text, certain=False)
         self._changed(changes, offset, record, (self._said, said), (cause,))
         self._said = said
@@ -260,15 +275,9 @@ class Chain:
         causes: tuple[Cause, ...],
     ) -> None:
         before, after = trees
-        found = tuple(
-            (name, before.get(name), after.get(name))
-            for name in dict.fromkeys((*before, *after))
-            if before.get(name) != after.get(name)
-        )
-        if self._target.field is not None:
-            found = tuple(one for one in found if one[0] == self._target.field)
-            if not found and before and after:
-                return
+        found = differences(before, after, self._target.field)
+        if self._target.field is not None and not found and before and after:
+            return
         self._add_record(batch, offset, record, found, causes)
 
     def _plain(self, changes: BatchChanges) -> None:
@@ -371,7 +380,7 @@ class Chain:
         return Explanation(
             target=self._target,
             end_offset=self._end,
-            exists=self._exists(now),
+            exists=exists(self._target.entity, now, is_known=self._feed.is_known),
             value=value,
             links=self._links.all(),
             dropped=self._links.dropped,
@@ -379,15 +388,6 @@ class Chain:
             read_from=None if self._links.has_begun else self._base_offset,
             limits=self.limits,
         )
-
-    def _exists(self, now: dict[str, Any] | None) -> bool | None:
-        """Whether it is there. None where records alone cannot tell: what they took away may have been one of
-        several."""
-        if now is None and self._kind == "controller":
-            return None  # one that leads need not have registered: older versions do not
-        if now is not None or self._feed.is_known or self._target.entity.count("/") != 1:
-            return now is not None
-        return None if self._kind in ("config", "quota") else False
 
     def _hint(self) -> str:
         names = [f"topic/{one}" for one in self._namer.topic_names()]

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from metaquorum.metadata.image import MetadataImage, Provenance
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.inspect.log.points import Point, utc_text
@@ -137,6 +138,13 @@ class LogClock:
         at = bisect_right(self._starts, offset) - 1
         return stamp_ms if at < 0 else int(self._times[at])
 
+    def time_below(self, offset: int, stamp_ms: int) -> int:
+        """What time it was at the last batch below `offset`, which a snapshot that ends there stamps so."""
+        if not len(self._times):
+            return stamp_ms
+        at = int(np.searchsorted(self._bases, offset)) - 1
+        return min(stamp_ms, int(self._times[0])) if at < 0 else int(self._times[at])
+
     def place(self, time_ms: int, *, first: bool = False) -> tuple[Point, ClockShown | None]:
         """The offset that a time stands for: behind the last batch that is not later; with `first`, before
         the first one that is not earlier. And what to say where stamps contradict that."""
@@ -238,6 +246,18 @@ def clock_of(log: MetadataLog) -> LogClock:
     if known is None or known[0] != size:
         known = _KNOWN[log] = size, LogClock.of(log)
     return known[1]
+
+
+def on_clock(log: MetadataLog, image: MetadataImage) -> MetadataImage:
+    """The image of a snapshot of this log with the time that it was there, where stamps jump: the clock is
+    read only if the next batch contradicts the snapshot's stamp, or if it is known already."""
+    place = image.provenance
+    behind = next((one for one in log.batches(place.offset) if isinstance(one, RecordBatch)), None)
+    step = 0 if behind is None else behind.header.max_timestamp_ms - place.timestamp_ms
+    if log.is_checkpoint or (-JUMP_MS < step < LEAP_MS and log not in _KNOWN):
+        return image
+    time_ms = clock_of(log).time_below(place.offset, place.timestamp_ms)
+    return image.with_provenance(Provenance(place.offset, place.epoch, time_ms))
 
 
 _KNOWN: WeakKeyDictionary[MetadataLog, tuple[int, LogClock]] = WeakKeyDictionary()

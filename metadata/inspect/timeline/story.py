@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from metaquorum.metadata.inspect.changes.creations import may_create
-from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
 from metaquorum.metadata.inspect.log.coverage import (
     MISSING,
     NOT_IN_LOG,
@@ -186,7 +186,7 @@ class _Story:
             if learn_at is None or self.is_over or not self._reaches(learn_at):
                 break
             found = state_at(self._log, Point(offset=learn_at), past_corruption=True)
-            yield from timeline.learn(found.image, found.quorum)
+            yield from timeline.learn(on_clock(self._log, found.image), found.quorum)
             place, learn_at = learn_at, None
         yield from timeline.finish()
 
@@ -197,16 +197,16 @@ class _Story:
         begun = None if start is None else _snapshot_before(log, start)
         if begun is not None:
             found = state_at(log, Point(offset=begun), past_corruption=True)
-            quorum = with_quorum(log, found).quorum
-            seen, place = self._seen, found.image.provenance
+            quorum, at_start = with_quorum(log, found).quorum, on_clock(log, found.image)
+            seen, place = self._seen, at_start.provenance
             seen.first_ms = seen.last_ms = place.timestamp_ms
             seen.end_offset = place.offset
-            return Timeline(found.image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
+            return Timeline(at_start, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), begun
         if known_from(log) == base:
             if log.is_checkpoint:
                 return Timeline(None, gap_ms=gap_ms, shown=shown, clock=clock), base
             found = state_at(log, Point(offset=base), past_corruption=True)
-            image, quorum = found.image if base else None, found.quorum
+            image, quorum = on_clock(log, found.image) if base else None, found.quorum
             return Timeline(image, gap_ms=gap_ms, shown=shown, quorum=quorum, clock=clock), base
         image, names = nothing_known(base).image, log.namer().names()
         return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base

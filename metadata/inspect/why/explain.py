@@ -13,7 +13,7 @@ from functools import partial
 
 from metaquorum.metadata.inspect.entities.targets import EntityTarget
 from metaquorum.metadata.inspect.errors import InspectError
-from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.clock import clock_of, on_clock
 from metaquorum.metadata.inspect.log.coverage import (
     MISSING,
     NOT_LOOKED_AT,
@@ -62,8 +62,8 @@ def explain(
     clock = None if log.is_checkpoint else partial(clock_of, log)
     for start in _starts(log, target, point, last, known):
         lines: list[str] = []
-        image = state_at(log, Point(offset=start), lines.append, past_corruption=True).image
-        chain = Chain(target, image, secrets=secrets, clock=clock, is_middle=True)
+        found = state_at(log, Point(offset=start), lines.append, past_corruption=True)
+        chain = Chain(target, found.image, secrets=secrets, clock=clock, is_middle=True)
         _Walk(log, point, lines.append, past_corruption, is_middle=True).feed(chain, start, None)
         if _is_enough(chain, last):
             chain.limits.place(shown)
@@ -74,9 +74,8 @@ def explain(
         begun = None
         if not log.is_checkpoint:
             begun = state_at(log, Point(offset=base), on_problem, past_corruption=past_corruption)
-        chain = Chain(
-            target, begun.image if base and begun is not None else None, secrets=secrets, clock=clock
-        )
+        image = on_clock(log, begun.image) if base and begun is not None else None
+        chain = Chain(target, image, secrets=secrets, clock=clock)
         if begun is not None and begun.quorum.voter_set:
             chain.learn_quorum(begun.quorum, begun.image.provenance)
     else:
@@ -87,7 +86,7 @@ def explain(
         walk.feed(chain, base, known)
         if known is not None and not walk.is_over:
             found = state_at(log, Point(offset=known), past_corruption=True)
-            chain.learn(found.image)
+            chain.learn(on_clock(log, found.image))
             if found.quorum.voter_set:
                 chain.learn_quorum(found.quorum, found.image.provenance)
     chain.limits.place(shown)
@@ -197,7 +196,7 @@ class _Walk:
             self._stretch(chain, begins, cure)
             if self._gap is None:
                 found = state_at(self._log, Point(offset=cure), past_corruption=True)
-                chain.learn(found.image)
+                chain.learn(on_clock(self._log, found.image))
                 if found.quorum.voter_set:
                     chain.learn_quorum(found.quorum, found.image.provenance)
                 self._stretch(chain, cure, limit)

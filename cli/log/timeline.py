@@ -30,6 +30,7 @@ from metaquorum.cli.log.input.options import (
 from metaquorum.cli.log.input.source import MetadataLog
 from metaquorum.cli.text.output import json_line, json_option, utc_text
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.nodes.damage_events import with_damage
 from metaquorum.metadata.inspect.timeline.event import (
     CRITICAL,
     DETAIL,
@@ -102,9 +103,12 @@ def timeline(
     told = 0
     on_terminal = not click.utils.should_strip_ansi(sys.stdout, click.get_current_context().color)  # type: ignore[attr-defined]
     try:
-        for event in story_of(
+        story = story_of(
             log, complaints, start=start, end=end or END, gap_ms=int(gap_s * 1000), seen=seen, shown=shown
-        ):
+        )
+        if nodes is not None and WARNING_SEVERITY in shown:
+            story = with_damage(story, log, nodes, start, end or END)
+        for event in story:
             if entities and not any(event.is_about(wanted) for wanted in entities):
                 continue
             clear_progress(log)

@@ -287,10 +287,10 @@ def _directories(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> I
             yield Cause(rule="replica-damaged", text=text, broker_id=replica)
         elif old == damaged_in(new):
             text = f"broker {replica} reported that its damaged replica is whole again"
-            yield Cause(rule="replica-damaged", text=text, broker_id=replica)
+            yield Cause(rule="replica-whole", text=text, broker_id=replica)
         elif known is not None and new in map(given_up_in, known.directories):
             text = f"broker {replica} gave up its damaged replica, to recreate it"
-            yield Cause(rule="replica-damaged", text=text, broker_id=replica)
+            yield Cause(rule="replica-given-up", text=text, broker_id=replica)
         elif new == LOST:
             text = f"broker {replica} has its replica in a lost directory"
             yield Cause(rule="directory-failed", text=text, broker_id=replica)

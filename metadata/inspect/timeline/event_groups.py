@@ -25,6 +25,7 @@ NAMED = 3
 
 LEADER_RULES = (
     "unclean-election",
+    "replica-damaged",
     "directory-failed",
     "broker-fenced",
     "broker-restarted",
@@ -49,6 +50,16 @@ _REASSIGNMENTS = {
     "reassignment-cancelled": ("reassignment cancelled", "warning"),
     "replicas-changed": ("replicas changed", "info"),
 }
+
+
+_PLACES = {
+    "directory-assigned": ("directory assigned", "detail", "placed"),
+    "directory-moved": ("directory moved", "info", "moved"),
+    "replica-damaged": ("replica damaged", "warning", "cannot read its replica of"),
+    "replica-whole": ("replica whole again", "info", "can read again"),
+    "replica-given-up": ("replica given up", "info", "recreates its replica of"),
+}
+"""Rules of a replica's place: kind, severity and what the broker did."""
 
 
 class Grouped(NamedTuple):
@@ -289,14 +300,20 @@ def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]
     found: dict[tuple[str, int | None], list[PartitionStep]] = {}
     for step in batch.partitions:
         for cause in causes.get(step.offset, ()):
-            if cause.rule in ("directory-assigned", "directory-moved"):
+            if cause.rule in _PLACES and _is_moved(step, cause.broker_id):
                 found.setdefault((cause.rule, cause.broker_id), []).append(step)
     for (rule, broker), steps in found.items():
-        verb = "placed" if rule == "directory-assigned" else "moved"
+        kind, severity, verb = _PLACES[rule]
         text = f"broker {broker} {verb} {listed([step.name for step in steps])}"
-        kind = rule.replace("-", " ")
-        severity = "detail" if rule == "directory-assigned" else "info"
         yield Grouped(steps[0].offset, kind, f"broker/{broker}", text, severity, rule, _paths(steps))
+
+
+def _is_moved(step: PartitionStep, broker: int | None) -> bool:
+    """Whether the record names another place of the broker's replica."""
+    before, after = step.before, step.after
+    if before is None or after is None or broker is None:
+        return False
+    return before.directory_of(broker) != after.directory_of(broker)
 
 
 def span_events(spans: SpanChanges) -> Iterator[Grouped]:

@@ -106,7 +106,13 @@ def test_damage_of_one_node_is_made_good_and_told(quorum: Path) -> None:
     result = run("timeline", quorum)
     assert result.exit_code == 1
     assert "controller-3001 has no offset 1: read from controller-3000" in result.stderr
-    assert result.stdout == run("timeline", quorum / "controller-3002").stdout
+    told = [line for line in result.stdout.splitlines(keepends=True) if "replica damaged" not in line]
+    assert "".join(told) == run("timeline", quorum / "controller-3002").stdout
+    place = ("--from", "1", "--to", "2", "--entity", "controller/3001", "--severity", "warning", "--json")
+    (event,) = [json.loads(line) for line in run("timeline", quorum, *place).stdout.splitlines()]
+    assert (event["kind"], event["offset"], event["severity"]) == ("replica damaged", 1, "warning")
+    assert run("timeline", quorum, "--from", "2", "--entity", "controller/3001").stdout == ""
+    assert "damaged" not in run("timeline", quorum, "--severity", "critical").stdout
     checked = run("check", quorum, "--json")
     report = json.loads(checked.stdout)
     assert report["nodes"]["nodes"][1]["lost"] == [{"fromOffset": 1, "toOffset": 2, "by": "controller-3000"}]

@@ -275,8 +275,8 @@ def test_a_damaged_replica_is_no_lagging_one_and_no_move() -> None:
     alone = (9, [change(leader=-1, isr=(1,), directories=(damaged_in(home), other))])
     for batches, expected in (
         ([damaged], {"replica-damaged": "cannot read its replica", "elected-from-isr": ""}),
-        ([damaged, back], {"replica-damaged": "is whole again"}),
-        ([damaged, given_up], {"replica-damaged": "gave up its damaged replica"}),
+        ([damaged, back], {"replica-whole": "is whole again"}),
+        ([damaged, given_up], {"replica-given-up": "gave up its damaged replica"}),
         ([damaged, given_up, back], {"directory-moved": "moved or recreated"}),
         ([alone, (19, [change(leader=-1)])], {"leader-epoch-raised": ""}),
     ):

@@ -1,0 +1,56 @@
+"""Damage of one node's log that another node makes good, as events among those of the log that they make.
+
+Owns the events and their place among others. What each node lost `merge` finds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+
+from metaquorum.metadata.inspect.log.clock import clock_of
+from metaquorum.metadata.inspect.log.coverage import offsets_text
+from metaquorum.metadata.inspect.log.log import MetadataLog
+from metaquorum.metadata.inspect.log.places import batch_at
+from metaquorum.metadata.inspect.log.points import Point
+from metaquorum.metadata.inspect.nodes.merge import NodesReport
+from metaquorum.metadata.inspect.timeline.event import WARNING, TimelineEvent
+
+
+def with_damage(
+    told: Iterable[TimelineEvent], log: MetadataLog, report: NodesReport, start: Point | None, end: Point
+) -> Iterator[TimelineEvent]:
+    """The events `told` of the nodes' common `log`, and between them the damage of each node from `start` up
+    to `end`."""
+    damage = [
+        event
+        for event in sorted(_damage(log, report), key=lambda one: one.offset)
+        if not (start is not None and _is_before(event, start)) and (end.is_end or _is_before(event, end))
+    ]
+    return merge(told, damage, key=lambda event: event.offset)
+
+
+def _damage(log: MetadataLog, report: NodesReport) -> Iterator[TimelineEvent]:
+    for node in report.nodes:
+        for lost in node.lost:
+            batch = batch_at(log, lost.start)
+            if lost.by is None or batch is None:
+                continue
+            header = batch.header
+            entity = "quorum" if node.node_id is None else f"controller/{node.node_id}"
+            yield TimelineEvent(
+                offset=lost.start,
+                epoch=header.leader_epoch,
+                time_ms=clock_of(log).time_ms(lost.start, header.max_timestamp_ms),
+                kind="replica damaged",
+                entity=entity,
+                text=f"{node.name} has no {offsets_text(lost.start, lost.end)}: read from {lost.by}",
+                severity=WARNING,
+                entities=(entity,),
+            )
+
+
+def _is_before(event: TimelineEvent, place: Point) -> bool:
+    if place.time_ms is not None:
+        return event.time_ms < place.time_ms
+    return place.offset is not None and event.offset < place.offset + place.after

@@ -94,6 +94,7 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # its bounds are known to readers
         "spark.python.worker.reuse": "true",
     }
     java = [LIGHT_JAVA] if light and master.startswith("local") else []
@@ -106,6 +107,7 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
         found["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
         found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        found["spark.python.unix.domain.socket.enabled"] = "true"
         found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
     return found
 

@@ -33,20 +33,11 @@ def same(value: Any, count: int, kind: pa.DataType) -> pa.Array:
 
 def uuid_column(words: npt.NDArray[np.uint64]) -> pa.Array:
     """Texts of uuids given as two native words each, (rows, 2)."""
-    raw = np.ascontiguousarray(words).view("V16").ravel()
-    distinct, places = np.unique(raw, return_inverse=True)
-    data = distinct.tobytes()
-    texts = pa.array([uuid_to_text(data[at : at + 16]) for at in range(0, len(data), 16)], pa.string())
-    return texts.take(pa.array(places.ravel()))
-
-
-def fixed_lists(values: npt.NDArray[np.int32]) -> pa.Array:
-    """Lists of one length: (rows, length)."""
-    rows, length = values.shape
-    offsets = (
-        np.arange(0, (rows + 1) * length, length, dtype=np.int32) if length else np.zeros(rows + 1, np.int32)
+    raw = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(16), len(words), [None, pa.py_buffer(np.ascontiguousarray(words))]
     )
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).ravel()))
+    found = raw.dictionary_encode()
+    return pa.array(list(map(uuid_to_text, found.dictionary.to_pylist())), pa.string()).take(found.indices)
 
 
 def padded_lists(values: npt.NDArray[np.int32], lengths: npt.NDArray[np.int32]) -> pa.Array:

@@ -6,9 +6,11 @@ one by one and put back in their places; a property test holds both ways equal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from metaquorum.metadata.columnar.changes import ChangeRows, decode_changes
@@ -27,7 +29,7 @@ from metaquorum.metadata.image.chunk import (
 from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.records.codec import decode
 from metaquorum.metadata.records.types import PartitionChangeRecord, PartitionRecord
-from metaquorum.pipeline.arrow.base import fixed_lists, padded_lists, uuid_column
+from metaquorum.pipeline.arrow.base import padded_lists, uuid_column
 from metaquorum.pipeline.arrow.fields import SCHEMAS, column_type, field_columns
 from metaquorum.storage.batches.places import Places
 from metaquorum.storage.uuids import uuid_to_text
@@ -38,29 +40,35 @@ Columns = list[pa.Array]
 def change_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:
     """The rows that could be decoded, ascending, and their own columns."""
     groups, odd = decode_changes(frames, rows)
-    parts = [(group.records, _change_group(group)) for group in groups if len(group.records)]
-    return _merged(
-        PartitionChangeRecord.type_name, [*parts, _odd(PartitionChangeRecord.type_name, frames, odd)]
-    )
+    groups = [group for group in groups if len(group.records)]
+    usual = np.sort(np.concatenate([np.empty(0, np.int64), *(group.records for group in groups)]))
+    name = PartitionChangeRecord.type_name
+    if not len(odd):
+        return usual, _changes(usual, groups)
+    return _merged(name, [(usual, _changes(usual, groups)), _odd(name, frames, odd)])
 
 
-def _change_group(group: ChangeRows) -> Columns:
-    count = len(group.records)
+def _changes(rows: Places, groups: list[ChangeRows]) -> Columns:
+    """The columns of groups whose records, all together, are `rows`."""
+    count = len(rows)
+    indexes, topics = np.empty(count, np.int32), np.empty((count, 2), np.uint64)
+    leader, recovery = _Some(count), _Some(count)
+    isr, directories = _Lists(count), _Lists(count)
+    for group in groups:
+        at = np.searchsorted(rows, group.records)
+        indexes[at], topics[at] = group.indexes, group.topics
+        leader.put(at, group.leader)
+        recovery.put(at, group.recovery)
+        isr.put(at, group.isr)
+        directories.put(at, group.directories)
     found: dict[str, pa.Array] = {
-        "partition_id": pa.array(group.indexes),
-        "topic_id": uuid_column(group.topics),
+        "partition_id": pa.array(indexes),
+        "topic_id": uuid_column(topics),
+        "leader": leader.column(),
+        "leader_recovery_state": recovery.column(),
+        "isr": isr.column(np.empty(0, np.int32), pa.array),
+        "directories": directories.column(np.empty((0, 2), np.uint64), uuid_column),
     }
-    if group.leader is not None:
-        found["leader"] = pa.array(group.leader)
-    if group.isr is not None:
-        found["isr"] = fixed_lists(group.isr)
-    if group.recovery is not None:
-        found["leader_recovery_state"] = pa.array(group.recovery.astype(np.int32))
-    if group.directories is not None:
-        width = group.directories.shape[1]
-        offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-        texts = uuid_column(group.directories.reshape(-1, 2))
-        found["directories"] = pa.ListArray.from_arrays(pa.array(offsets), texts)
     fields = SCHEMAS[PartitionChangeRecord.type_name].body.fields
     return [
         found[field.name].cast(column_type(field))
@@ -68,6 +76,45 @@ def _change_group(group: ChangeRows) -> Columns:
         else pa.nulls(count, column_type(field))
         for field in fields
     ]
+
+
+class _Some:
+    """A column of numbers that some rows have."""
+
+    def __init__(self, count: int) -> None:
+        self._values = np.zeros(count, np.int32)
+        self._absent = np.ones(count, dtype=bool)
+
+    def put(self, at: Places, values: npt.NDArray[Any] | None) -> None:
+        if values is not None:
+            self._values[at], self._absent[at] = values, False
+
+    def column(self) -> pa.Array:
+        return pa.array(self._values, mask=self._absent)
+
+
+class _Lists:
+    """A column of lists that some rows have, all of one length within what is put in at once."""
+
+    def __init__(self, count: int) -> None:
+        self._lengths = np.zeros(count, np.int32)
+        self._absent = np.ones(count, dtype=bool)
+        self._parts: list[tuple[Places, npt.NDArray[Any]]] = []
+
+    def put(self, at: Places, values: npt.NDArray[Any] | None) -> None:
+        """`values`: (rows, length) or (rows, length, words)."""
+        if values is not None:
+            self._lengths[at], self._absent[at] = values.shape[1], False
+            self._parts.append((at, values))
+
+    def column(self, empty: npt.NDArray[Any], made: Callable[[npt.NDArray[Any]], pa.Array]) -> pa.Array:
+        """`made` makes a column of all members; `empty` says their type."""
+        offsets = np.zeros(len(self._lengths) + 1, np.int32)
+        np.cumsum(self._lengths, out=offsets[1:])
+        members = np.empty((int(offsets[-1]), *empty.shape[1:]), empty.dtype)
+        for at, values in self._parts:
+            members[offsets[at][:, None] + np.arange(values.shape[1])] = values
+        return pa.ListArray.from_arrays(pa.array(offsets), made(members), mask=pa.array(self._absent))
 
 
 def partition_columns(frames: Frames, rows: Places) -> tuple[Places, Columns]:

@@ -111,7 +111,7 @@ def test_damage_of_one_node_is_made_good_and_told(quorum: Path) -> None:
     place = ("--from", "1", "--to", "2", "--entity", "controller/3001", "--severity", "warning", "--json")
     (event,) = [json.loads(line) for line in run("timeline", quorum, *place).stdout.splitlines()]
     assert (event["kind"], event["offset"], event["severity"]) == ("replica damaged", 1, "warning")
-    assert run("timeline", quorum, "--from", "2", "--entity", "controller/3001").stdout == ""
+    assert "damaged" not in run("timeline", quorum, "--from", "2").stdout
     assert "damaged" not in run("timeline", quorum, "--severity", "critical").stdout
     checked = run("check", quorum, "--json")
     report = json.loads(checked.stdout)

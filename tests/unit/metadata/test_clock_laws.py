@@ -180,3 +180,11 @@ def test_stamps_are_those_of_the_headers(counts: tuple[int, ...]) -> None:
         columns = stamps.columns()
         assert [list(each) for each in zip(*columns, strict=True)] == expected
         assert [column.dtype for column in columns] == [np.int64] * 3
+
+
+def test_a_piece_is_followed_from_its_last_stamp() -> None:
+    running = RunningClock(lambda: clock([10_000, 20_000, 15_000]))
+    offsets = np.array([base(0), base(1)], dtype=np.int64)
+    time_of = running.ahead(offsets, np.array([10_000, 20_000], dtype=np.int64))
+    assert [time_of(base(0), 10_000), time_of(base(1), 20_000)] == [10_000, 20_000]
+    assert running.time_ms(base(2), 15_000) != 20_000 and not running.is_steady

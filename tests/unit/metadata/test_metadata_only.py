@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.image import Provenance
 from metaquorum.metadata.inspect.log.log import MetadataLog, open_log
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
+from metaquorum.metadata.inspect.nodes.merge import compare_nodes
+from metaquorum.metadata.inspect.walk.states import nothing_known
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.codec import encode
 from metaquorum.storage.batches.batch import encode_batch
@@ -143,3 +146,20 @@ def test_every_recorded_log_is_told_rightly(shared_data: Path) -> None:
             refused += 1
     assert accepted >= 10
     assert refused >= 30
+
+
+def test_a_batch_speaks_for_a_metadata_log_by_any_of_its_records() -> None:
+    known, unknown = encode(r.NoOpRecord(), 0), b"\x01\x63\x00\x07"
+    for values in ((known, unknown), (unknown, known)):
+        refuse_other_logs(a_log(batch(0, *values) + batch(2, b"a message")))
+    with pytest.raises(NotALogError):
+        refuse_other_logs(a_log(batch(0, unknown) + batch(1, b"a message")))
+
+
+def test_what_two_nodes_have_in_common_is_counted_batch_by_batch() -> None:
+    content = batch(3, b"one", b"two") + batch(5, b"three")
+    assert compare_nodes([a_log(content), a_log(content, "/disk/other-0")]).compared == 3
+
+
+def test_a_place_where_nothing_is_known_has_no_epoch_and_no_time() -> None:
+    assert nothing_known(5).image.provenance == Provenance(5, -1, -1)

@@ -107,7 +107,6 @@ def settings(master: str, *, light: bool = False) -> dict[str, str]:
         found["spark.driver.extraJavaOptions"] = " ".join(java)
     if master.startswith("local"):
         found |= {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
-        found["spark.python.unix.domain.socket.enabled"] = "true"
         found["spark.driver.memory"] = os.environ.get("METAQUORUM_DRIVER_MEMORY", "2g")
     return found
 

@@ -31,7 +31,7 @@ from metaquorum.raft.store.stored_voters import read_voters
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange, changes_of, kraft_version_record, voters_record
 from metaquorum.runtime.config.key import BROKER
-from metaquorum.runtime.config.node import NodeConfig
+from metaquorum.runtime.config.node import NodeConfig, process_rng
 from metaquorum.runtime.errors import StartError
 from metaquorum.storage.batches.batch import RecordBatch, iter_batches
 from metaquorum.storage.batches.encode import control_key
@@ -91,7 +91,7 @@ def add_directory_ids(config: NodeConfig) -> None:
     identity = identity_of(disk, own)
     if identity is not None and identity.node_id == config.node_id:
         paths = dict.fromkeys((own, *map(str, config.log_dirs)))
-        add_missing_ids(disk, identity, paths, _log.info)
+        add_missing_ids(disk, identity, paths, process_rng(), _log.info)
 
 
 def check_metadata_directory(config: NodeConfig) -> MetaProperties:

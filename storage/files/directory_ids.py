@@ -6,8 +6,8 @@ What is wrong with a directory is not told here but where it is opened. Knows no
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
+from random import Random
 
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.errors import StorageError
@@ -20,16 +20,17 @@ from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 
 def add_missing_ids(
-    disk: Disk, own: MetaProperties, paths: Iterable[str], tell: Callable[[str], None]
+    disk: Disk, own: MetaProperties, paths: Iterable[str], rng: Random, tell: Callable[[str], None]
 ) -> None:
-    """Writes an id into each directory of the node and cluster of `own` that has none. A directory of another
-    node or cluster, one that is in use, and one that cannot be read or written stays as it is."""
+    """Writes an id drawn from `rng` into each directory of the node and cluster of `own` that has none. A
+    directory of another node or cluster, one that is in use, and one that cannot be read or written stays as
+    it is."""
     for path in paths:
         found = identity_of(disk, path)
         if found is None or found.directory_id is not None:
             continue
         if (found.node_id, found.cluster_id) == (own.node_id, own.cluster_id):
-            tell(_add(disk, path, found))
+            tell(_add(disk, path, found, random_uuid(rng)))
 
 
 def identity_of(disk: Disk, path: str) -> MetaProperties | None:
@@ -40,8 +41,7 @@ def identity_of(disk: Disk, path: str) -> MetaProperties | None:
         return None
 
 
-def _add(disk: Disk, path: str, found: MetaProperties) -> str:
-    new_id = random_uuid(random.SystemRandom())
+def _add(disk: Disk, path: str, found: MetaProperties, new_id: bytes) -> str:
     try:
         lock = disk.lock(path)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from metaquorum.metadata.errors import ErrorCode
+from metaquorum.metadata.features import MAX_METADATA_VERSION
 from metaquorum.metadata.requests.settings import FeatureUpdate, SettingResult
 from metaquorum.runtime.kafka.admin.cluster import update_features
 from tests.e2e.cluster import FAST_BROKERS, Cluster
@@ -34,7 +35,7 @@ def test_a_level_is_finalized_once_every_controller_has_said_that_it_can(cluster
         return upgrade(cluster, 20).error is ErrorCode.NONE
 
     cluster.wait(upgraded, "every controller registers, and the level is raised")
-    stays = upgrade(cluster, 26)
+    stays = upgrade(cluster, MAX_METADATA_VERSION + 1)
     assert stays.error is ErrorCode.INVALID_UPDATE_VERSION
     # The records are in the log: a restart changes nothing, and each new process registers again.
     quorum = cluster.quorum()

@@ -8,8 +8,9 @@ several places (posts) after the snapshot: what came shortly before it matters o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -133,54 +134,69 @@ class RowJoin:
         if table not in JOINED:
             yield from rows
             return
-        start = _NAMES[table].index("from_offset")
+        places, below = _PLACES[table], self._below
+        left, seen = self._left[table], self._seen[table]
         for row in rows:
-            yield self._row(table, row) if row[start] < self._below else row
-
-    def _row(self, table: str, row: Row) -> Row:
-        left = _find(table, row, self._left[table])
-        if left is None:
-            return row
-        names, ends = _NAMES[table], JOINED[table]
-        seen = _find(table, row, self._seen[table])
-        made = dict(zip(names, left, strict=True))
-        for name, value in zip(names, row, strict=True):
-            if name in _ALWAYS or name in ends.told:
-                made[name] = value
-            elif name in ends.added:
-                made[name] += value - (seen[names.index(name)] if seen is not None else 0)
-            elif name in ends.longest:
-                made[name] = max((at for at in (made[name], value) if at is not None), default=None)
-        return tuple(made.values())
+            before = _find(places, row, left) if row[places.start] < below else None
+            yield row if before is None else _joined(places, before, row, _find(places, row, seen))
 
 
-_Known = Mapping[Row, list[Row]]
+def _joined(places: _Places, left: Row, row: Row, seen: Row | None) -> Row:
+    """The row as `left` began it; `seen` is what the stretch had counted of it at the post."""
+    made = list(left)
+    for at in places.told:
+        made[at] = row[at]
+    for at in places.added:
+        made[at] += row[at] - (seen[at] if seen is not None else 0)
+    for at in places.longest:
+        made[at] = max((value for value in (made[at], row[at]) if value is not None), default=None)
+    return tuple(made)
 
 
-def _key(table: str, row: Row) -> Row:
-    return tuple(row[at] for at in _KEYS[table])
+_Known = Mapping[Any, list[Row]]
 
 
 def _by_key(table: str, rows: Iterable[Row]) -> _Known:
-    found: dict[Row, list[Row]] = {}
+    key_of, found = _PLACES[table].key, dict[Any, list[Row]]()
     for row in rows:
-        found.setdefault(_key(table, row), []).append(row)
+        found.setdefault(key_of(row), []).append(row)
     return found
 
 
-def _find(table: str, row: Row, known: _Known) -> Row | None:
+def _find(places: _Places, row: Row, known: _Known) -> Row | None:
     """What is known of the row's key: of several the one that began with it."""
-    listed = known.get(_key(table, row), [])
+    listed = known.get(places.key(row), ())
     if len(listed) > 1:
-        start = _NAMES[table].index("from_offset")
+        start = places.start
         listed = [at for at in listed if at[start] == row[start]]
     return listed[0] if listed else None
 
 
-_NAMES: dict[str, list[str]] = {
-    table: [name for name in TABLES[table].column_names if name not in PARTITION_COLUMNS] for table in JOINED
-}
-_KEYS: dict[str, list[int]] = {
-    table: [_NAMES[table].index(name) for name in TABLES[table].key if name not in _NOT_KEYS]
-    for table in JOINED
-}
+class _Places(NamedTuple):
+    """Where a table's rows have what a join needs: the key without its offset, `from_offset`, and the columns
+    of `_Ends`."""
+
+    key: Callable[[Row], Any]
+    start: int
+    told: list[int]
+    added: list[int]
+    longest: list[int]
+
+
+def _only(row: Row) -> None:
+    """The key of a table of which one row is open."""
+
+
+def _places(table: str, ends: _Ends) -> _Places:
+    names = [name for name in TABLES[table].column_names if name not in PARTITION_COLUMNS]
+
+    def at(wanted: Iterable[str]) -> list[int]:
+        return [names.index(name) for name in wanted]
+
+    keys = at(name for name in TABLES[table].key if name not in _NOT_KEYS)
+    key = itemgetter(*keys) if keys else _only
+    told = at([*(name for name in _ALWAYS if name in names), *ends.told])
+    return _Places(key, names.index("from_offset"), told, at(ends.added), at(ends.longest))
+
+
+_PLACES = {table: _places(table, ends) for table, ends in JOINED.items()}

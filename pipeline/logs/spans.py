@@ -5,13 +5,17 @@ Owns the choice of the snapshots. Knows histories, not files.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from metaquorum.pipeline.logs.spine import Spine, SpineRun
 from metaquorum.pipeline.logs.survey import LogSurvey
 
 SPAN_RECORDS = 100_000
-"""A part has at least so many records: joining costs some thousands of them each."""
+"""A part has at least so many records. Joining it takes as long as the replay of about a quarter of them, and
+parts are joined one after the other: so the parts of a longer history grow with the root of its length, the
+length at which replay on many executors and joining take about the same time."""
 MAX_SPANS = 64
 
 
@@ -32,6 +36,7 @@ def spans_of(spine: Spine, low: int, high: int, span_records: int = SPAN_RECORDS
     start = max(low, runs[0].start)
     if len(runs) > 1 or high - start < 2 * span_records:
         return []
+    span_records = max(span_records, math.isqrt(span_records // 4 * (high - start)))
     known = spine.snapshots(runs[0].start, runs[0].end)
     if runs[0].start > 0 and not low:  # the state is not known before the first of them
         known = [at for at in known if at[1] > known[0][1]]

@@ -36,14 +36,15 @@ def spans_of(spine: Spine, low: int, high: int, span_records: int = SPAN_RECORDS
     start = max(low, runs[0].start)
     if len(runs) > 1 or high - start < 2 * span_records:
         return []
-    span_records = max(span_records, math.isqrt(span_records // 4 * (high - start)))
+    length = high - start
+    span_records = max(span_records, math.isqrt(span_records // 4 * length), math.ceil(length / MAX_SPANS))
     known = spine.snapshots(runs[0].start, runs[0].end)
     if runs[0].start > 0 and not low:  # the state is not known before the first of them
         known = [at for at in known if at[1] > known[0][1]]
     places: list[tuple[LogSurvey, int, int]] = []
     for at in known:
         before = places[-1][1] if places else start
-        if at[1] - before >= span_records and high - at[1] >= span_records and len(places) < MAX_SPANS - 1:
+        if at[1] - before >= span_records and high - at[1] >= span_records:
             places.append(at)
     if not places:
         return []

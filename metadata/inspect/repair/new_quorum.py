@@ -14,7 +14,7 @@ from metaquorum.metadata.features import LEVEL_DYNAMIC_VOTERS, metadata_version_
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.whole_snapshot import whole_snapshot
-from metaquorum.metadata.inspect.repair.log_copy import NodeWriter, stored_epochs
+from metaquorum.metadata.inspect.repair.log_copy import NodeWriter
 from metaquorum.metadata.inspect.repair.salvage import Ranking, Survivor
 from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records.codec import encode_control
@@ -34,7 +34,6 @@ from metaquorum.storage.log.config import PARTITION_METADATA_FILE
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.segment import parse_segment_name
-from metaquorum.storage.types import LogPosition
 
 
 class NewVoter(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,13 +115,12 @@ def _voter_set_batch(ranking: Ranking, voters: Sequence[NewVoter], now_ms: int) 
 
 def _write_one(best: Survivor, home: str, last: bytes, quorum: bytes, identity: MetaProperties) -> None:
     log = best.files.log
-    start = log.start_offset
-    epoch = stored_epochs(log).epoch_at(start) if start else None
-    writer = NodeWriter(
-        log.disk, home, EpochTable() if epoch is None else EpochTable.reset(LogPosition(epoch, start))
-    )
+    writer = NodeWriter(log.disk, home, EpochTable() if best.holds_batches else best.epochs)
     try:
-        _copy_segments(best, writer)
+        if best.holds_batches:
+            _copy_segments(best, writer)
+        else:  # what the log holds does not reach the snapshot
+            writer.begin_segment(best.end.offset)
         for batch in iter_batches(last, file=home):
             writer.append(batch)
         for position in log.snapshots():
@@ -140,7 +138,7 @@ def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
     segment: int | None = None
     for found in log.batches():
         if isinstance(found, Damage):
-            continue  # what is after it is beyond the end
+            continue  # of an index, or what is after it is beyond the end
         if found.header.next_offset > best.end.offset:
             break
         base = parse_segment_name(name_of(found.file))
@@ -148,5 +146,3 @@ def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
             segment = base
             writer.begin_segment(base)
         writer.append(found)
-    if segment is None:
-        writer.begin_segment(best.end.offset)

@@ -57,6 +57,11 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     damage: Damage | None
 
     @property
+    def holds_batches(self) -> bool:
+        """Whether the log reaches `end`; else it ends before the snapshot that does."""
+        return self.epochs.entries[0][1] < self.end.offset
+
+    @property
     def holding(self) -> Holding:
         """What its node knew to be committed, and what its log holds."""
         return holding(self.files.log, self.end.offset, self.epochs, self.sets)

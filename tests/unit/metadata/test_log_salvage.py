@@ -50,6 +50,7 @@ from tests.unit.metadata.made_logs import (
     make_node,
     memory_disk,
     strict,
+    write,
 )
 
 ROOT = shared_data_path() or Path("absent")
@@ -311,6 +312,34 @@ def test_new_dynamic_voters_are_the_last_record_of_the_log() -> None:
     again = rank([examine(node_files(open_log(disk, home))) for home in homes])
     assert (again.voters, again.has_majority, again.warnings) == ((7, 8), True, [])
     assert again.best.end == LogPosition(first_epoch, 7)
+
+
+@pytest.mark.parametrize("kraft_version", [0, 1])
+@pytest.mark.parametrize("log", ["damaged", "empty"])
+def test_a_snapshot_beyond_the_log_is_what_new_voters_begin_with(log: str, kraft_version: int) -> None:
+    disk = memory_disk()
+    node = make_node(disk, [*DYNAMIC, NO_OP, NO_OP], home="/1", node_id=1)
+    add_snapshot(node, 6)
+    if log == "damaged":
+        flip(node, 3)  # sound batches are between it and the snapshot's end
+    else:
+        disk.remove(join(node.log.directory, segment_name(0)))
+        write(disk, join(node.log.directory, segment_name(6)), b"")
+    survivor = examine(node_files(open_log(disk, "/1")))
+    assert (survivor.end, survivor.holds_batches) == (LogPosition(2, 6), False)
+    write_voters(rank([survivor]), [voter(1)], ["/new"], CLUSTER, kraft_version=kraft_version, now_ms=NOW_MS)
+    warnings: list[str] = []
+    static = () if kraft_version else (1,)
+    store = ReplicaStore.open(disk, "/new", None, warnings.append, voter_ids=static)
+    found = store.recovered()
+    store.close()
+    assert (found.log_start_offset, found.snapshots) == (6, (LogPosition(2, 6),))
+    first_epoch = 2 + EPOCH_MARGIN
+    assert (found.epochs, found.log_end_offset) == (
+        (((first_epoch, 6),), 8) if kraft_version else (((2, 6),), 6)
+    )
+    assert warnings == []
+    assert not [one for one in check_log(open_log(disk, "/new")).findings if one.severity != "warning"]
 
 
 def test_static_voters_become_dynamic_when_the_level_allows_it() -> None:

@@ -281,7 +281,14 @@ def _head(found: _Found, where: tuple[str, ...]) -> Iterator[str]:
 
 _TOLD = {
     CRITICAL: (NAME_OF_LOST, "unclean elections", "total outages", "leaderless"),
-    WARNING_SEVERITY: ("gaps in time", "directories failed", "under min isr", "quorum", "brokers"),
+    WARNING_SEVERITY: (
+        "gaps in time",
+        "directories failed",
+        "replicas damaged",
+        "under min isr",
+        "quorum",
+        "brokers",
+    ),
 }
 """Sections that the verdict names first, by the severity that it has."""
 

@@ -45,7 +45,12 @@ _NEVER: Place = (1 << 62, 1 << 62)
 """Where a range begins that has not begun yet: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted", "transaction unclear")
 _OF_BROKERS = ("slow to return", "still fenced", "already fenced", "no longer fenced")
-_ROWS = {"clock jumped": "clocks", "voters changed": "voters", **dict.fromkeys(_TROUBLE, "trouble")}
+_ROWS = {
+    "clock jumped": "clocks",
+    "voters changed": "voters",
+    "replica damaged": "damaged",
+    **dict.fromkeys(_TROUBLE, "trouble"),
+}
 
 
 class Summary:
@@ -245,6 +250,7 @@ class Summary:
             self._listed("unclean", "unclean elections", "records are lost"),
             self._stretch_section("under min isr", self._under, WARNING),
             self._listed("directories", "directories failed", ""),
+            self._listed("damaged", "replicas damaged", ""),
             self._reassignment_section(),
             self._listed("trouble", "records that tools or nodes cannot apply", ""),
             self._change_section(),

@@ -56,7 +56,7 @@ _PLACES = {
     "directory-assigned": ("directory assigned", "detail", "placed"),
     "directory-moved": ("directory moved", "info", "moved"),
     "replica-damaged": ("replica damaged", "warning", "cannot read its replica of"),
-    "replica-whole": ("replica whole again", "info", "can read again"),
+    "replica-whole": ("replica whole again", "info", "can again read its replica of"),
     "replica-given-up": ("replica given up", "info", "recreates its replica of"),
 }
 """Rules of a replica's place: kind, severity and what the broker did."""

@@ -5,9 +5,16 @@ They know paths, byte positions and offsets; they do not know what a record mean
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class StorageError(Exception):
-    """Anything that storage refuses or cannot do."""
+    """Anything that storage refuses or cannot do. It can go to another process: its fields make it again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = dict(self.__dict__)
+        return partial(type(self), **fields), () if fields else self.args
 
 
 class CorruptLogError(StorageError):

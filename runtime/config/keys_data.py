@@ -99,7 +99,7 @@ DATA = (
         "log.cleaner.threads",
         "int",
         1,
-        "Threads that compact logs, for all log directories together.",
+        "Processes that compact logs, for all log directories together.",
         minimum=0,
         maximum=64,
         roles=(BROKER,),
@@ -107,8 +107,8 @@ DATA = (
     _bytes(
         "log.cleaner.dedupe.buffer.size",
         128 * MIB,
-        "Memory for the keys of dirty segments, for all cleaner threads together. When a thread's share is "
-        "full, it cleans up to there.",
+        "Memory for the keys of dirty segments, for all cleaners together. When a cleaner's share is full, "
+        "it cleans up to there.",
         minimum=MIB,
         maximum=MAX_LONG,
     ),
@@ -116,7 +116,7 @@ DATA = (
         "log.cleaner.io.max.bytes.per.second",
         "double",
         MAX_DOUBLE,
-        "Maximum rate at which all cleaner threads together read and write.",
+        "Maximum rate at which all cleaners together read and write.",
         minimum=1,
         roles=(BROKER,),
     ),

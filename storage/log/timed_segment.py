@@ -58,12 +58,13 @@ class TimedSegment(Segment):
         *,
         index_interval_bytes: int,
         new: bool = False,
+        writable: bool = True,
         suffix: str = "",
     ) -> None:
         """`new`: the file is made; else FileMissingError is raised where there is none. `suffix`: behind its
         name, while it is none of the log's."""
         path = join(directory, segment_name(base_offset)) + suffix
-        self.pooled: PooledFile = pool.file(path, size=0 if new else None)
+        self.pooled: PooledFile = pool.file(path, size=0 if new else None, writable=writable)
         if new:
             pool.enter(self.pooled)
             pool.leave(self.pooled)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from metaquorum.storage.batches.batch import LENGTH_OVERHEAD_BYTES, hop_headers
-from metaquorum.storage.disk.interface import Disk, join, name_of, remove_if_present
+from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import Disk, join, name_of, parent_of, remove_if_present
 from metaquorum.storage.log.segment import HOP_WINDOW_BYTES, LOG_SUFFIX
 from metaquorum.storage.log.segment_index import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, index_name
 from metaquorum.storage.log.timed_segment import TimedSegment
@@ -27,41 +28,43 @@ _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
 
 
-def begin_cleaned(log: PartitionLog, base_offset: int) -> TimedSegment:
+def begin_cleaned(
+    disk: Disk, directory: str, pool: FilePool, base_offset: int, *, index_interval_bytes: int
+) -> TimedSegment:
     """An empty segment `.cleaned`; what an earlier cleaning left of it goes."""
-    forget_cleaned(log, base_offset)
-    interval = log.config.index_interval_bytes
+    forget_cleaned(disk, directory, base_offset)
     return TimedSegment(
-        log._disk,
-        log.directory,
+        disk,
+        directory,
         base_offset,
-        log.pool,
-        index_interval_bytes=interval,
+        pool,
+        index_interval_bytes=index_interval_bytes,
         new=True,
         suffix=CLEANED_SUFFIX,
     )
 
 
-def forget_cleaned(log: PartitionLog, base_offset: int) -> None:
+def forget_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
     """Removes the files of a segment that is not going to be swapped in."""
     for suffix in _SUFFIXES:
-        remove_if_present(log._disk, _path(log, base_offset, suffix + CLEANED_SUFFIX))
+        remove_if_present(disk, _path(directory, base_offset, suffix + CLEANED_SUFFIX))
 
 
-def finish_cleaned(log: PartitionLog, cleaned: TimedSegment, aborted: bytes) -> None:
+def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: bytes) -> None:
     """Everything of it is durable on return: records, indexes, and `aborted`, the content of `.txnindex`."""
+    directory = parent_of(cleaned.path)
     files = [(f"{path}{CLEANED_SUFFIX}", data) for path, data in cleaned.index_files()]
     if aborted:
-        files.append((_path(log, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
+        files.append((_path(directory, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
     made = []
     for path, data in files:
-        file = log.pool.file(path, size=0)
+        file = pool.file(path, size=0)
         file.append(data)
         made.append(file)
     for each in (cleaned.pooled, *made):
         each.sync()
         each.close()
-    log._disk.sync_directory(log.directory)
+    disk.sync_directory(directory)
 
 
 def swap_in(log: PartitionLog, bases: Sequence[int], end_offset: int) -> None:
@@ -81,7 +84,7 @@ def _swap(log: PartitionLog, bases: list[int], end_offset: int) -> None:
         segment.close()
         disk.remove(segment.path)
         for suffix in _SUFFIXES[1:]:
-            remove_if_present(disk, _path(log, segment.base_offset, suffix))
+            remove_if_present(disk, _path(log.directory, segment.base_offset, suffix))
         log._indexes.missing.discard(segment.base_offset)
     disk.sync_directory(log.directory)
     _rename(log, base, SWAP_SUFFIX, "")
@@ -95,13 +98,13 @@ def _swap(log: PartitionLog, bases: list[int], end_offset: int) -> None:
 
 def _rename(log: PartitionLog, base: int, before: str, after: str) -> None:
     for suffix in _SUFFIXES:
-        source = _path(log, base, suffix + before)
+        source = _path(log.directory, base, suffix + before)
         if suffix == LOG_SUFFIX or log._disk.exists(source):
-            log._disk.rename(source, _path(log, base, suffix + after))
+            log._disk.rename(source, _path(log.directory, base, suffix + after))
 
 
-def _path(log: PartitionLog, base: int, suffix: str) -> str:
-    return join(log.directory, index_name(base, suffix))
+def _path(directory: str, base: int, suffix: str) -> str:
+    return join(directory, index_name(base, suffix))
 
 
 def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:

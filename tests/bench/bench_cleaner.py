@@ -2,14 +2,14 @@
 
 Cleaner: a log of keyed records, uncompressed input bytes by processor second of one whole pass (both walks,
 checksums, the rewritten segments), on a disk in memory so that only the processor counts. Leader: one batch
-checked, opened and stored. Beside: events of a loop that share the interpreter with a cleaner's thread.
+checked, opened and stored. Beside: events of a loop while another process cleans, on the real disk.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from metaquorum.broker.replica.partition.opened import OpenedBatch
 from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
 from metaquorum.broker.replica.topic_settings import TopicSettings
-from metaquorum.broker.server.data.cleaners import CleanerThreads
+from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.storage.batches.batch import encode_batch, parse_header, seal_batch
 from metaquorum.storage.batches.codecs import pack
 from metaquorum.storage.batches.format import HEADER_BYTES, Compression
@@ -25,7 +25,8 @@ from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, plan_cleaning
 from metaquorum.storage.disk.file_pool import FilePool
-from metaquorum.storage.disk.interface import parent_of
+from metaquorum.storage.disk.interface import Disk, parent_of
+from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -35,7 +36,6 @@ from tests.unit.storage.cleaner_bench import settle
 PLACE = "/d/t-0"
 NOW_MS = 1_700_000_000_000
 ROUNDS = 5
-BESIDE_S = 5.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,24 +62,36 @@ def run(options: argparse.Namespace) -> list[Figure]:
 def beside(megabytes: int) -> tuple[float, float]:
     """How many events of 0.6 ms, due every 2 ms, a loop handles per second while a pass is under way, with
     system calls between their parts; and the MB per second of the pass."""
-    sys.setswitchinterval(0.0005)  # as every node's
-    cleaning, _ = dirty(megabytes, 200, Compression.NONE)
-    threads, over, events = CleanerThreads(1, 1e12), threading.Event(), 0
-    threads.start()
-    begun_s = due_s = time.monotonic()
-    threads.submit(cleaning, lambda cleaning, error: over.set())
-    while not over.is_set() and time.monotonic() < begun_s + BESIDE_S:
-        due_s += 0.002
-        time.sleep(max(0.0, due_s - time.monotonic()))
-        for _ in range(3):
-            until_s = time.thread_time() + 0.0002
-            while time.thread_time() < until_s:
-                pass
-            time.sleep(0)
-        events += 1
-    took_s = time.monotonic() - begun_s
-    threads.stop()
-    return events / took_s, cleaning._read_bytes / took_s / 1e6
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        place = f"{directory}/t-0"
+        disk = PosixDisk()
+        disk.make_directory(place)
+        cleaning, _ = dirty(disk, place, megabytes, 200, Compression.NONE)
+        processes, over, events = CleanerProcesses(1, 1e12), threading.Event(), 0
+        processes.start()
+
+        def stepped(cleaning: Cleaning, error: Exception | None) -> None:
+            if cleaning.staged is None:
+                over.set()
+                return
+            cleaning.swap()
+            processes.submit(cleaning, stepped)
+
+        begun_s = due_s = time.monotonic()
+        processes.submit(cleaning, stepped)
+        while not over.is_set():
+            due_s += 0.002
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            for _ in range(3):
+                until_s = time.thread_time() + 0.0002
+                while time.thread_time() < until_s:
+                    pass
+                time.sleep(0)
+            events += 1
+        took_s = time.monotonic() - begun_s
+        processes.stop()
+        assert cleaning.result is not None
+        return events / took_s, cleaning.result.bytes_read / took_s / 1e6
 
 
 def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: random.Random) -> bytes:
@@ -90,15 +102,11 @@ def one_batch(base: int, keys: list[bytes], value_bytes: int, codec: int, rng: r
     return seal_batch(header, pack(codec, plain[HEADER_BYTES:]))
 
 
-def dirty(megabytes: int, value_bytes: int, codec: int) -> tuple[Cleaning, int]:
+def dirty(disk: Disk, place: str, megabytes: int, value_bytes: int, codec: int) -> tuple[Cleaning, int]:
     """A pass, and the end of its log. Every key is there twice on average; batches of 16 KiB."""
     rng = random.Random(7)
-    disk = FaultyDisk(rng)
-    for place in ("/d", PLACE):
-        disk.make_directory(place)
-        disk.sync_directory(parent_of(place))
     config = LogConfig(segment_bytes=megabytes << 17, index_interval_bytes=64 << 10)
-    log = PartitionLog.load(disk, PLACE, config, FilePool(disk, 8), disk.file_system("/d"))
+    log = PartitionLog.load(disk, place, config, FilePool(disk, 8), disk.file_system(parent_of(place)))
     records = (megabytes << 20) // value_bytes
     for _ in range(0, records, 16_384 // value_bytes):
         keys = [b"key %08d" % rng.randrange(records // 2) for _ in range(16_384 // value_bytes)]
@@ -113,7 +121,11 @@ def dirty(megabytes: int, value_bytes: int, codec: int) -> tuple[Cleaning, int]:
 
 
 def cleaned(megabytes: int, value_bytes: int, codec: int) -> float:
-    cleaning, end = dirty(megabytes, value_bytes, codec)
+    disk = FaultyDisk(random.Random(7))
+    for place in ("/d", PLACE):
+        disk.make_directory(place)
+        disk.sync_directory(parent_of(place))
+    cleaning, end = dirty(disk, PLACE, megabytes, value_bytes, codec)
     begun = time.process_time()
     while cleaning.result is None:
         for _ in cleaning.pieces():

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
+from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
+from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.errors import FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faults import PowerLossError
@@ -184,6 +185,6 @@ def test_a_file_that_is_gone_is_an_error_unless_the_log_has_changed(changed: boo
         log._shape += changed
         raise FileMissingError("segment")
 
-    cleaning._read = gone  # type: ignore[method-assign]
+    cleaning._pass._read = gone  # type: ignore[method-assign]
     with pytest.raises(CleaningEndedError if changed else FileMissingError):
         list(cleaning.pieces())

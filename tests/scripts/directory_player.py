@@ -27,8 +27,8 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import ExpectedIdentity, StoreOptions
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.storage.batches.batch import parse_header
-from metaquorum.storage.cleaner.cleaning import CleaningEndedError
 from metaquorum.storage.cleaner.plan import CleanerSettings
+from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError
 from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_properties
@@ -198,7 +198,7 @@ class DirectoryPlayer(Player):
         cleaning = cleaner.next()
         if cleaning is None:
             return self.say("nothing to clean")
-        self.say(f"{cleaning.log.directory} {show(cleaning.plan)}; another: {show(cleaner.next())}")
+        self.say(f"{cleaning.log.directory} {show(cleaning.task.plan)}; another: {show(cleaner.next())}")
         lines = self.lines
         while cleaner.is_under_way(cleaning):
             error = None

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from metaquorum.storage.batches.batch import parse_header
 from metaquorum.storage.batches.parsed import Batches
-from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
+from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import CleanerSettings, first_dirty_offset, plan_cleaning
+from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.disk.file_pool import FilePool
 from metaquorum.storage.disk.interface import join, read_file
 from metaquorum.storage.errors import StorageError

@@ -15,8 +15,9 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.parts import Opened, StoredReplica
 from metaquorum.broker.replica.store.sync import MissingIsBad
 from metaquorum.metadata.requests.data import PartitionKey
-from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError, segment_facts
+from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import CleaningPlan, first_dirty_offset, plan_cleaning
+from metaquorum.storage.cleaner.task import CleaningEndedError
 from metaquorum.storage.errors import CorruptFileError, CorruptLogError
 from metaquorum.storage.partition.replica_directory import load_cleaned_offsets, store_cleaned_offsets
 
@@ -121,7 +122,7 @@ class DirectoryCleaner:
         replica = self._current[0]
         try:
             if error is not None:
-                raise error
+                raise cleaning.explained(error)
             with MissingIsBad(self._opened.path):
                 return self._advance(replica, cleaning)
         except CleaningEndedError:

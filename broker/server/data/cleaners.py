@@ -1,86 +1,212 @@
-"""The threads that compact logs: a broker has `log.cleaner.threads` of them for all its directories.
+"""The processes that compact logs: a broker has `log.cleaner.threads` of them for all its directories.
 
-Owns the queue of passes, the bound on bytes per second, and the pauses in which other threads get the
-interpreter. What a pass does is `storage.cleaner`'s; the directory's io thread begins it and swaps in what it
-made.
+Owns the queue of passes and the life of the processes: each starts with its first pass and ends after a
+while without one. What they do is `cleaner_process`'s; the directory's io thread begins a pass and swaps in
+what it made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
+import subprocess
+import sys
 import threading
-import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from itertools import count
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 
+import msgspec
+
+from metaquorum.broker.server.data.cleaner_process import Begin, Continue, Drop, Order, main
 from metaquorum.storage.cleaner.cleaning import Cleaning
+from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningResult, Staged
 
-PAUSE_S = 0.0002
-"""After each piece at least. A thread that never waits is asked for the interpreter only every 5 ms."""
+IDLE_S = 60.0
+"""A process without a pass ends after this long: its memory is wanted elsewhere."""
 
-GIVE_WAY = 4
-PAUSE_MAX_S = 0.02
-"""A pause is this many times what its piece waited, for the interpreter, a processor or the disk: who made it
-wait has something to do, and was held up as much. Even so a thread cleans 4 MB/s."""
+ENDING_S = 5.0
+"""How long a process takes to end that has closed its connection, at most."""
 
 Done = Callable[[Cleaning, Exception | None], None]
-"""Called on a cleaner's thread: something is staged, or the pass is at its end, or failed."""
+"""Called on a thread of the cleaners: something is staged, or the pass is at its end, or failed."""
+
+_MAIN = f"from {main.__module__} import main; main()"
 
 _log = logging.getLogger(__name__)
 
 
-class CleanerThreads:
-    """See the module. `bytes_per_second` of reads and writes, for all threads together."""
+class _Step(msgspec.Struct, frozen=True):
+    cleaning: Cleaning
+    done: Done
+
+
+class _Forget(msgspec.Struct, frozen=True):
+    cleaning: Cleaning
+
+
+class CleanerProcesses:
+    """See the module. `bytes_per_second` of reads and writes, for all processes together."""
 
     def __init__(self, count: int, bytes_per_second: float) -> None:
-        self._count = count
-        self._bytes_per_second = bytes_per_second / max(count, 1)
-        self._work: SimpleQueue[tuple[Cleaning, Done] | None] = SimpleQueue()
-        self._stopping = False
+        rate = bytes_per_second / max(count, 1)
+        self._cleaners = [_Cleaner(number, rate) for number in range(count)]
+        self._at: dict[Cleaning, _Cleaner] = {}
 
     @property
     def enabled(self) -> bool:
         """Whether anything is ever cleaned."""
-        return self._count > 0
+        return bool(self._cleaners)
 
     def start(self) -> None:
-        for number in range(self._count):
-            threading.Thread(target=self._run, name=f"log cleaner {number}", daemon=True).start()
+        for cleaner in self._cleaners:
+            cleaner.start()
 
     def stop(self) -> None:
-        """After the piece that is under way. What is not swapped in by then goes at the next start."""
-        self._stopping = True
-        for _ in range(self._count):
-            self._work.put(None)
+        """At once. What is not swapped in by then goes at the next start."""
+        for cleaner in self._cleaners:
+            cleaner.stop()
 
     def submit(self, cleaning: Cleaning, done: Done) -> None:
         """Work on the pass until something is staged, or to its end."""
-        self._work.put((cleaning, done))
+        at = self._at.get(cleaning)
+        if at is None:
+            at = self._at[cleaning] = min(self._cleaners, key=_Cleaner.load)
+        at.put(_Step(cleaning, done))
+
+    def forget(self, cleaning: Cleaning) -> None:
+        """The pass is over."""
+        at = self._at.pop(cleaning, None)
+        if at is not None:
+            at.put(_Forget(cleaning))
+
+
+class _Cleaner:
+    """One process and the thread that talks to it."""
+
+    def __init__(self, number: int, bytes_per_second: float) -> None:
+        self._name = f"log cleaner {number}"
+        self._bytes_per_second = bytes_per_second
+        self._orders: SimpleQueue[_Step | _Forget | None] = SimpleQueue()
+        self._numbers: dict[Cleaning, int] = {}
+        self._next_number = count(1).__next__
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection | None = None
+
+    def load(self) -> int:
+        return self._orders.qsize() + len(self._numbers)
+
+    def put(self, order: _Step | _Forget) -> None:
+        self._orders.put(order)
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            self._kill()
+        self._orders.put(None)
+
+    # ---- on its thread
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            cleaning, done = work
-            error: Exception | None = None
+        while True:
+            idle = self._process is not None and not self._numbers
             try:
-                self._clean(cleaning)
-            except Exception as raised:
-                error = raised
-            if not self._stopping:
-                done(cleaning, error)
-
-    def _clean(self, cleaning: Cleaning) -> None:
-        begun_s, used = time.monotonic(), 0
-        piece_s, worked_s = begun_s, time.thread_time()
-        for size in cleaning.pieces():
-            if self._stopping:
+                order = self._orders.get(timeout=IDLE_S if idle else None)
+            except Empty:
+                self._end()
+                continue
+            if order is None:
                 return
-            used += size
-            now_s = time.monotonic()
-            waited_s = now_s - piece_s - (time.thread_time() - worked_s)
-            time.sleep(pause_s(waited_s, used / self._bytes_per_second - (now_s - begun_s)))
-            piece_s, worked_s = time.monotonic(), time.thread_time()
+            if isinstance(order, _Forget):
+                self._forget(order.cleaning)
+                continue
+            error = self._step(order.cleaning)
+            if not self._stopping:
+                order.done(order.cleaning, error)
 
+    def _step(self, cleaning: Cleaning) -> Exception | None:
+        """The error that ended the pass."""
+        number = self._numbers.get(cleaning)
+        if number is None and cleaning.is_begun:
+            return CleaningEndedError()  # the process that knew its keys is gone
+        try:
+            if number is None:
+                number = self._numbers[cleaning] = self._next_number()
+                cleaning.is_begun = True
+                given = self._ask(Begin(number, cleaning.task, self._bytes_per_second))
+            else:
+                given = self._ask(Continue(number))
+        except (OSError, EOFError) as error:
+            self._lost(error)
+            return CleaningEndedError()
+        if not isinstance(given, Staged):
+            del self._numbers[cleaning]
+        if isinstance(given, Exception):
+            return given
+        cleaning.take(given)
+        return None
 
-def pause_s(waited_s: float, ahead_s: float) -> float:
-    """After a piece that waited for `waited_s` of its time, and is `ahead_s` ahead of the bound on bytes."""
-    return max(PAUSE_S, min(GIVE_WAY * waited_s, PAUSE_MAX_S), min(ahead_s, 1.0))
+    def _forget(self, cleaning: Cleaning) -> None:
+        number = self._numbers.pop(cleaning, None)
+        if number is not None and self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(Drop(number))
+
+    def _ask(self, order: Order) -> Staged | CleaningResult | Exception:
+        if self._connection is None:
+            self._connection = self._started()
+        self._connection.send(order)
+        return self._connection.recv()  # type: ignore[no-any-return]
+
+    def _started(self) -> Connection:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _MAIN, str(theirs.fileno()), str(os.getpid())]
+            with self._lock:
+                if self._stopping:
+                    raise EOFError
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        return Connection(ours.detach())
+
+    def _lost(self, error: Exception) -> None:
+        """The logs are found dirty again at the next search."""
+        self._numbers.clear()
+        if not self._stopping:
+            code, reason = self._exit_code(), f"{type(error).__name__}: {error}"
+            reason = reason if code is None else f"exit code {code}"
+            _log.warning("%s was lost (%s): its logs are compacted later", self._name, reason)
+        self._end()
+
+    def _exit_code(self) -> int | None:
+        """None: it did not start, or goes on."""
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(ENDING_S)
+        return None
+
+    def _end(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+            self._kill()
+        if connection is not None:
+            connection.close()
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()

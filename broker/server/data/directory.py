@@ -34,7 +34,7 @@ from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.bunches import Bunches
-from metaquorum.broker.server.data.cleaners import CleanerThreads
+from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.watched_disk import DiskWatch
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
@@ -100,7 +100,7 @@ class DirectoryThreads:
         report: Callable[[DataEvent], None],
         crash: Callable[[str], None],
         loop: asyncio.AbstractEventLoop,
-        cleaners: CleanerThreads,
+        cleaners: CleanerProcesses,
         step_end: StepEnd,
     ) -> None:
         self.directory_id = store.directory_id
@@ -254,8 +254,7 @@ class DirectoryThreads:
                         synced = self._store.sync_completed(sync)
                         events += [] if sync.is_checkpoint else [synced]
                 case _Cleaned(cleaning=cleaning, error=error):
-                    if not self._broken:
-                        events += self._take_up(cleaning, error)
+                    events += self._take_up(cleaning, error)
                 case AbandonDirectory():
                     self._abandon()
                 case _ if not self._broken:
@@ -288,13 +287,15 @@ class DirectoryThreads:
         self._sync_s += (time.monotonic() - begun_s - self._sync_s) / SYNCS_REMEMBERED
 
     def _take_up(self, cleaning: Cleaning, error: Exception | None) -> list[DataEvent]:
-        found = self._store.cleaner.take_up(cleaning, error)
-        if self._store.cleaner.is_under_way(cleaning):
+        found = [] if self._broken else self._store.cleaner.take_up(cleaning, error)
+        if self._store.cleaner.is_under_way(cleaning) and not self._broken:
             self._cleaners.submit(cleaning, self._cleaned)
+        else:
+            self._cleaners.forget(cleaning)
         return found
 
     def _cleaned(self, cleaning: Cleaning, error: Exception | None) -> None:
-        """On a cleaner's thread."""
+        """On a thread of the cleaners."""
         self._work.put(_Cleaned(cleaning, error))
 
     def _tick(self) -> None:

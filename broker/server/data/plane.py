@@ -15,7 +15,7 @@ from metaquorum.broker.replica import events
 from metaquorum.broker.replica.disk_work import DiskWork
 from metaquorum.broker.replica.events import DataRespond, SendFetch
 from metaquorum.broker.replica.store.store import DirectoryStore
-from metaquorum.broker.server.data.cleaners import CleanerThreads
+from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.open import OpenData
 from metaquorum.broker.server.data.peers import ControllerQuestions, PeerFetches
@@ -70,7 +70,7 @@ class DataPlane:
         hang_s = config.number("log.dir.hang.timeout.ms") / 1000
         self._look_s = min(LOOK_MAX_S, hang_s / LOOKS_PER_TIMEOUT)
         enabled = config.text("log.cleaner.enable") == "true"
-        self._cleaners = CleanerThreads(
+        self._cleaners = CleanerProcesses(
             config.number("log.cleaner.threads") if enabled else 0,
             config.real("log.cleaner.io.max.bytes.per.second"),
         )

@@ -85,7 +85,7 @@ class CleaningWorker(DirectoryWorker):
         def step() -> None:
             if not self.works:
                 with contextlib.suppress(Exception):  # its disk is gone, too
-                    cleaning._steps.close()  # type: ignore[attr-defined]
+                    cleaning.close()
                 return
             if self.directory.hung:
                 self._stuck.append(step)

@@ -26,7 +26,7 @@ from metaquorum.broker.replica.disk_work import (
 from metaquorum.broker.replica.events import DataEvent
 from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data import directory
-from metaquorum.broker.server.data.cleaners import CleanerThreads
+from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
 from metaquorum.broker.server.data.watched_disk import DiskWatch
 from metaquorum.runtime.driver.step_end import StepEnd
@@ -153,7 +153,7 @@ class Bench:
             self._report,
             self._crash,
             asyncio.get_running_loop(),
-            CleanerThreads(0, 1),
+            CleanerProcesses(0, 1),
             self.step_end,
         )
         self.threads.start()

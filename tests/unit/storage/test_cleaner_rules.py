@@ -286,10 +286,10 @@ def test_keys_are_looked_up_from_the_first_dirty_offset_on() -> None:
     for first_dirty in range(end):
         plan = CleaningPlan(first_dirty=first_dirty, end=end, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
         cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
-        assert all(used > 0 for used in cleaning._find_keys())
+        assert all(used > 0 for used in cleaning._pass._find_keys())
         newest = {key: at for at, key in enumerate(flat) if key is not None and at >= first_dirty}
-        assert cleaning._keys._offsets == newest
-        assert cleaning._keys.latest == end - 1
+        assert cleaning._pass._keys._offsets == newest
+        assert cleaning._pass._keys.latest == end - 1
     log.close()
 
 
@@ -370,9 +370,9 @@ def test_offsets_that_are_gone_at_the_end_of_a_segment_count_as_looked_up_and_re
     assert log.truncate_to(11) == 11
     plan = CleaningPlan(first_dirty=0, end=10, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
     cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=10**13, key_bytes=1 << 20)
-    for _ in cleaning._find_keys():
+    for _ in cleaning._pass._find_keys():
         pass
-    assert (cleaning._keys.latest, len(cleaning._keys)) == (9, 2)
+    assert (cleaning._pass._keys.latest, len(cleaning._pass._keys)) == (9, 2)
     log.close()
 
 

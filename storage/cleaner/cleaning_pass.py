@@ -1,0 +1,229 @@
+"""One pass over the files of one log: the keys of its dirty part, then every segment rewritten.
+
+Owns the order of the work and its pieces. Reads the log's segments and writes `.cleaned` files beside them,
+by their names alone: whether the log is still what it was when the pass began is for `cleaning` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+
+from metaquorum.storage.batches.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    batch_problem,
+    parse_header,
+)
+from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
+from metaquorum.storage.cleaner.opened import BatchToClean, open_batches
+from metaquorum.storage.cleaner.plan import SegmentFacts, group_segments
+from metaquorum.storage.cleaner.retained import RecordFilter
+from metaquorum.storage.cleaner.task import CleaningResult, CleaningTask, Staged
+from metaquorum.storage.cleaner.transactions import CleanedTransactions
+from metaquorum.storage.disk.file_pool import FilePool
+from metaquorum.storage.disk.interface import Disk
+from metaquorum.storage.errors import BatchError, CorruptLogError
+from metaquorum.storage.log.segment_index import encode_aborted
+from metaquorum.storage.log.timed_segment import TimedSegment
+from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, forget_cleaned
+
+PIECE_BYTES = 128 * 1024
+"""Read at once; a batch that is larger is one piece."""
+
+_ADVICE = "the log is not cleaned any further: restore this replica from the others"
+
+
+class CleaningPass:
+    """`check` is called before files are read or made, and raises what ends the pass.
+
+    `pieces` gives the bytes read and written after each piece of the work, with `staged` set after one that
+    completed a cleaned segment, and `result` after the last one."""
+
+    def __init__(self, task: CleaningTask, disk: Disk, pool: FilePool, check: Callable[[], None]) -> None:
+        self.staged: Staged | None = None
+        self.result: CleaningResult | None = None
+        self._task = task
+        self._disk = disk
+        self._pool = pool
+        self._check = check
+        self._keys = KeyOffsets(task.key_bytes)
+        self._read_bytes = 0
+        self._after_bytes = 0
+
+    def pieces(self) -> Generator[int, None, None]:
+        """The whole pass; closing it removes what is not staged yet. Raises CorruptLogError (the log cannot
+        be cleaned), FileMissingError, DiskError, and what `check` raises."""
+        yield from self._find_keys()
+        task = self._task
+        cleaned_to = self._keys.latest + 1
+        facts = [one for one in task.segments if one.base_offset < cleaned_to]
+        records = RecordFilter(
+            keys=self._keys,
+            transactions=CleanedTransactions(task.aborted),
+            producers=task.producers,
+            now_ms=task.now_ms,
+            delete_retention_ms=task.delete_retention_ms,
+        )
+        for group in group_segments(facts, task.segment_bytes):
+            yield from self._rewrite(group, records)
+        self.result = CleaningResult(
+            cleaned_to=cleaned_to,
+            bytes_read=self._read_bytes,
+            bytes_before=sum(one.size_bytes for one in facts),
+            bytes_after=self._after_bytes,
+            records_before=records.records_read,
+            records_after=records.records_kept,
+            utilization=self._keys.utilization,
+        )
+
+    # ---- the keys
+
+    def _find_keys(self) -> Iterator[int]:
+        """A transaction's batches count only where it was not aborted."""
+        keys, first_dirty = self._keys, self._task.plan.first_dirty
+        transactions = CleanedTransactions(self._task.aborted)
+        for facts in self._task.segments:
+            if facts.end_offset <= first_dirty:
+                continue
+            segment = self._open(facts)
+            position = segment.locate(max(first_dirty, facts.base_offset))[0]
+            for batches, used in self._batches(segment, position):
+                for opened in open_batches(batches):
+                    header = opened.header
+                    dropped = transactions.is_dropped(header, opened.data)
+                    if not dropped and not header.is_control and not self._note_keys(segment, opened):
+                        return
+                    if header.last_offset >= first_dirty:
+                        keys.latest = max(keys.latest, header.last_offset)
+                yield used
+            keys.latest = max(keys.latest, facts.end_offset - 1)
+
+    def _note_keys(self, segment: TimedSegment, opened: BatchToClean) -> bool:
+        """False: there is no room for them."""
+        header = opened.header
+        if not header.records_count:
+            return True
+        try:
+            plain, places = opened.records()
+        except BatchError as error:
+            raise _damaged(segment, header, str(error)) from None
+        base, first_dirty = header.base_offset, self._task.plan.first_dirty
+        starts, lengths = places.keys, places.key_lengths
+        offsets = [base + delta for delta in places.offset_deltas]
+        if base < first_dirty or min(lengths) < 0:
+            rows = zip(starts, lengths, offsets, strict=True)
+            chosen = [row for row in rows if row[1] >= 0 and row[2] >= first_dirty]
+            starts, lengths, offsets = ([row[column] for row in chosen] for column in range(3))
+        names = key_names(plain, starts, lengths)
+        if not self._keys.has_room(names):
+            return False
+        self._keys.put_all(names, offsets)
+        return True
+
+    # ---- the segments
+
+    def _rewrite(self, group: Sequence[SegmentFacts], records: RecordFilter) -> Iterator[int]:
+        task, base = self._task, group[0].base_offset
+        self._check()
+        cleaned = begin_cleaned(
+            self._disk, task.directory, self._pool, base, index_interval_bytes=task.index_interval_bytes
+        )
+        whole = False
+        try:
+            for facts in group:
+                segment = self._open(facts)
+                for batches, used in self._batches(segment, 0):
+                    written = self._write(cleaned, segment, batches, records)
+                    yield used + written
+            self._check()
+            finish_cleaned(self._disk, self._pool, cleaned, _txn_index(records))
+            whole = True
+        finally:
+            if not whole:
+                cleaned.close()
+                forget_cleaned(self._disk, task.directory, base)
+        self._after_bytes += cleaned.size
+        self.staged = Staged([one.base_offset for one in group], group[-1].end_offset)
+        yield 0
+
+    def _write(
+        self,
+        cleaned: TimedSegment,
+        segment: TimedSegment,
+        batches: Sequence[tuple[BatchHeader, bytes]],
+        records: RecordFilter,
+    ) -> int:
+        parts = []
+        for opened in open_batches(batches):
+            try:
+                left = records.batch(opened)
+            except BatchError as error:
+                raise _damaged(segment, opened.header, str(error)) from None
+            if left is not None:
+                parts.append(left)
+        if not parts:
+            return 0
+        kept = Batches.sealed(b"".join(parts))
+        cleaned.append(kept.data, kept.hops())
+        cleaned.note_appended(kept.data, kept.hops())
+        return len(kept.data)
+
+    # ---- reading
+
+    def _open(self, facts: SegmentFacts) -> TimedSegment:
+        self._check()
+        task = self._task
+        segment = TimedSegment(
+            self._disk,
+            task.directory,
+            facts.base_offset,
+            self._pool,
+            index_interval_bytes=task.index_interval_bytes,
+            writable=False,
+        )
+        segment.sealed_end = facts.end_offset
+        return segment
+
+    def _batches(
+        self, segment: TimedSegment, position: int
+    ) -> Iterator[tuple[list[tuple[BatchHeader, bytes]], int]]:
+        """Whole batches in pieces, checked by CRC, and the bytes of each piece. Closes the segment."""
+        try:
+            while position < segment.size:
+                buf = self._read(segment, position, PIECE_BYTES)
+                if len(buf) >= HEADER_BYTES and parse_header(buf).size_bytes > len(buf):
+                    buf = self._read(segment, position, parse_header(buf).size_bytes)
+                found: list[tuple[BatchHeader, bytes]] = []
+                at = 0
+                while len(buf) - at >= HEADER_BYTES:
+                    header = parse_header(buf, at)
+                    end = at + header.size_bytes
+                    if end > len(buf) and found:
+                        break
+                    problem = batch_problem(buf, at, gaps=True)
+                    if problem is not None:
+                        raise _damaged(segment, header, problem)
+                    found.append((header, buf[at:end]))
+                    at = end
+                if not found:
+                    text = f"expected a batch at byte {position}, found {len(buf)} bytes"
+                    raise CorruptLogError(segment.path, position, segment.base_offset, text, _ADVICE)
+                position += at
+                self._read_bytes += at
+                yield found, at
+        finally:
+            segment.close()
+
+    def _read(self, segment: TimedSegment, position: int, size: int) -> bytes:
+        self._check()
+        return segment.file.read_at(position, min(size, segment.size - position))
+
+
+def _damaged(segment: TimedSegment, header: BatchHeader, problem: str) -> CorruptLogError:
+    return CorruptLogError(segment.path, 0, header.base_offset, problem, _ADVICE)
+
+
+def _txn_index(records: RecordFilter) -> bytes:
+    """The content of `.txnindex`: the aborted transactions whose markers the rewritten segment keeps."""
+    return encode_aborted(records.transactions.take_retained())

@@ -35,6 +35,11 @@ class Rate:
         """Takes back what was just added."""
         self._samples[-1][1] -= amount
 
+    def room(self, bound: float, now_ms: int) -> float:
+        """How much may be used now without a wait; negative while nothing may."""
+        self.add(0, now_ms)
+        return bound * self._span_ms(now_ms) / 1000 - sum(amount for _, amount in self._samples)
+
     def wait_ms(self, bound: float, now_ms: int) -> float:
         """The same as `over` when nothing is added."""
         self.add(0, now_ms)
@@ -46,9 +51,12 @@ class Rate:
         The span is that of Kafka's rates: at least all windows but the last, so that a client may use what
         it did not use before.
         """
+        span_ms = self._span_ms(now_ms)
+        rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
+        return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
+
+    def _span_ms(self, now_ms: int) -> int:
         window_ms = self._windows.window_ms
         elapsed_ms = now_ms - self._samples[0][0]
         missing = self._windows.count - 1 - elapsed_ms // window_ms
-        span_ms = elapsed_ms + max(missing, 0) * window_ms
-        rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
-        return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
+        return elapsed_ms + max(missing, 0) * window_ms

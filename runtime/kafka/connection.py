@@ -27,7 +27,7 @@ from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
-from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
+from metaquorum.runtime.kafka.throttling import FETCH, Spent, Timed, bounded, charge
 from metaquorum.runtime.sockets.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
@@ -315,6 +315,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         except DecodeError as error:
             self.end(str(error))
             return
+        quotas = self._quotas if api_key == FETCH else None
+        if quotas is not None:
+            request = bounded(quotas, self._client, request, int(self._loop.time() * 1000))
         place = self._answers.begin(size)
         try:
             answer = handler(request, self._client)

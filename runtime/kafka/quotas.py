@@ -54,11 +54,13 @@ class Quotas:
             waits_ms = min(waits_ms, self._windows.window_ms)
         return round(waits_ms)
 
-    def take_back(self, kind: str, user: str, client_id: str, amount: float) -> None:
-        """What was counted last is not used after all."""
+    def room(self, kind: str, user: str, client_id: str, now_ms: int) -> int | None:
+        """How much the client may use now without having to wait, 0 or more; None: it has no quota."""
         found = quota_of(self._image(), kind, user, client_id)
-        if found is not None and found[1] in self._rates:
-            self._rates[found[1]].remove(amount)
+        if found is None:
+            return None
+        bound, key = found
+        return max(0, int(self._rate(key).room(bound, now_ms)))
 
     def connect(self, address: str, now_ms: int) -> int:
         """Counts a new connection of an address; how long it has to wait, in ms: then it is closed."""

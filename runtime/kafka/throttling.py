@@ -17,9 +17,8 @@ from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_
 from metaquorum.runtime.kafka.services import Client
 from metaquorum.wire.apis import API_BY_NAME
 from metaquorum.wire.codec import Request
-from metaquorum.wire.messages import FetchResponse
 
-_PRODUCE, _FETCH, _MARKERS = (API_BY_NAME[name].key for name in ("Produce", "Fetch", "WriteTxnMarkers"))
+_PRODUCE, FETCH, _MARKERS = (API_BY_NAME[name].key for name in ("Produce", "Fetch", "WriteTxnMarkers"))
 
 
 @dataclass(slots=True)
@@ -67,11 +66,23 @@ class Throttled(msgspec.Struct, frozen=True):
     answer: Any
 
 
+def bounded(quotas: Quotas, client: Client, request: Request, now_ms: int) -> Request:
+    """A fetch asks for no more than its quota leaves: one batch goes over it at most, and the client waits
+    afterwards. Without a bound each answer might be larger than the quota of all windows."""
+    body = request.body
+    if request.header.api_key != FETCH or _is_of_a_broker(request):
+        return request
+    user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
+    room = quotas.room(FETCH_BYTES, user, client_id, now_ms)
+    if room is None or room >= body.max_bytes:
+        return request
+    return replace(request, body=replace(body, max_bytes=room, min_bytes=min(body.min_bytes, max(room, 1))))
+
+
 def charge(
     quotas: Quotas, client: Client, request: Request, spent: Spent, answer: Any, answer_size: int, now_ms: int
 ) -> Throttled:
-    """Counts a request that has been answered. A fetch over its quota is answered empty and is not counted:
-    the client asks again when it has waited. An answer of the controller may say how long, too."""
+    """Counts a request that has been answered. An answer of the controller may say how long to wait, too."""
     if _is_of_a_broker(request):
         return Throttled(0, answer)
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
@@ -79,12 +90,8 @@ def charge(
     key = request.header.api_key
     if key == _PRODUCE:
         wait_ms = max(wait_ms, quotas.use(PRODUCE_BYTES, user, client_id, spent.size, now_ms))
-    if key == _FETCH:
-        fetch_ms = quotas.use(FETCH_BYTES, user, client_id, answer_size, now_ms)
-        wait_ms = max(wait_ms, fetch_ms)
-        if fetch_ms and not answer.error_code:
-            quotas.take_back(FETCH_BYTES, user, client_id, answer_size)
-            answer = FetchResponse(session_id=answer.session_id)
+    if key == FETCH:
+        wait_ms = max(wait_ms, quotas.use(FETCH_BYTES, user, client_id, answer_size, now_ms))
     said_ms = getattr(answer, "throttle_time_ms", None)
     if said_ms is not None and wait_ms > said_ms:
         answer = replace(answer, throttle_time_ms=wait_ms)
@@ -96,4 +103,4 @@ def _is_of_a_broker(request: Request) -> bool:
     """What brokers ask of each other is no client's (as in Kafka): quotas for all users would hold replicas
     out of the ISR. Who may ask it is checked before."""
     key, body = request.header.api_key, request.body
-    return key == _MARKERS or (key == _FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))
+    return key == _MARKERS or (key == FETCH and (body.replica_id >= 0 or body.replica_state.replica_id >= 0))

@@ -14,6 +14,8 @@ from metaquorum.metadata.requests.common import NewTopic
 from tests.e2e.cluster import FAST_BROKERS, HOST, Cluster, Node
 
 KEYS, ROUNDS = 40, 50
+LITTLE = ROUNDS * KEYS * 70
+"""Bytes: half of what two rounds write."""
 FAST = {
     "controller": FAST_BROKERS["controller"],
     "broker": {**FAST_BROKERS["broker"], "log.cleaner.backoff.ms": "100", "log.cleaner.threads": "2"},
@@ -66,9 +68,8 @@ def test_logs_are_compacted_though_cleaners_are_killed_and_end_with_their_broker
     bootstrap = ",".join(f"{HOST}:{node.kafka_port}" for node in cluster.brokers)
     for number in range(3):
         write(bootstrap, number)
-        written = 2 * ROUNDS * KEYS * 70
         for node in cluster.brokers:
-            cluster.wait(lambda node=node: stored(node) < written / 2 or None, "the cleaners to clean", 60)
+            cluster.wait(lambda node=node: stored(node) < LITTLE or None, "the cleaners to clean", 60)
             running = cluster.wait(lambda node=node: cleaners(node) or None, "a cleaner to run", 60)
             for process in running:
                 process.send_signal(signal.SIGKILL)

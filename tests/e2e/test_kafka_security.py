@@ -308,6 +308,36 @@ def test_a_quota_makes_a_producer_wait(site: SecureCluster) -> None:
     assert told[0].throttle_time > 0
 
 
+def test_a_consumer_with_a_quota_gets_all_that_is_there(site: SecureCluster) -> None:
+    """What waits for it is more than its quota of ten seconds, in batches of any size."""
+    producer = confluent_kafka.Producer({**site.login("PLAIN"), "batch.size": 200_000})
+    for number in range(700):
+        producer.produce("t", b"%06d" % number + b"q" * 994)
+    assert producer.flush(60) == 0
+    site.command("quotas", "alter", "--user", "alice", "--set", "consumer_byte_rate=60000")
+    told: list[confluent_kafka.ThrottleEvent] = []
+    consumer = confluent_kafka.Consumer(
+        {
+            **site.login("PLAIN"),
+            "group.id": "slow",
+            "auto.offset.reset": "earliest",
+            "throttle_cb": told.append,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition("t", 0, confluent_kafka.OFFSET_BEGINNING)])
+    found: set[bytes] = set()
+    while len(found) < 700:
+        message = consumer.poll(60)
+        assert message is not None, f"{len(found)} messages, then nothing for a minute"
+        error = message.error()
+        assert error is None or error.code() == confluent_kafka.KafkaError.GROUP_AUTHORIZATION_FAILED
+        if error is None and message.value().endswith(b"q"):
+            found.add(message.value())
+    consumer.close()
+    site.command("quotas", "alter", "--user", "alice", "--delete", "consumer_byte_rate")
+    assert told, "it was not throttled"
+
+
 def test_rights_are_asked_for_and_can_be_taken_away(site: SecureCluster) -> None:
     alice, carol = site.login("PLAIN"), site.certificate("carol")
     assert produce(alice) is None

@@ -15,7 +15,7 @@ from metaquorum.runtime.kafka import quotas as module
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Client, Later
-from metaquorum.runtime.kafka.throttling import Spent, Timed, charge
+from metaquorum.runtime.kafka.throttling import Spent, Timed, bounded, charge
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (
     CreateTopicsRequest,
@@ -139,13 +139,49 @@ def test_the_controller_may_say_how_long_a_client_waits() -> None:
     assert charged(quotas_of(image(a=100)), 19, CreateTopicsRequest(), answer, 10) == (700, answer)
 
 
-def test_a_fetch_over_its_quota_is_answered_empty_and_not_counted() -> None:
+def test_a_fetch_over_its_quota_has_its_records_and_waits_afterwards() -> None:
     quotas = quotas_of(image(a=100))
     full = FetchResponse(responses=(FetchResponse.FetchableTopicResponse(topic="t"),))
     assert charged(quotas, 1, FetchRequest(), full, 10, 1_000) == (0, full)
     wait_ms, answer = charged(quotas, 1, FetchRequest(), full, 10, 500)
-    assert wait_ms == 5_000 and answer == FetchResponse(throttle_time_ms=5_000)
-    assert charged(quotas, 1, FetchRequest(), full, 10, 0)[0] == 0, "it was taken back"
+    assert wait_ms == 5_000 and answer == replace(full, throttle_time_ms=5_000)
+
+
+def asked(quotas: Quotas, body: FetchRequest, now_ms: int = 0, client: Client | None = None) -> FetchRequest:
+    """What is left of a fetch."""
+    request = codec.Request(header=codec.RequestHeader(1, 9, 1, "x"), body=body, end=0)
+    found: FetchRequest = bounded(quotas, client or ALICE, request, now_ms).body
+    return found
+
+
+def test_a_fetch_asks_for_what_its_quota_leaves() -> None:
+    quotas = quotas_of(image(a=100))
+    body = FetchRequest(max_bytes=5_000, min_bytes=600)
+    assert asked(quotas, body) == replace(body, max_bytes=1_000)
+    assert asked(quotas, replace(body, max_bytes=900)).max_bytes == 900
+    quotas.use(FETCH_BYTES, "a", "x", 800, 0)
+    assert asked(quotas, body) == replace(body, max_bytes=200, min_bytes=200)
+    quotas.use(FETCH_BYTES, "a", "x", 800, 0)
+    for now_ms, left in ((0, 0), (6_000, 0), (10_900, 0), (11_000, 1_000)):
+        # One byte: a fetch of an empty log waits as ever.
+        assert asked(quotas, body, now_ms) == replace(body, max_bytes=left, min_bytes=min(600, max(left, 1)))
+    assert asked(quotas, body, client=replace(ALICE, principal="User:b")) == body, "without a quota"
+    follower = replace(body, replica_id=3)
+    assert asked(quotas, follower) == follower
+    request = codec.Request(header=codec.RequestHeader(3, 9, 1, "x"), body=MetadataRequest(), end=0)
+    assert bounded(quotas, ALICE, request, 0) is request
+
+
+@pytest.mark.parametrize(("batch", "rate"), [(1_000, 300), (40_000, 300), (10, 5_000)])
+def test_a_consumer_with_a_backlog_gets_what_its_quota_allows(batch: int, rate: int) -> None:
+    """Whatever the size of its batches, of which an answer has one at least."""
+    quotas, now_ms, total, end_ms = quotas_of(image(a=rate)), 0, 0, 1_000_000
+    while now_ms < end_ms:
+        room = asked(quotas, FetchRequest(max_bytes=50_000_000), now_ms).max_bytes
+        size = max(1, room // batch) * batch
+        wait_ms = quotas.use(FETCH_BYTES, "a", "x", size, now_ms)
+        total, now_ms = total + size, now_ms + max(wait_ms, 1)
+    assert 0.7 * rate < total / (end_ms / 1000) < 1.3 * rate
 
 
 @pytest.mark.parametrize(

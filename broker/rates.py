@@ -55,7 +55,7 @@ class Rate:
         rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)
         return 0.0 if rate <= bound else (rate - bound) / bound * span_ms
 
-    def _span_ms(self, now_ms: int) -> int:
+    def _span_ms(self, now_ms: int) -> float:
         window_ms = self._windows.window_ms
         elapsed_ms = now_ms - self._samples[0][0]
         missing = self._windows.count - 1 - elapsed_ms // window_ms

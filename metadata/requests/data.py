@@ -39,6 +39,8 @@ EARLIEST_TIMESTAMP = -2
 NEWEST_TIMESTAMP = -3
 EARLIEST_LOCAL_TIMESTAMP = -4
 LATEST_TIERED_TIMESTAMP = -5
+BEFORE_ALL = -99
+"""A time before that of any record, also of one without a time (-1)."""
 
 
 class ProducePartition(Struct, frozen=True, kw_only=True):

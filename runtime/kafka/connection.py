@@ -181,8 +181,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _is_too_fast(self) -> bool:
         """Whether the address opens connections faster than it may: this one is closed after a while."""
-        quotas, now_ms = self._quotas, int(self._loop.time() * 1000)
-        wait_ms = 0 if quotas is None else quotas.connect(self._client.address, now_ms)
+        quotas, now_s = self._quotas, self._loop.time()
+        wait_ms = 0 if quotas is None else quotas.connect(self._client.address, int(now_s * 1000))
         if wait_ms:
             self._ended = True
             self._transport.pause_reading()
@@ -206,12 +206,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         if quotas is None:
             return chunks
         size, now_ms = sum(map(len, chunks)), int(self._loop.time() * 1000)
-        throttled = charge(quotas, self._client, request, spent, body, size, now_ms)
-        if throttled.wait_ms:
-            self._mute(throttled.wait_ms)
-        if throttled.answer is body:
-            return chunks
-        return self._services.prepared.encode(request.header, throttled.answer)
+        wait_ms, answer = charge(quotas, self._client, request, spent, body, size, now_ms)
+        if wait_ms:
+            self._mute(wait_ms)
+        return chunks if answer is body else self._services.prepared.encode(request.header, answer)
 
     # ---- who is there
 
@@ -315,9 +313,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         except DecodeError as error:
             self.end(str(error))
             return
-        quotas = self._quotas if api_key == FETCH else None
-        if quotas is not None:
-            request = bounded(quotas, self._client, request, int(self._loop.time() * 1000))
+        if api_key == FETCH and self._quotas is not None:
+            request = bounded(self._quotas, self._client, request, int(self._loop.time() * 1000))
         place = self._answers.begin(size)
         try:
             answer = handler(request, self._client)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from metaquorum.runtime.kafka.quotas import FETCH_BYTES, PRODUCE_BYTES, REQUEST_PERCENT, Quotas
@@ -59,7 +58,7 @@ class Timed:
                 step, call = error, steps.throw
 
 
-class Throttled(msgspec.Struct, frozen=True):
+class Throttled(NamedTuple):
     """How long the client waits, in ms, and what it is answered now."""
 
     wait_ms: int

@@ -14,7 +14,15 @@ from metaquorum.broker.replica.partition.isr import IsrState
 from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.opened import OpenedBatch
 from metaquorum.broker.replica.partition.reading import Reading, visible_end
-from metaquorum.broker.replica.partition.validation import check_batch, stored_batch
+from metaquorum.broker.replica.partition.validation import (
+    check_batch,
+    concerns_the_log,
+    coordinator_fenced,
+    fenced,
+    out_of_order,
+    outside,
+    stored_batch,
+)
 from metaquorum.broker.replica.partition.values import (
     BatchRefusal,
     Brokers,
@@ -127,15 +135,15 @@ class Leading:
                 placed = self._append(batch, wall_ms)
                 result, end = self._success(placed.base_offset, placed.max_timestamp_ms), placed.next_offset
             case Duplicate(first_offset, last_offset, timestamp_ms):
-                result, end = self._success(first_offset, timestamp_ms), last_offset + 1
+                result, end = self._success(first_offset, timestamp_ms, was_stored=True), last_offset + 1
             case OutOfOrder(expected):
-                return self._refused(_out_of_order(header, expected))
+                return self._refused(out_of_order(header, expected))
             case Fenced(epoch):
-                return self._refused(_fenced(header, epoch))
+                return self._refused(fenced(header, epoch))
             case CoordinatorFenced(epoch):
-                return self._refused(_coordinator_fenced(header, epoch))
+                return self._refused(coordinator_fenced(header, epoch))
             case OutsideTransaction():
-                return self._refused(_outside(header))
+                return self._refused(outside(header))
         return self._wait(Waiting(ticket, end, result), acks)
 
     def _verdict(
@@ -203,12 +211,13 @@ class Leading:
         self._log.changes |= Changes.DEADLINE
         return None
 
-    def _success(self, base_offset: int, timestamp_ms: int) -> ProduceResult:
+    def _success(self, base_offset: int, timestamp_ms: int, *, was_stored: bool = False) -> ProduceResult:
+        """`was_stored`: a duplicate, of which Kafka names the batch's time whatever the topic's kind is."""
         log = self._log
         return ProduceResult(
             key=log.key,
             base_offset=base_offset,
-            log_append_time_ms=timestamp_ms if self.settings.log_append_time else -1,
+            log_append_time_ms=timestamp_ms if was_stored or self.settings.log_append_time else -1,
             log_start_offset=log.start,
         )
 
@@ -217,7 +226,7 @@ class Leading:
             key=self._log.key,
             error=refusal.error,
             message=f"{self._log}: {refusal.message}",
-            log_start_offset=self._log.start,
+            log_start_offset=self._log.start if concerns_the_log(refusal) else -1,
             leader=self._self,
             leader_epoch=self.epoch,
             refused_records=refusal.records,
@@ -366,34 +375,3 @@ class Leading:
             self._out.append(Warn(message=f"{self._log}: {refused}"))
         self._log.changes |= Changes.DEADLINE if self.isr.is_proposing else Changes.DEADLINE | Changes.ISR
         self.advance(now_ms=now_ms)
-
-
-def _out_of_order(header: BatchHeader, expected: int) -> BatchRefusal:
-    return BatchRefusal(
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {header.producer_id} sent sequence {header.base_sequence}, but {expected} is next: "
-        "first send the batches before it again",
-    )
-
-
-def _fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
-    return BatchRefusal(
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
-        f"{epoch}: another process has taken over; request a new producer id",
-    )
-
-
-def _coordinator_fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
-    return BatchRefusal(
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        f"the marker for producer {header.producer_id} is of an earlier coordinator than that of epoch "
-        f"{epoch}: load the coordinator again",
-    )
-
-
-def _outside(header: BatchHeader) -> BatchRefusal:
-    return BatchRefusal(
-        ErrorCode.INVALID_TXN_STATE,
-        f"producer {header.producer_id} sent a batch without a transaction while one is open: end it first",
-    )

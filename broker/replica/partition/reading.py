@@ -12,6 +12,7 @@ from metaquorum.broker.replica.partition.local_log import LocalLog
 from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPlan
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
+    BEFORE_ALL,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
@@ -130,7 +131,7 @@ class Reading:
             return self._listed(self.end, -1, log.epochs.epoch_at(max(log.start, self.end - 1)))
         if wanted == LATEST_TIERED_TIMESTAMP:
             return self._listed(-1, -1, None)  # there is no remote storage
-        if wanted < 0 and wanted != NEWEST_TIMESTAMP:
+        if wanted < 0 and wanted not in {NEWEST_TIMESTAMP, BEFORE_ALL}:
             text = f"{log}: {wanted} is not a timestamp: send ms since 1970, or -1 (latest) to -5"
             return ListedOffset(key=log.key, error=ErrorCode.INVALID_REQUEST, message=text)
         return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)

@@ -1,7 +1,7 @@
 """What a leader demands of a batch that a producer sends, and the batch as it is stored.
 
-Owns the rules of one batch's header, and its place in the log; knows no partition and no other batch. What
-its records must be is `opened`'s.
+Owns the rules of one batch's header, its place in the log, and the texts of refusals; knows no partition and
+no other batch. What its records must be is `opened`'s.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def check_batch(
     """The one batch that these bytes are, as it may be appended as far as the batch itself goes.
     `by_coordinator`: a coordinator of this cluster made it.
 
-    Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (bytes are missing or the CRC does not match: send them
-    again), UNSUPPORTED_FOR_MESSAGE_FORMAT (magic 0 or 1), UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or
-    INVALID_RECORD (what no retry makes right).
+    Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (the CRC does not match: send it again),
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (what no retry makes right, such as a
+    batch of magic 0 or 1, or a part of one).
     """
     header = _frame(records, settings)
     if isinstance(header, BatchRefusal):
@@ -79,33 +79,36 @@ def _frame(records: bytes, settings: TopicSettings) -> BatchHeader | BatchRefusa
             f"the batch has {size} bytes, but the topic's limit is {settings.max_message_bytes}: send "
             "smaller batches, or raise max.message.bytes",
         )
-    if not size:
-        return _invalid("there is no record batch: send exactly one per partition")
-    if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
-        return _wrong_magic(records[_MAGIC_AT])
-    if size < HEADER_BYTES:
-        return _corrupt(f"{size} bytes are not a record batch: its header alone has {HEADER_BYTES}")
-    header = BatchHeader._make(HEADER_STRUCT.unpack_from(records))
-    if header.batch_length < MIN_LENGTH or header.size_bytes > size:
-        return _corrupt(f"the header says {header.size_bytes} bytes, but {size} arrived")
+    header = _header(records)
+    if isinstance(header, BatchRefusal):
+        return header
+    if header.size_bytes > size:
+        return _not_one(f"the header says {header.size_bytes} bytes, but {size} arrived")
     if header.size_bytes < size:
-        text = (
-            f"{size - header.size_bytes} bytes follow the first batch: send exactly one record batch per "
-            "partition"
-        )
-        return BatchRefusal(ErrorCode.INVALID_RECORD, text)
+        return _not_one(f"{size - header.size_bytes} bytes follow the first batch")
     actual = crc32c(memoryview(records)[CRC_START:])
     if actual != header.crc:
         return _corrupt(f"its CRC is {actual:#010x}, but the header says {header.crc & 4294967295:#010x}")
     return header
 
 
+def _header(records: bytes) -> BatchHeader | BatchRefusal:
+    size = len(records)
+    if not size:
+        return _not_one("there is no record batch")
+    if size > _MAGIC_AT and records[_MAGIC_AT] != MAGIC:
+        return _wrong_magic(records[_MAGIC_AT])
+    if size < HEADER_BYTES:
+        return _not_one(f"{size} bytes are not a record batch, whose header alone has {HEADER_BYTES}")
+    header = BatchHeader._make(HEADER_STRUCT.unpack_from(records))
+    if header.batch_length < MIN_LENGTH:
+        return _corrupt(f"the header says {header.size_bytes} bytes, but {size} arrived")
+    return header
+
+
 def _wrong_magic(magic: int) -> BatchRefusal:
     if magic < MAGIC:
-        return BatchRefusal(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"message format {magic} is not supported: send record batches of format {MAGIC}",
-        )
+        return _not_one(f"message format {magic} is not supported, only {MAGIC}")
     return _corrupt(f"its magic is {magic}, expected {MAGIC}")
 
 
@@ -114,6 +117,11 @@ def _corrupt(text: str) -> BatchRefusal:
         ErrorCode.CORRUPT_MESSAGE,
         f"the batch was damaged in transit ({text}): nothing was stored; send it again",
     )
+
+
+def _not_one(text: str) -> BatchRefusal:
+    whole = f"{text}: send exactly one whole record batch per partition"
+    return BatchRefusal(ErrorCode.INVALID_RECORD, whole, is_one_batch=False)
 
 
 def _invalid(text: str) -> BatchRefusal:
@@ -164,3 +172,44 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings) -> BatchRefusal 
     elif not settings.log_append_time and (first < NO_TIMESTAMP or last < NO_TIMESTAMP):
         text = f"the batch's timestamps run from {first} to {last}: send timestamps of 0 or more (-1: none)"
     return None if text is None else BatchRefusal(ErrorCode.INVALID_TIMESTAMP, text)
+
+
+# ---- after a look at what its producer sent before
+
+_LOG_NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
+
+
+def concerns_the_log(refusal: BatchRefusal) -> bool:
+    """Whether an answer says where the log begins; by Kafka's, not where the bytes alone were wrong."""
+    return refusal.is_one_batch and refusal.error not in _LOG_NOT_LOOKED_AT
+
+
+def out_of_order(header: BatchHeader, expected: int) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence}, but {expected} is next: "
+        "first send the batches before it again",
+    )
+
+
+def fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} sent epoch {header.producer_epoch}, but its current epoch is "
+        f"{epoch}: another process has taken over; request a new producer id",
+    )
+
+
+def coordinator_fenced(header: BatchHeader, epoch: int) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        f"the marker for producer {header.producer_id} is of an earlier coordinator than that of epoch "
+        f"{epoch}: load the coordinator again",
+    )
+
+
+def outside(header: BatchHeader) -> BatchRefusal:
+    return BatchRefusal(
+        ErrorCode.INVALID_TXN_STATE,
+        f"producer {header.producer_id} sent a batch without a transaction while one is open: end it first",
+    )

@@ -44,11 +44,13 @@ class Changes:
 
 
 class BatchRefusal(Struct, frozen=True):
-    """Why a batch is not stored, and what to do; `records`: those that are wrong, where it is they."""
+    """Why a batch is not stored, and what to do; `records`: those that are wrong, where it is they.
+    `is_one_batch` False: what came is not one whole batch of this format."""
 
     error: ErrorCode
     message: str
     records: tuple[RefusedRecord, ...] = ()
+    is_one_batch: bool = True
 
 
 class Brokers(Protocol):

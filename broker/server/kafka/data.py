@@ -6,7 +6,7 @@ are. Decides nothing about data.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -15,7 +15,8 @@ from metaquorum.broker.replica.fetch_sessions import FINAL_EPOCH
 from metaquorum.broker.server.data import fetch_messages
 from metaquorum.broker.server.data.requests import DataRequests
 from metaquorum.broker.server.kafka.cluster import INTERNAL_TOPICS
-from metaquorum.broker.server.kafka.listed import knows_timestamp, listed
+from metaquorum.broker.server.kafka.data_answers import endpoints, fetched, not_fetched, produced
+from metaquorum.broker.server.kafka.listed import listed, time_asked
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import MetadataImage, TopicInfo
@@ -23,6 +24,7 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.coming import Driven
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later
 from metaquorum.storage.batches.codecs import holds_zstd
+from metaquorum.storage.batches.format import TRANSACTIONAL
 from metaquorum.wire.codec import Request
 from metaquorum.wire.messages import (
     FetchRequest,
@@ -34,11 +36,17 @@ from metaquorum.wire.messages import (
 )
 
 _ZERO = bytes(16)
-ZSTD_FROM_PRODUCE, ZSTD_FROM_FETCH = 7, 10
-"""The versions from which clients know zstd (KIP-110)."""
+ZSTD_FROM_PRODUCE = 7
+"""The version from which producers know zstd (KIP-110)."""
+_ATTRIBUTES_AT = 22
+"""The byte of a batch that has all attributes."""
 FIRST_PRODUCE = 3
 """Older ones are offered only because librdkafka compresses nothing where they are not (KAFKA-18659)."""
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
+_NO_TRANSACTION = ApiError(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "a batch is in a transaction, but the request names no transactional id",
+)
 _ADMIN_CLIENT = "__admin_client"
 _NOTHING_PRODUCED = core.ProduceResponse(results=())
 _SESSION_IS_OVER = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -73,7 +81,7 @@ class DataHandlers:
         results: dict[core.PartitionKey, core.ProduceResult | ApiError] = {}
         asked: list[core.ProducePartition] = []
         version = request.header.version
-        refused = None if version >= FIRST_PRODUCE else _TOO_OLD
+        refused = _TOO_OLD if version < FIRST_PRODUCE else _NO_TRANSACTION if _is_stray(body) else None
         places: list[tuple[ProduceRequest.TopicProduceData, bytes | None]] = []
         for topic in body.topic_data:
             known = self._topic(topic.name, topic.topic_id)
@@ -95,7 +103,13 @@ class DataHandlers:
             else:
                 results.update([(each.key, each) for each in answer.results])
             topics = [_produced_topic(topic, known, results, refusal, version) for topic, known in places]
-            response = ProduceResponse(responses=tuple(topics))
+            leaders = _leaders(part for topic in topics for part in topic.partition_responses)
+            response = ProduceResponse(
+                responses=tuple(topics),
+                node_endpoints=endpoints(
+                    ProduceResponse.NodeEndpoint, leaders, self._image(), client.listener
+                ),
+            )
             if body.acks != core.ACKS_NONE:
                 return response
             _check_unanswered(response)
@@ -127,21 +141,26 @@ class DataHandlers:
     def fetch(self, request: Request, client: Client) -> Awaitable[FetchResponse]:
         """With sessions (KIP-227), for consumers and followers alike."""
         if request.header.version >= fetch_messages.FIRST_VERSION:
-            return self._fetch_by_id(request.body, request.header.version)
+            return self._fetch_by_id(request.body, request.header.version, client.listener)
         return self._fetch_by_name(request.body, request.header.version)
 
-    def _fetch_by_id(self, body: FetchRequest, version: int) -> Later:
+    def _fetch_by_id(self, body: FetchRequest, version: int, listener: str) -> Later:
         def finish(answer: core.FetchResponse | ApiError) -> FetchResponse:
             if isinstance(answer, ApiError):
                 return FetchResponse(error_code=answer.code)
             topics = [
                 FetchResponse.FetchableTopicResponse(
                     topic_id=topic_id,
-                    partitions=tuple([fetched_partition(part, version) for part in parts]),
+                    partitions=tuple([fetched(part, version) for part in parts]),
                 )
                 for topic_id, parts in fetch_messages.by_topic(answer.partitions)
             ]
-            return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
+            leaders = _leaders(part for topic in topics for part in topic.partitions)
+            return FetchResponse(
+                session_id=answer.session_id,
+                responses=tuple(topics),
+                node_endpoints=endpoints(FetchResponse.NodeEndpoint, leaders, self._image(), listener),
+            )
 
         return Later(self._requests.begin(fetch_messages.fetch_asked(body, version)), finish)
 
@@ -175,7 +194,7 @@ class DataHandlers:
             known = self._image().topics.topic(topic_id)
             if known is None:
                 return _SESSION_IS_OVER
-            partitions = tuple([fetched_partition(part, version) for part in parts])
+            partitions = tuple([fetched(part, version) for part in parts])
             topics.append(FetchResponse.FetchableTopicResponse(topic=known.name, partitions=partitions))
         return FetchResponse(session_id=answer.session_id, responses=tuple(topics))
 
@@ -187,13 +206,13 @@ class DataHandlers:
         asked = tuple(
             core.ListOffsetsPartition(
                 key=(topic_id, part.partition_index),
-                timestamp_ms=part.timestamp,
+                timestamp_ms=time,
                 current_leader_epoch=part.current_leader_epoch,
             )
             for topic, topic_id in places
             if topic_id is not None
             for part in topic.partitions
-            if knows_timestamp(part.timestamp, request.header.version)
+            if (time := time_asked(part.timestamp, request.header.version)) is not None
         )
         results: dict[core.PartitionKey, core.ListedOffset] = {}
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -243,6 +262,21 @@ def _batch_refusal(topic: str, records: bytes | None, request: Request) -> ApiEr
     return None
 
 
+def _is_stray(body: ProduceRequest) -> bool:
+    """Whether a batch is in a transaction that the request does not name."""
+    if body.transactional_id is not None:
+        return False
+    batches = [part.records or b"" for topic in body.topic_data for part in topic.partition_data]
+    return any(len(each) > _ATTRIBUTES_AT and each[_ATTRIBUTES_AT] & TRANSACTIONAL for each in batches)
+
+
+def _leaders(
+    parts: Iterable[ProduceResponse.PartitionProduceResponse | FetchResponse.PartitionData],
+) -> list[int]:
+    """Those that an answer names."""
+    return [part.current_leader.leader_id for part in parts if part.error_code]
+
+
 def _check_unanswered(response: ProduceResponse) -> None:
     """A Produce with acks=0. Raises EndConnection where it failed, the only way to say so."""
     parts = [part for topic in response.responses for part in topic.partition_responses]
@@ -268,38 +302,11 @@ def _produced_topic(
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic.topic_id == _ZERO else ErrorCode.UNKNOWN_TOPIC_ID
     missing = refusal or ApiError(unknown, "there is no such topic: create it first")
     parts = [
-        _produced(part.index, results.get((topic_id or _ZERO, part.index), missing), version)
+        produced(part.index, results.get((topic_id or _ZERO, part.index), missing), version)
         for part in topic.partition_data
     ]
     return ProduceResponse.TopicProduceResponse(
         name=topic.name, topic_id=topic.topic_id, partition_responses=tuple(parts)
-    )
-
-
-def _produced(
-    index: int, result: core.ProduceResult | ApiError, version: int
-) -> ProduceResponse.PartitionProduceResponse:
-    if isinstance(result, ApiError):
-        return ProduceResponse.PartitionProduceResponse(
-            index=index, error_code=result.code, base_offset=-1, error_message=result.message
-        )
-    leader = ProduceResponse.LeaderIdAndEpoch()
-    if version >= 10 and result.error is not ErrorCode.NONE and result.leader is not None:
-        leader = ProduceResponse.LeaderIdAndEpoch(leader_id=result.leader, leader_epoch=result.leader_epoch)
-    return ProduceResponse.PartitionProduceResponse(
-        index=index,
-        error_code=result.error,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time_ms,
-        log_start_offset=result.log_start_offset,
-        record_errors=tuple(
-            ProduceResponse.BatchIndexAndErrorMessage(
-                batch_index=one.index, batch_index_error_message=one.message
-            )
-            for one in result.refused_records
-        ),
-        error_message=result.message,
-        current_leader=leader,
     )
 
 
@@ -315,8 +322,8 @@ def _by_name(
     def partition(name: str, index: int) -> FetchResponse.PartitionData:
         found = results.get((ids[name] or _ZERO, index))
         if found is None or found.error is ErrorCode.UNKNOWN_TOPIC_ID:
-            return _not_fetched(index, missing)
-        return fetched_partition(found, version)
+            return not_fetched(index, missing)
+        return fetched(found, version)
 
     return tuple(
         FetchResponse.FetchableTopicResponse(
@@ -324,41 +331,4 @@ def _by_name(
             partitions=tuple([partition(topic.topic, part.partition) for part in topic.partitions]),
         )
         for topic in body.topics
-    )
-
-
-def _not_fetched(index: int, code: ErrorCode) -> FetchResponse.PartitionData:
-    return FetchResponse.PartitionData(
-        partition_index=index, error_code=code, high_watermark=-1, records=b"", aborted_transactions=None
-    )
-
-
-def fetched_partition(result: core.FetchedPartition, version: int) -> FetchResponse.PartitionData:
-    """One partition of an answer."""
-    if version < ZSTD_FROM_FETCH and holds_zstd(result.records):
-        return _not_fetched(result.key[1], ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-    leader = FetchResponse.LeaderIdAndEpoch()
-    if version >= 12 and result.error is not ErrorCode.NONE and result.leader is not None:
-        leader = FetchResponse.LeaderIdAndEpoch(leader_id=result.leader, leader_epoch=result.leader_epoch)
-    diverging = FetchResponse.EpochEndOffset()
-    if version >= 12 and result.diverging is not None:
-        diverging = FetchResponse.EpochEndOffset(
-            epoch=result.diverging.epoch, end_offset=result.diverging.offset
-        )
-    return FetchResponse.PartitionData(
-        partition_index=result.key[1],
-        error_code=result.error,
-        high_watermark=result.high_watermark,
-        last_stable_offset=result.last_stable_offset,
-        log_start_offset=result.log_start_offset,
-        diverging_epoch=diverging,
-        current_leader=leader,
-        aborted_transactions=None
-        if result.aborted is None
-        else tuple(
-            FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first)
-            for producer_id, first in result.aborted
-        ),
-        preferred_read_replica=result.preferred_read_replica,
-        records=result.records,
     )

@@ -13,6 +13,7 @@ from metaquorum.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 _FIRST_BY_TIME = 1
 """ListOffsets 0 lists where segments begin, by when their files changed; here only the latest and the
 earliest offset."""
+_LAST_OF_EARLY_TIMES = 8
 _OFFSET_NOT_AVAILABLE_FROM = 5
 """The version of ListOffsets from which clients know this error (KIP-207)."""
 # The first version that knows each of the timestamps that are none.
@@ -25,9 +26,17 @@ _SPECIAL_FROM = {
 }
 
 
-def knows_timestamp(timestamp: int, version: int) -> bool:
-    """Whether a client may ask so: the core is not asked where it may not."""
-    return version >= (_FIRST_BY_TIME if timestamp >= 0 else _SPECIAL_FROM.get(timestamp, version + 1))
+def time_asked(timestamp: int, version: int) -> int | None:
+    """What to look for; None: a client may not ask so in this version, and the core is not asked.
+
+    Up to version 8, the last of Kafka 3.7, a negative number that means nothing there is an early time."""
+    since = _SPECIAL_FROM.get(timestamp)
+    if since is not None and version >= since:
+        return timestamp
+    if timestamp >= 0:
+        return timestamp if version >= _FIRST_BY_TIME else None
+    means_nothing = since is None or since > _LAST_OF_EARLY_TIMES
+    return core.BEFORE_ALL if means_nothing and _FIRST_BY_TIME <= version <= _LAST_OF_EARLY_TIMES else None
 
 
 def listed(
@@ -38,7 +47,7 @@ def listed(
 ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
     """`result` None: the core was not asked, or answered for none with `code`."""
     if result is None:
-        if not knows_timestamp(asked.timestamp, version):
+        if time_asked(asked.timestamp, version) is None:
             code = ErrorCode.UNSUPPORTED_VERSION
         return ListOffsetsResponse.ListOffsetsPartitionResponse(
             partition_index=asked.partition_index, error_code=code

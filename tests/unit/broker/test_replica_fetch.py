@@ -9,6 +9,7 @@ from metaquorum.broker.replica.partition.values import FindPlan, Reader, ReadPla
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests.data import (
     ACKS_LEADER,
+    BEFORE_ALL,
     CONSUMER,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -180,6 +181,14 @@ def test_a_new_leader_does_not_guess_the_latest_offset() -> None:
         replica.fetch_as(broker_id, 10)
     answer = listed(replica, LATEST_TIMESTAMP)
     assert isinstance(answer, ListedOffset) and answer.offset == 10
+
+
+def test_a_time_before_all_is_looked_up_as_any_and_other_numbers_are_refused() -> None:
+    replica = grown({1: 0}, high_watermark=10)
+    plan = FindPlan(key=KEY, timestamp_ms=BEFORE_ALL, below_offset=10, leader_epoch=9)
+    assert listed(replica, BEFORE_ALL) == plan
+    answer = listed(replica, BEFORE_ALL - 1)
+    assert isinstance(answer, ListedOffset) and answer.error is ErrorCode.INVALID_REQUEST
 
 
 def test_a_time_is_looked_up_below_the_high_watermark() -> None:

@@ -39,10 +39,10 @@ GOOD = batch(b"a", b"b")
 
 REFUSED = {
     "empty": (b"", ErrorCode.INVALID_RECORD, "there is no record batch"),
-    "cut in the header": (GOOD[:60], ErrorCode.CORRUPT_MESSAGE, "60 bytes are not a record batch"),
+    "cut in the header": (GOOD[:60], ErrorCode.INVALID_RECORD, "60 bytes are not a record batch"),
     "cut in a record": (
         GOOD[:-1],
-        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
         f"says {len(GOOD)} bytes, but {len(GOOD) - 1} arrived",
     ),
     "absurd length": (
@@ -52,9 +52,9 @@ REFUSED = {
     ),
     "flipped bit": (flipped(GOOD, 70), ErrorCode.CORRUPT_MESSAGE, "its CRC is"),
     "flipped CRC": (flipped(GOOD, 18), ErrorCode.CORRUPT_MESSAGE, "send it again"),
-    "format 1": (GOOD[:16] + b"\x01" + GOOD[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "format 1"),
+    "format 1": (GOOD[:16] + b"\x01" + GOOD[17:], ErrorCode.INVALID_RECORD, "format 1"),
     "format 3": (GOOD[:16] + b"\x03" + GOOD[17:], ErrorCode.CORRUPT_MESSAGE, "magic is 3"),
-    "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD, "exactly one record batch"),
+    "two batches": (GOOD + GOOD, ErrorCode.INVALID_RECORD, "exactly one whole record batch"),
     "trailing byte": (GOOD + b"x", ErrorCode.INVALID_RECORD, "1 bytes follow"),
     "base offset": (made(base_offset=7), ErrorCode.INVALID_RECORD, "begins at offset 7"),
     "too few counted": (made(records_count=1), ErrorCode.INVALID_RECORD, "counts 1 records"),
@@ -87,6 +87,20 @@ REFUSED = {
 }
 
 
+OF_THE_BYTES = {
+    "empty",
+    "cut in the header",
+    "cut in a record",
+    "absurd length",
+    "flipped bit",
+    "flipped CRC",
+    "format 1",
+    "format 3",
+    "two batches",
+    "trailing byte",
+}
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
     data, code, text = REFUSED[name]
@@ -97,6 +111,8 @@ def test_a_wrong_batch_is_refused_and_nothing_is_stored(name: str) -> None:
     assert result.error is code
     assert result.message is not None and text in result.message and result.message.startswith("logs-0: ")
     assert result.base_offset == -1
+    # Where the bytes were wrong, and not what they say, nothing is said of the log.
+    assert result.log_start_offset == (-1 if name in OF_THE_BYTES else 0)
     assert replica.take() == []
     assert (replica.partition.end_offset, len(replica.partition.producers)) == (0, 0)
 

@@ -13,6 +13,8 @@ from metaquorum.broker.coordinator.transactions.requests import AddPartitions, T
 from metaquorum.broker.server.kafka.data import DataHandlers
 from metaquorum.broker.server.kafka.transactions.verification import TransactionalProduces
 from metaquorum.metadata.errors import ApiError, ErrorCode
+from metaquorum.metadata.image import ImageBuilder, MetadataImage
+from metaquorum.metadata.image.types import BrokerRegistration, NodeEndpoint
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.services import Client, EndConnection
 from metaquorum.storage.batches.batch import encode_batch
@@ -43,10 +45,41 @@ class Verifier:
         return {each: self.codes.get(each, ErrorCode.NONE) for each in asked.partitions}
 
 
+REFUSALS = (
+    ErrorCode.OFFSET_OUT_OF_RANGE,
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+)
+
+
+def with_a_broker() -> MetadataImage:
+    """Broker 3 has two listeners."""
+    builder = ImageBuilder(image())
+    registered = BrokerRegistration(
+        broker_id=3,
+        epoch=1,
+        incarnation_id=bytes(16),
+        endpoints=(NodeEndpoint("OTHER", "h3", 1, 0), NodeEndpoint("KAFKA", "h3", 9093, 0)),
+        rack="r3",
+        fenced=False,
+    )
+    builder.put_broker(registered)
+    return builder.freeze()
+
+
 class Site:
     def __init__(self) -> None:
         self.core = Core()
-        self.handlers = DataHandlers(self.core.requests, image, transactional(self.core))
+        self.handlers = DataHandlers(self.core.requests, with_a_broker, transactional(self.core))
 
     async def ask(self, api: str, version: int, body: Any, answer: Any = None) -> Any:
         """What a handler answers; `answer` is what the core says to the one request that it gets."""
@@ -100,6 +133,65 @@ async def test_produce_by_name_and_by_id(version: int, name: str, topic_id: byte
     leader = second.current_leader
     assert (second.error_code, second.base_offset) == (6, -1)
     assert (leader.leader_id, leader.leader_epoch) == ((3, 7) if version >= 10 else (-1, -1))
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("version", [9, 10, 12])
+async def test_a_produce_names_the_leader_where_the_leadership_was_wrong(
+    version: int, code: ErrorCode
+) -> None:
+    """And where the clients of this listener reach it, if it is known (KIP-951)."""
+    for leader in (3, 4):  # broker 4 is not registered
+        refused = core.ProduceResult(key=(ORDERS, 0), error=code, leader=leader, leader_epoch=7)
+        other = core.ProduceResult(key=(ORDERS, 1), base_offset=1, leader=3, leader_epoch=7)
+        response = await Site().ask(
+            "produce", version, produce(), core.ProduceResponse(results=(refused, other))
+        )
+        first, second = response.responses[0].partition_responses
+        named = version >= 10 and code in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+        found = first.current_leader
+        assert (found.leader_id, found.leader_epoch) == ((leader, 7) if named else (-1, -1))
+        assert second.current_leader.leader_id == -1
+        ends = [(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
+        assert ends == ([(3, "h3", 9093, "r3")] if named and leader == 3 else [])
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+@pytest.mark.parametrize("version", [12, 13, 15, 16, 17])
+async def test_a_fetch_that_failed_says_no_offset_and_the_leader_where_that_was_wrong(
+    version: int, code: ErrorCode
+) -> None:
+    topic = FetchRequest.FetchTopic(
+        topic="orders" if version < 13 else "",
+        topic_id=ORDERS if version >= 13 else bytes(16),
+        partitions=(FetchRequest.FetchPartition(partition=1),),
+    )
+    refused = core.FetchedPartition(
+        key=(ORDERS, 1),
+        error=code,
+        high_watermark=7,
+        last_stable_offset=7,
+        log_start_offset=2,
+        leader=3,
+        leader_epoch=7,
+    )
+    answer = core.FetchResponse(session_id=0, partitions=(refused,))
+    response = await Site().ask("fetch", version, FetchRequest(topics=(topic,)), answer)
+    part = response.responses[0].partitions[0]
+    assert part.error_code == code
+    assert (part.high_watermark, part.last_stable_offset, part.log_start_offset) == (-1, -1, -1)
+    named = version >= 16 and code in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+    found = part.current_leader
+    assert (found.leader_id, found.leader_epoch) == ((3, 7) if named else (-1, -1))
+    assert [each.node_id for each in response.node_endpoints] == ([3] if named else [])
+
+
+async def test_a_batch_in_a_transaction_that_the_request_does_not_name_refuses_all_of_it() -> None:
+    stray = replace(in_transaction(), transactional_id=None)
+    mixed = (*produce().topic_data, *stray.topic_data)
+    site = Site()
+    response = await site.ask("produce", 9, produce(topic_data=mixed))
+    assert set(codes(response)) == {53} and site.core.events == []
 
 
 @pytest.mark.parametrize(
@@ -301,7 +393,23 @@ async def test_a_new_leader_says_so_in_a_code_that_the_client_knows(version: int
     assert (listed.error_code, listed.old_style_offsets) == (code, ())
 
 
-@pytest.mark.parametrize(("timestamp", "since"), [(-1, 0), (-3, 7), (-4, 8), (-5, 9), (-6, 99), (-900, 99)])
+@pytest.mark.parametrize("timestamp", [-5, -6, -99, -900])
+async def test_a_number_that_means_nothing_is_an_early_time_for_old_clients(timestamp: int) -> None:
+    """-5 means something since version 9."""
+    part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=timestamp)
+    topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))
+    found = core.ListedOffset(key=(ORDERS, 1), offset=7, timestamp_ms=9, leader_epoch=2)
+    for version in range(11):
+        site, body = Site(), ListOffsetsRequest(topics=(topic,))
+        taken = 1 <= version <= 8 or (timestamp == -5 and version > 8)
+        answer = core.ListOffsetsResponse(results=(found,)) if taken else None
+        response = await site.ask("list_offsets", version, body, answer)
+        assert response.topics[0].partitions[0].error_code == (0 if taken else 35), version
+        if taken:
+            assert site.asked.partitions[0].timestamp_ms == (-99 if version <= 8 else -5)
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-1, 0), (-2, 0), (-3, 7), (-4, 8)])
 async def test_a_special_timestamp_needs_the_version_that_knows_it(timestamp: int, since: int) -> None:
     part = ListOffsetsRequest.ListOffsetsPartition(partition_index=1, timestamp=timestamp)
     topic = ListOffsetsRequest.ListOffsetsTopic(name="orders", partitions=(part,))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from metaquorum.broker.server.data import fetch_messages
-from metaquorum.broker.server.kafka.data import fetched_partition
+from metaquorum.broker.server.kafka.data_answers import fetched
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.wire import codec
@@ -64,7 +64,7 @@ def test_answers_of_kafkas_leaders_are_read_and_written(recorded: list[Frame]) -
             responses=tuple(
                 FetchResponse.FetchableTopicResponse(
                     topic_id=topic_id,
-                    partitions=tuple(fetched_partition(part, VERSION) for part in parts),
+                    partitions=tuple(fetched(part, VERSION) for part in parts),
                 )
                 for topic_id, parts in fetch_messages.by_topic(answer.partitions)
             ),

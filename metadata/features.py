@@ -46,30 +46,21 @@ MIN_FINALIZED_METADATA_VERSION = 4
 DEFAULT_METADATA_VERSION = 19
 """3.7-IV4: what we write unless told otherwise, so that the tools of Kafka 3.7 and later open our files."""
 
-DEFAULT_KRAFT_VERSION = 0
-"""At kraft.version 0 neither KRaftVersion nor KRaftVoters records are written (KIP-853)."""
-
 
 class Feature(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature that a cluster can finalize: the levels that this program knows, and its level by default."""
+    """A feature that a cluster can finalize: the levels that this program knows."""
 
     name: str
     min_level: int
     max_level: int
-    default_level: int
 
 
 KNOWN_FEATURES: tuple[Feature, ...] = (
-    Feature(
-        name=METADATA_VERSION,
-        min_level=MIN_METADATA_VERSION,
-        max_level=MAX_METADATA_VERSION,
-        default_level=DEFAULT_METADATA_VERSION,
-    ),
-    Feature(name=KRAFT_VERSION, min_level=0, max_level=1, default_level=DEFAULT_KRAFT_VERSION),
-    Feature(name=TRANSACTION_VERSION, min_level=0, max_level=2, default_level=0),
-    Feature(name=GROUP_VERSION, min_level=0, max_level=1, default_level=0),
-    Feature(name=ELR_VERSION, min_level=0, max_level=1, default_level=0),
+    Feature(name=METADATA_VERSION, min_level=MIN_METADATA_VERSION, max_level=MAX_METADATA_VERSION),
+    Feature(name=KRAFT_VERSION, min_level=0, max_level=1),
+    Feature(name=TRANSACTION_VERSION, min_level=0, max_level=2),
+    Feature(name=GROUP_VERSION, min_level=0, max_level=1),
+    Feature(name=ELR_VERSION, min_level=0, max_level=1),
 )
 """Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
 

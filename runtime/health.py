@@ -47,10 +47,6 @@ class Health:
         for service in SERVICES:
             await self._servicer.set(service, status)
 
-    @property
-    def serving(self) -> bool:
-        return bool(self._serving)
-
 
 async def health_problem(address: Address, *, timeout_ms: int, tls: TlsMaterial | None = None) -> str:
     """Why the node at this address does not serve; empty when it does."""

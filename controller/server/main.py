@@ -101,7 +101,6 @@ class ControllerProcess(NodeProcess):
             self, config, self.node, self.node, server, tls, on_effect=self._on_effect
         )
         self.roles = (self._role,)
-        self.voter_changes = self._role.voter_changes
 
     def _on_effect(self, effect: Any) -> None:
         if type(effect) is not Answer:
@@ -166,7 +165,7 @@ class ControllerRole:
             process.driver.submit, process.clock, None if process.stats is None else process.stats.requests
         )
         cluster_id = process.replica.identity.cluster_id
-        self.voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
+        self._voter_changes = VoterChanges(self._requests, raft, cluster_id, tls)
         self._health = Health(server)
         asks = AdminClient(process.controllers.addresses, tls=tls, rng=process.rng)
         self._registration = SelfRegistration(node, asks, process.rng)
@@ -190,12 +189,12 @@ class ControllerRole:
         images = ControllerImages(self._requests)
         metadata = MetadataService(images, node_id=self._config.node_id, cluster_id=cluster_id, hints=hints)
         add_MetadataServicer_to_server(metadata, self._server)
-        voters = VotersService(self._requests, self.voter_changes, hints)
+        voters = VotersService(self._requests, self._voter_changes, hints)
         add_VotersServicer_to_server(voters, self._server)
         forwarding = ForwardingService(
             self._requests,
             hints,
-            self.voter_changes,
+            self._voter_changes,
             image=self.image,
             static=self._config.set_in_file(BROKER_KEYS.keys() | BROKER_SYNONYMS),
             token_key=self._node.config.delegation_token_secret_key,

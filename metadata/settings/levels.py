@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION, METADATA_VERSION, MIN_METADATA_VERSION
+from metaquorum.metadata.features import MIN_METADATA_VERSION
 
 if TYPE_CHECKING:
-    from metaquorum.metadata.image import MetadataImage
+    pass
 
 _CHANGES_METADATA = frozenset({1, 3, 5, 6, 7, 8, 11, 13, 14, 15, 17, 22, 23, 24, 25})
 """Levels of metadata.version that brought a record, or a version of one, which the level before cannot carry
@@ -24,23 +24,6 @@ class FeatureDescription(msgspec.Struct, frozen=True, kw_only=True):
     min_level: int
     max_level: int
     finalized_level: int
-
-
-def describe_features(image: MetadataImage, kraft_version: int) -> tuple[FeatureDescription, ...]:
-    """Every feature that is known, and those finalized in the log, by name. `kraft_version` is the level that
-    the log's control records say, which are not in the image."""
-    known = {each.name: each for each in KNOWN_FEATURES}
-    finalized = {METADATA_VERSION: image.features.metadata_version, **image.features.finalized}
-    finalized[KRAFT_VERSION] = kraft_version
-    return tuple(
-        FeatureDescription(
-            name=name,
-            min_level=known[name].min_level if name in known else 0,
-            max_level=known[name].max_level if name in known else 0,
-            finalized_level=finalized.get(name, 0),
-        )
-        for name in sorted({*known, *finalized})
-    )
 
 
 def loses_metadata(level: int, lower: int) -> bool:

@@ -240,7 +240,6 @@ class PartJoin:
     def __init__(self, task: ReplayTask, writer: ClusterWriter, first: LeftPart, state: bytes) -> None:
         """Raises StateError for a state that cannot be used."""
         self._task, self._writer = task, writer
-        self._folder = Folder(task.out)
         self._run = next(iter(task.spine.runs()))
         self.engine = ClusterReplay(task.spine.cluster, log_end=task.spine.end_offset, saved=state)
         self.engine.is_resumed = first.is_resumed

@@ -148,10 +148,6 @@ def _rect(x: float, y: float, width: float, height: float) -> str:
     return f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z"
 
 
-def _bar(x: float, base: float, width: float, height: float) -> str:
-    return _rect(x, base - height, width, height)
-
-
 def bars(
     title: str, scale: TimeScale, series: Sequence[tuple[str, str, Floats]], unit: str, marks: Marks = ()
 ) -> str:

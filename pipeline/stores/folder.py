@@ -18,7 +18,6 @@ from metaquorum.storage.errors import DiskError, FileMissingError
 
 SETTLE_SECONDS = {True: 2.0, False: 0.05}
 """Of two objects, the earlier one shows in every listing after so long; in a store (True) or on a disk."""
-COPY_BYTES = 1 << 20
 
 
 class Folder:

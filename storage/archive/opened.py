@@ -52,11 +52,6 @@ class LogArchive:
             for depth, part in enumerate(parts):
                 self.folders.setdefault("/".join(parts[:depth]), set()).add(part)
 
-    @property
-    def content_bytes(self) -> int:
-        """What is stored, unpacked."""
-        return sum(block.content_bytes for block in self.index.blocks)
-
     def open(self, name: str) -> FileInArchive:
         """A file by its name. Raises FileMissingError."""
         if name not in self.files:

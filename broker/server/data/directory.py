@@ -35,7 +35,6 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.replica.store.sync import DirectorySync
 from metaquorum.broker.server.data.bunches import Bunches
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
-from metaquorum.broker.server.data.watched_disk import DiskWatch
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
@@ -96,7 +95,6 @@ class DirectoryThreads:
     def __init__(
         self,
         store: DirectoryStore,
-        watch: DiskWatch,
         report: Callable[[DataEvent], None],
         crash: Callable[[str], None],
         loop: asyncio.AbstractEventLoop,
@@ -105,7 +103,6 @@ class DirectoryThreads:
     ) -> None:
         self.directory_id = store.directory_id
         self.path = store.path
-        self.watch = watch
         self.is_bad = False
         self._behind = False
         self._store = store

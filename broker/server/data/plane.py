@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -36,8 +35,6 @@ from metaquorum.storage.disk.posix import PosixDisk
 LOOKS_PER_TIMEOUT = 8
 LOOK_MAX_S = 1.0
 """How often hangs are looked for: so often within log.dir.hang.timeout.ms, and once per second at least."""
-
-_log = logging.getLogger(__name__)
 
 
 class DataPlane:
@@ -76,7 +73,7 @@ class DataPlane:
         )
         for directory in data.directories:
             if directory.store is not None:
-                threads = self._threads_of(directory.store, directory.watch)
+                threads = self._threads_of(directory.store)
                 self.threads[directory.store.directory_id] = threads
                 self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
         if config.metadata_log_dir not in config.log_dirs:
@@ -101,11 +98,9 @@ class DataPlane:
         self._questions = ControllerQuestions(client, driver.post)
         driver.hand_over(self._handler_table())
 
-    def _threads_of(self, store: DirectoryStore, watch: DiskWatch) -> DirectoryThreads:
+    def _threads_of(self, store: DirectoryStore) -> DirectoryThreads:
         driver = self._driver
-        return DirectoryThreads(
-            store, watch, driver.post, self._crash, self._loop, self._cleaners, driver.step_end
-        )
+        return DirectoryThreads(store, driver.post, self._crash, self._loop, self._cleaners, driver.step_end)
 
     def _handler_table(self) -> Mapping[type, Callable[[Any], None]]:
         table: dict[type, Callable[[Any], None]] = dict.fromkeys(get_args(DiskWork), self._disk_work)

@@ -15,7 +15,6 @@ import click
 
 from metaquorum.cli.log.input.archive import is_archive, open_archive
 from metaquorum.metadata.inspect.errors import InspectError
-from metaquorum.metadata.inspect.log.entities import EntityNamer
 from metaquorum.metadata.inspect.log.log import Item, MetadataLog, ReadBatch, damage_line, decode_item
 from metaquorum.metadata.inspect.log.log import open_log as open_on_disk
 from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
@@ -34,9 +33,7 @@ __all__ = [
     "decode_item",
     "is_packed",
     "items",
-    "log_path",
     "logs_at",
-    "namer_for",
     "open_path",
     "open_paths",
     "open_reader",
@@ -145,11 +142,6 @@ class ReadProgress:
             self._drawn = False
 
 
-def log_path(path: str) -> str:
-    """The log that a path means: a node's directory stands for the `__cluster_metadata-0` in it."""
-    return open_path(path).path
-
-
 def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
     """Everything that the log at `path` holds now, damage between what could be read."""
     return open_path(path, progress=False).items(start_offset)
@@ -158,8 +150,3 @@ def items(path: str, start_offset: int | None = None) -> Iterator[Item]:
 def open_reader(path: str, start_offset: int | None = None) -> LogReader:
     """A tolerant reader that can follow the log; the caller closes it."""
     return LogReader(disk_for(path), path, tolerant=True, start_offset=start_offset)
-
-
-def namer_for(path: str) -> EntityNamer:
-    """A namer that knows the topics from before the log's first segment, as far as a snapshot tells them."""
-    return open_path(path, progress=False).namer()

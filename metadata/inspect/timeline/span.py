@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metaquorum.metadata.inspect.changes.change_steps import Place
-
 EXACT, LEAST, MOST, PERHAPS = "", "at least ", "at most ", "perhaps "
 """What is said before a duration: it began at its place; there or before; then, or again behind lost records;
 any of these."""
@@ -19,10 +17,6 @@ class OpenSpan(NamedTuple):
     offset: int
     time_ms: int
     bound: str = EXACT
-
-    @property
-    def place(self) -> Place:
-        return self.offset, self.time_ms
 
     def over_lost(self) -> OpenSpan:
         """The same behind lost records, among which it may have ended and begun again."""

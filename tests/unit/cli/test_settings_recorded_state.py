@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from metaquorum.cli.text.settings import acl_entry, acl_text, config_line, feature_line, quota_line, user_line
+from metaquorum.metadata.features import KNOWN_FEATURES, METADATA_VERSION
 from metaquorum.metadata.image import CLIENT_METRICS_RESOURCE, ConfigResource, MetadataImage
 from metaquorum.metadata.replay import Replayer
 from metaquorum.metadata.settings.acls import AclFilter, PatternType, ResourceType, list_acls
@@ -21,7 +22,7 @@ from metaquorum.metadata.settings.configs import (
     describe_client_metrics,
     describe_topic,
 )
-from metaquorum.metadata.settings.levels import describe_features
+from metaquorum.metadata.settings.levels import FeatureDescription
 from metaquorum.metadata.settings.quotas import describe_quotas
 from metaquorum.metadata.settings.scram import describe_users
 from metaquorum.storage.batches.batch import iter_batches
@@ -106,7 +107,11 @@ def test_client_metrics(image: MetadataImage, final_state: Path) -> None:
 
 def test_metadata_version(image: MetadataImage, final_state: Path) -> None:
     (line,) = printed(final_state / "features.txt")
-    (feature,) = [each for each in describe_features(image, 0) if each.name == "metadata.version"]
+    level = image.features.metadata_version
+    (known,) = [each for each in KNOWN_FEATURES if each.name == METADATA_VERSION]
+    feature = FeatureDescription(
+        name=known.name, min_level=known.min_level, max_level=known.max_level, finalized_level=level
+    )
     epoch = int(line.rpartition(" ")[2])
     assert 0 < epoch <= FINAL_OFFSET
     # The program that printed it supports levels up to 3.7-IV4, this one more.

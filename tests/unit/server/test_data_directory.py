@@ -28,7 +28,6 @@ from metaquorum.broker.replica.store.store import DirectoryStore
 from metaquorum.broker.server.data import directory
 from metaquorum.broker.server.data.cleaners import CleanerProcesses
 from metaquorum.broker.server.data.directory import DirectoryThreads
-from metaquorum.broker.server.data.watched_disk import DiskWatch
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
@@ -149,7 +148,6 @@ class Bench:
         self.step_end = StepEnd()
         self.threads = DirectoryThreads(
             cast(DirectoryStore, self.store),
-            DiskWatch(),
             self._report,
             self._crash,
             asyncio.get_running_loop(),

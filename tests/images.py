@@ -1,10 +1,11 @@
-"""Where two images differ, for the messages of failed tests and of the simulator."""
+"""What tests ask of images: where two differ, and which replicas are offline."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from metaquorum.metadata.image import MetadataImage, differing_parts
+from metaquorum.metadata.image import MetadataImage, PartitionInfo, differing_parts
+from metaquorum.metadata.offline import BrokersById, directory_online
 from metaquorum.metadata.text.tree import image_tree
 
 
@@ -34,3 +35,16 @@ def _describe(path: str, a: Any, b: Any, lines: list[str], limit: int) -> None:
             _describe(f"{path}/{key}" if path else str(key), a.get(key), b.get(key), lines, limit)
         return
     lines.append(f"{path}: {a!r} -> {b!r}")
+
+
+def offline_replicas(brokers: BrokersById, partition: PartitionInfo) -> tuple[int, ...]:
+    """The partition's replicas on brokers that are fenced or gone, or in directories that are not online."""
+    return tuple(
+        [
+            replica
+            for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+            if (known := brokers.get(replica)) is None
+            or known.fenced
+            or not directory_online(brokers, replica, directory)
+        ]
+    )

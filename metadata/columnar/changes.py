@@ -19,7 +19,6 @@ MAX_SHAPES = 24
 """Distinct shapes of one batch that are decoded in numpy; the rest goes record by record."""
 
 _TAG_COUNT = FRAME_BYTES + 4 + 16
-_ISR, _LEADER, _RECOVERY, _DIRECTORIES = 0, 1, 5, 8
 _UNCHANGED_LEADER = -2
 _LAST_VERSION = 2
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from metaquorum.metadata.image.chunk import (
     CHUNK_MASK,
@@ -40,7 +39,6 @@ from metaquorum.metadata.image.directories import DirectoryTable
 from metaquorum.metadata.image.maps import MapBuilder, ShardedMap
 from metaquorum.metadata.image.types import NO_LEADER, PartitionInfo, TopicInfo
 
-IntArray = npt.NDArray[np.int32]
 _FEW_ROWS = 6
 """So few rows are faster read one by one."""
 Run = tuple[int, int, int]

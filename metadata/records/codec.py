@@ -8,7 +8,6 @@ Decoding is strict: every byte must be accounted for. Tools that want to go on u
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import Any
 
 from metaquorum.metadata.errors import (
@@ -117,11 +116,6 @@ def encode(record: Record, version: int) -> bytes:
         raise UnsupportedVersionError(str(error)) from None
     except _ENCODE_ERRORS as error:
         raise _encode_error(record, version, error) from error
-
-
-def encode_records(records: Iterable[Record], versions: Iterable[int]) -> list[bytes]:
-    """Each record framed in the version at its place. Raises as `encode`; ValueError on unequal lengths."""
-    return [encode(record, version) for record, version in zip(records, versions, strict=True)]
 
 
 def decode_control(key: bytes | None, value: bytes | None) -> ControlRecord:

@@ -39,7 +39,6 @@ from metaquorum.storage.batches.format import (
     header_problems,
     hop_headers,
     parse_header,
-    whole_batches_bytes,
 )
 from metaquorum.storage.batches.varint import decode_varint, encode_varint
 from metaquorum.storage.errors import BatchError, CompressedBatchError, CorruptLogError
@@ -67,7 +66,6 @@ __all__ = [
     "parse_header",
     "plain_header",
     "seal_batch",
-    "whole_batches_bytes",
 ]
 
 _ADVICE = (

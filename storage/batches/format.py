@@ -188,16 +188,3 @@ def hop_headers(buf: bytes | memoryview, position: int = 0) -> list[tuple[int, i
         hops.append((position, base, base + delta + 1, epoch))
         position += length + LENGTH_OVERHEAD_BYTES
     return hops
-
-
-def whole_batches_bytes(buf: bytes | memoryview, position: int = 0) -> int:
-    """How many bytes from `position` on are whole batches, judged by their lengths alone."""
-    start = position
-    end = len(buf)
-    while end - position >= HEADER_BYTES:
-        length = _HOP.unpack_from(buf, position)[1]
-        after = position + length + LENGTH_OVERHEAD_BYTES
-        if length < MIN_LENGTH or after > end:
-            break
-        position = after
-    return position - start

@@ -14,7 +14,6 @@ import pytest
 
 from metaquorum.metadata.image import UNASSIGNED
 from metaquorum.metadata.image.types import PartitionInfo
-from metaquorum.metadata.offline import offline_replicas
 from metaquorum.metadata.requests.common import NewTopic
 from metaquorum.metadata.requests.reassignments import WantedReplicas
 from metaquorum.runtime.kafka.admin.moving import alter_reassignments
@@ -25,6 +24,7 @@ from tests.e2e.cluster import FAST_BROKERS, Cluster, Node
 from tests.e2e.data_calls import DataCalls
 from tests.e2e.data_traffic import Traffic
 from tests.e2e.processes import run_cli
+from tests.images import offline_replicas
 
 FAST = {
     "controller": FAST_BROKERS["controller"],

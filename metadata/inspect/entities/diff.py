@@ -130,34 +130,6 @@ def compared(entity: str, before: Fields | None, after: Fields | None) -> Entity
     return EntityChange(entity=entity, kind=kind, fields=fields)
 
 
-def apply_changes(
-    old: MetadataImage,
-    changes: Iterable[EntityChange],
-    paths: Iterable[str],
-    *,
-    quorum: QuorumView = NO_QUORUM,
-    backwards: bool = False,
-) -> dict[str, Fields]:
-    """The fields of `paths` after `changes` are applied to an image (or taken back from it).
-
-    For code that proves that a diff says all: the result is what the other image holds.
-    """
-    result = {path: fields for path in paths if (fields := fields_of(old, path, quorum)) is not None}
-    for change in changes:
-        kind = {ADDED: REMOVED, REMOVED: ADDED}.get(change.kind, CHANGED) if backwards else change.kind
-        if kind == REMOVED:
-            del result[change.entity]
-            continue
-        fields = result.setdefault(change.entity, {})
-        for one in change.fields:
-            value, was = (one.old, one.new) if backwards else (one.new, one.old)
-            if value is None and was is not None and kind == CHANGED:
-                fields.pop(one.name, None)
-            else:
-                fields[one.name] = value
-    return result
-
-
 def diff_points(
     log: MetadataLog,
     old: FoundState,

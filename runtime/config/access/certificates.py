@@ -13,7 +13,7 @@ import msgspec
 
 from metaquorum.runtime.errors import ConfigError
 
-_SEQUENCE, _SET, _OID, _VERSION = 0x30, 0x31, 0x06, 0xA0
+_VERSION = 0xA0
 _KEYWORDS = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",

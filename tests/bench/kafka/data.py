@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import confluent_kafka
 
-from metaquorum.storage.batches.format import hop_headers, whole_batches_bytes
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.wire import codec
 from metaquorum.wire.messages import FetchRequest
 from tests.bench.figures import Figure, percentile
@@ -251,7 +251,8 @@ def _read_all(port: int, topic_id: bytes, partitions: list[int]) -> int:
                 assert part.error_code == 0, part
                 records = part.records or b""
                 total += len(records)
-                hops = hop_headers(records[: whole_batches_bytes(records)])
+                offset = offsets[part.partition_index]
+                hops = walk_batches(records, expected_offset=offset, min_epoch=0, verify_crc=False).hops
                 if hops:
                     offsets[part.partition_index] = hops[-1][2]
                 else:

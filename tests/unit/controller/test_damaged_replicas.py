@@ -10,9 +10,10 @@ from metaquorum.controller.partitions.partition_change import Election, Target, 
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.image.damaged import damaged_in, given_up_in, is_mark
-from metaquorum.metadata.offline import directory_online, offline_replicas
+from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.records.types import ConfigRecord, PartitionChangeRecord, TopicRecord
 from metaquorum.metadata.requests.partitions import ElectLeadersRequest
+from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_partition_requests import (
     ELR,

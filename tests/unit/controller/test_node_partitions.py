@@ -6,7 +6,6 @@ import pytest
 
 from metaquorum.controller.config import ControllerConfig
 from metaquorum.metadata.errors import ApiError, ErrorCode
-from metaquorum.metadata.offline import offline_replicas
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     BrokerRegistrationChangeRecord,
@@ -32,6 +31,7 @@ from metaquorum.metadata.requests.partitions import (
     ReplicaAssignment,
     TopicGrowth,
 )
+from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import CLUSTER, Quorum, registration
 
 A, B, C = (b"dir-" + name + bytes(10) + name for name in (b"a", b"b", b"c"))

@@ -14,7 +14,6 @@ from metaquorum.controller.partitions.partition_change import UNCHANGED, Electio
 from metaquorum.controller.partitions.partitions import preferred_slice, removal_slice
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.image import LOST, UNASSIGNED, MetadataImage
-from metaquorum.metadata.offline import offline_replicas
 from metaquorum.metadata.records.types import (
     BrokerRecord,
     ConfigRecord,
@@ -34,6 +33,7 @@ from metaquorum.metadata.requests.partitions import (
     PartitionAlteration,
     ReplicaAssignment,
 )
+from tests.images import offline_replicas
 from tests.unit.controller.node_quorum import image_of
 from tests.unit.controller.test_broker_decisions import TOPIC, broker, partition
 

@@ -42,7 +42,7 @@ def _batch(values: list[bytes], keys: list[bytes] | None = None, *, is_control: 
 
 def test_offsets_timestamps_and_versions() -> None:
     written: list[Record] = [TopicRecord("a", U), NoOpRecord(), TopicRecord("b", U)]
-    batch = _batch(codec.encode_records(written, [0, 0, 0]))
+    batch = _batch([codec.encode(record, 0) for record in written])
     expected = tuple(DecodedRecord(40 + place, 1700, 0, record) for place, record in enumerate(written))
     assert decode_batch(batch) == expected
     assert decode_batch(batch, tolerant=True) == expected

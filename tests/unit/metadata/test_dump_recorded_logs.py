@@ -141,10 +141,7 @@ def test_batches_of_decoded_records_are_written_to_the_byte(shared_data: Path) -
                 keys, values = [key for key, _ in pairs], [value for _, value in pairs]
             else:
                 keys = None
-                values = codec.encode_records(
-                    [item.record for item in decoded],  # type: ignore[misc]
-                    [item.version for item in decoded],
-                )
+                values = [codec.encode(item.record, item.version) for item in decoded]  # type: ignore[arg-type]
             again = encode_batch(
                 base_offset=header.base_offset,
                 leader_epoch=header.leader_epoch,

@@ -25,7 +25,6 @@ from metaquorum.storage.batches.batch import (
     parse_control_key,
     parse_header,
     seal_batch,
-    whole_batches_bytes,
 )
 from metaquorum.storage.batches.varint import decode_varint, encode_varint
 from metaquorum.storage.batches.walk import walk_batches
@@ -315,9 +314,6 @@ def test_hops() -> None:
     assert hop_headers(data[:-1]) == expected  # the header is there, the payload is not
     assert hop_headers(data[: starts[2] + 60]) == expected[:2]
     assert hop_headers(bytes(200)) == []
-    assert whole_batches_bytes(data) == len(data)
-    assert whole_batches_bytes(data[:-1]) == starts[2]
-    assert whole_batches_bytes(data + b"\0", starts[1]) == len(data) - starts[1]
 
 
 def test_a_walk_stops_at_its_limit_but_takes_one() -> None:

@@ -19,6 +19,7 @@ from metaquorum.metadata.image import (
     PartitionInfo,
     TopicInfo,
 )
+from metaquorum.metadata.offline import directory_online
 from metaquorum.metadata.settings.topic_names import name_problem
 from metaquorum.wire.messages import (
     DescribeClusterRequest,
@@ -29,7 +30,7 @@ from metaquorum.wire.messages import (
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TOPIC_OPERATIONS = 3576
-"""Read, write, create, delete, alter, describe, and both of configurations: there is no authorizer."""
+"""Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids one."""
 CLUSTER_OPERATIONS = 8096
 _NOT_ASKED = -(2**31)
 _BROKERS, _CONTROLLERS = 1, 2
@@ -105,11 +106,7 @@ class ClusterSeen:
         if not self.is_reachable(broker_id):
             return True
         directory = partition.directory_of(broker_id)
-        online = self.image.brokers[broker_id].directories
-        # The first hundred ids are reserved: a directory that is not known yet is not offline.
-        return bool(
-            online and directory and int.from_bytes(directory, "big") >= 100 and directory not in online
-        )
+        return directory is not None and not directory_online(self.image.brokers, broker_id, directory)
 
 
 def _topics(

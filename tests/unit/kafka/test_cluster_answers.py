@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from metaquorum.broker.server.kafka.cluster import Viewpoint, answer_describe_cluster, answer_metadata
-from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.image import LOST, MetadataImage
 from metaquorum.metadata.records.parts import BrokerEndpoint
 from metaquorum.metadata.records.types import (
     BrokerRecord,
@@ -66,6 +66,7 @@ def image() -> MetadataImage:
         partition(T1, 1, 2),
         partition(T1, 2, -1),
         partition(T1, 3, 1, (GONE, D2, D3)),
+        partition(T1, 4, 1, (LOST, D2, D3)),
         TopicRecord("__consumer_offsets", T2),
         ConfigRecord(16, "slow-producers", "interval.ms", "1000"),
         ConfigRecord(2, "orders", "retention.ms", "1000"),
@@ -114,6 +115,7 @@ def test_leaders_that_cannot_be_reached_are_errors() -> None:
         (72, -1, replicas, (2, 3)),  # its leader does not have this listener
         (5, -1, replicas, (2, 3)),  # it has none
         (0, 1, replicas, (1, 2, 3)),  # its directory is gone
+        (0, 1, replicas, (1, 2, 3)),  # its broker gave that directory up
     ]
     assert partitions_of(answer_metadata(topics("orders"), 6, VIEW)) == expected
     old = [(5 if code == 72 else code, *rest) for code, *rest in expected]
@@ -122,7 +124,13 @@ def test_leaders_that_cannot_be_reached_are_errors() -> None:
 
 def test_version_0_leaves_out_replicas_that_are_away() -> None:
     found = partitions_of(answer_metadata(topics("orders"), 0, VIEW))
-    assert [each[:3] for each in found] == [(9, 1, (1,)), (5, -1, (1,)), (5, -1, (1,)), (9, 1, (1,))]
+    assert [each[:3] for each in found] == [
+        (9, 1, (1,)),
+        (5, -1, (1,)),
+        (5, -1, (1,)),
+        (9, 1, (1,)),
+        (9, 1, (1,)),
+    ]
 
 
 @pytest.mark.parametrize(

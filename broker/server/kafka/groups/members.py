@@ -43,7 +43,7 @@ from metaquorum.wire.messages import (
 )
 
 GROUP_OPERATIONS = 328
-"""Read, delete, describe: there is no authorizer."""
+"""Read, delete, describe: no authorizer forbids one."""
 
 _NOT_ASKED = -(2**31)
 _MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6

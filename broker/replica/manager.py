@@ -79,7 +79,6 @@ class ReplicaManager:
         metadata_directory: bytes | None = None,
         new_user: NewLogUser | None = None,
     ) -> None:
-        self._config = config
         self._metadata_directory = metadata_directory
         self._out = out = Outbox[DataEffect]()
         self._now_ms, self._wall_ms = now_ms, 0

@@ -92,8 +92,6 @@ class ActiveController:
         log_is_empty: bool,
     ) -> None:
         self._config = config
-        self._ledger = ledger
-        self._sessions = sessions
         self._state = ActiveState(
             config, ledger, sessions, rng, quorum=quorum, incarnation_id=incarnation_id, now_ms=now_ms
         )

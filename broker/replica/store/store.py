@@ -84,7 +84,6 @@ class DirectoryStore:
         self._opened = opened
         self._disk = opened.disk
         self._options = opened.options
-        self._warn = opened.on_warning
         self._replicas = opened.replicas
         # Appended to since the last sync was prepared, and changed since the last checkpoint was.
         self._dirty: dict[PartitionKey, StoredReplica] = {}

@@ -40,7 +40,8 @@ class CheckedController(ActiveController):
         return second
 
     def _soft_state(self) -> object:
-        state, sessions, ledger = self._state, self._sessions, self._ledger
+        state = self._state
+        sessions, ledger = state.sessions, state.ledger
         pending = [(entry.end_offset, id(entry.state), tuple(entry.replies)) for entry in ledger.pending]
         kept = {name: repr(value) for name, value in vars(sessions).items()}
         return kept, dict(state.work), state.appended_ms, pending, id(ledger.newest), ledger.replies_waiting

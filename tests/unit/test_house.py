@@ -1,4 +1,4 @@
-"""What every file of the package keeps to: its size, its docstring, names that somebody uses.
+"""What every file of the package keeps to: its size, its docstring, one meaning of a name.
 
 The tables of exceptions only shrink: an entry that is no longer needed, or that allows more than there is,
 fails as well.
@@ -9,14 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-FOLDERS = sorted(path.name for path in (REPOSITORY / "metaquorum").iterdir() if path.is_symlink())
+from tests.unit.sources import FOLDERS, files, name_of, tree_of
+
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 SLACK = 20
@@ -45,70 +42,6 @@ COMPLEX_FUNCTIONS: dict[str, int] = {
     "PLR0913": 10,
 }
 """How many functions carry a noqa, by ruff's rule: most are one `match` over every kind of a thing."""
-
-CALLED_BY_A_LIBRARY = (
-    "Heartbeat",  # the unary call of the gRPC service
-    "handleError",
-    "visit_",  # ast.NodeVisitor
-    "add_registered_method_handlers",  # grpc
-    "shell_complete",  # click
-    "format_commands",  # click
-    "streamReader",  # Spark's data source
-    "pushFilters",
-    # io.RawIOBase
-    "seekable",
-    "readinto",
-    # asyncio.BufferedProtocol
-    "connection_made",
-    "connection_lost",
-    "eof_received",
-    "buffer_updated",
-    "pause_writing",
-    "resume_writing",
-    "initialOffset",
-    "latestOffset",
-)
-FOR_TESTS_AND_USERS = {
-    # laws that tests and the simulator check after every input
-    "check_cluster",
-    "check_input",
-    "check_node",
-    # the faulty disk's handles
-    "inject",
-    "heal",
-    "flip_bit",
-    # pages that a test keeps equal to their table
-    "render_document",
-    "RECORD_RULES",
-    # what a test has to see of a state that no answer shows
-    "good_directories",
-    "synced_end",
-    "tail_problem",
-    # the plain way that the fast one is compared with
-    "UNCHANGED",
-    "replay_all",
-    # Kafka's reserved ids, by name
-    "LOST_DIRECTORY",
-    "METADATA_TOPIC_UUID",
-    "MIGRATING_DIRECTORY",
-    "UNASSIGNED_DIRECTORY",
-}
-
-
-def files() -> list[Path]:
-    found = [REPOSITORY / "metaquorum" / "__init__.py"]
-    for folder in FOLDERS:
-        found += sorted(path for path in (REPOSITORY / folder).rglob("*.py") if "_pb2" not in path.name)
-    return found
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(REPOSITORY).as_posix()
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text("utf-8"))
 
 
 def only_shrinks(allowed: dict[str, int], found: dict[str, int], limit: int, slack: int = 0) -> list[str]:
@@ -188,52 +121,3 @@ def test_a_class_name_means_one_thing() -> None:
                 homes.setdefault(node.name, []).append(name_of(path))
     twice = {name: len(found) for name, found in homes.items() if len(found) > 1}
     assert only_shrinks(NAMES_OF_TWO_THINGS, twice, 1) == [], {name: homes[name] for name in twice}
-
-
-def public_definitions(module: ast.Module) -> Iterator[tuple[str, int]]:
-    """Public names of a module and public methods of its classes, with their lines. Without what a decorator
-    takes: that is in use."""
-    for node in module.body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                if not node.decorator_list:
-                    yield node.name, node.lineno
-            case ast.ClassDef():
-                yield node.name, node.lineno
-                for inner in node.body:
-                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
-                        yield inner.name, inner.lineno
-            case ast.Assign(targets=targets):
-                yield from ((at.id, node.lineno) for at in targets if isinstance(at, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                yield name, node.lineno
-
-
-def used_names() -> set[str]:
-    """Every name that some code of the package reads, by itself, as an attribute or in a string."""
-    found: set[str] = set()
-    for path in files():
-        for node in ast.walk(tree_of(path)):
-            match node:
-                case ast.Name(id=name, ctx=ast.Load()):
-                    found.add(name)
-                case ast.Attribute(attr=name):
-                    found.add(name)
-                case ast.keyword(arg=str(name)):
-                    found.add(name)
-                case ast.Constant(value=str(text)) if text.replace(".", "").replace(":", "").isidentifier():
-                    found.update(text.replace(":", ".").split("."))
-    return found
-
-
-def test_every_public_name_is_used() -> None:
-    used = used_names()
-    unused = [
-        f"{name_of(path)}:{line}: {name}"
-        for path in files()
-        for name, line in public_definitions(tree_of(path))
-        if not name.startswith("_") and name not in used and not name.startswith(CALLED_BY_A_LIBRARY)
-    ]
-    names = {entry.rpartition(" ")[2] for entry in unused}
-    assert [entry for entry in unused if entry.rpartition(" ")[2] not in FOR_TESTS_AND_USERS] == []
-    assert FOR_TESTS_AND_USERS - names == set(), "these are used by now, or gone: remove them here"

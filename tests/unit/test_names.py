@@ -1,0 +1,278 @@
+"""Names: every one that the package defines is used, and what a docstring names exists.
+
+A name of a module is looked up through the imports, so that another one of the same spelling does not count.
+Methods go by their spelling. The tables of exceptions only shrink.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from tests.unit.sources import files, module_of, name_of, tree_of
+
+CALLED_BY_A_LIBRARY = (
+    "Heartbeat",  # the unary call of the gRPC service
+    "handleError",
+    "visit_",  # ast.NodeVisitor
+    "add_registered_method_handlers",  # grpc
+    "shell_complete",  # click
+    "format_commands",  # click
+    "streamReader",  # Spark's data source
+    "pushFilters",
+    # io.RawIOBase
+    "seekable",
+    "readinto",
+    # asyncio.BufferedProtocol
+    "connection_made",
+    "connection_lost",
+    "eof_received",
+    "buffer_updated",
+    "pause_writing",
+    "resume_writing",
+    "initialOffset",
+    "latestOffset",
+)
+FOR_TESTS_AND_USERS = {
+    # laws that tests and the simulator check after every input
+    "check_cluster",
+    "check_input",
+    "check_node",
+    "check_snapshot",
+    # the faulty disk's handles
+    "inject",
+    "heal",
+    "flip_bit",
+    # pages that a test keeps equal to their table
+    "render_document",
+    "RECORD_RULES",
+    # what a test has to see of a state that no answer shows
+    "good_directories",
+    "synced_end",
+    "tail_problem",
+    # the plain way that the fast one is compared with
+    "UNCHANGED",
+    "replay_all",
+    "decode",
+    # every rule that a decision can name, for the test that each is explained
+    "RULES",
+    # Kafka's reserved ids, by name
+    "LOST_DIRECTORY",
+    "METADATA_TOPIC_UUID",
+    "MIGRATING_DIRECTORY",
+    "UNASSIGNED_DIRECTORY",
+}
+SURFACE = ("metaquorum", "metaquorum.raft", "metaquorum.pipeline")
+"""The packages whose `__all__` is for users."""
+SET_AND_NOT_READ = {
+    # what tests look at
+    "evictions",
+    "last_cost_ms",
+    # the state of C libraries, of `ssl`, of numpy and of re2
+    "_asyncio_future_blocking",
+    "argtypes",
+    "check_hostname",
+    "log_errors",
+    "max_mem",
+    "minimum_version",
+    "never_capture",
+    "num_tickets",
+    "propagate",
+    "restype",
+    "sni_callback",
+    "verify_mode",
+    "writeable",
+}
+
+
+class Names(ast.NodeVisitor):
+    """What a module imports, by local name, and the dotted names and spellings that it reads."""
+
+    def __init__(self, module: str, tree: ast.Module) -> None:
+        self.module = module
+        self.imported: dict[str, str] = {}
+        self.used: set[str] = set()
+        self.spelled: set[str] = set()
+        self._top: str | None = None
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    self.imported[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self.imported[alias.asname or whole] = whole
+        self.visit(tree)
+
+    def dotted(self, node: ast.AST) -> str | None:
+        match node:
+            case ast.Name(id=name):
+                return self.imported.get(name, f"{self.module}.{name}")
+            case ast.Attribute(value=value, attr=name):
+                return f"{found}.{name}" if (found := self.dotted(value)) is not None else None
+            case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(module))]):
+                return module
+        return None
+
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        outer, self._top = self._top, self._top or node.name
+        self.generic_visit(node)
+        self._top = outer
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _definition
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        is_surface = self.module in SURFACE
+        if is_surface or not any(isinstance(at, ast.Name) and at.id == "__all__" for at in node.targets):
+            self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load) and node.id != self._top:
+            self._take(node)
+            self.spelled.add(node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._take(node)
+        if isinstance(node.ctx, ast.Load):
+            self.spelled.add(node.attr)
+        self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg is not None:
+            self.spelled.add(node.arg)
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        """A name in a string: a function that is imported when it is wanted, or an attribute."""
+        if (
+            isinstance(node.value, str)
+            and (text := node.value.replace(":", ".")).replace(".", "").isidentifier()
+        ):
+            self.used |= {text, f"{self.module}.{text}", text.rpartition(".")[2]}
+            self.spelled.update(text.split("."))
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        self.spelled.update(node.kwd_attrs)
+        self.generic_visit(node)
+
+    def _take(self, node: ast.AST) -> None:
+        if (found := self.dotted(node)) is not None:
+            self.used.add(found)
+
+
+@cache
+def names() -> dict[Path, Names]:
+    return {path: Names(module_of(path), tree_of(path)) for path in files()}
+
+
+def resolved() -> set[str]:
+    """The dotted names that are read somewhere, followed through modules that pass a name on."""
+    aliases = {
+        f"{found.module}.{local}": whole
+        for found in names().values()
+        for local, whole in found.imported.items()
+        if whole != f"{found.module}.{local}"
+    }
+    used: set[str] = set()
+    waiting = [name for found in names().values() for name in found.used]
+    while waiting:
+        name = waiting.pop()
+        if name in used:
+            continue
+        used.add(name)
+        head, tail = name, ""
+        while head not in aliases and "." in head:
+            head, _, last = head.rpartition(".")
+            tail = f".{last}{tail}"
+        if head in aliases:
+            waiting.append(aliases[head] + tail)
+    return used
+
+
+def targets(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name):
+            yield name
+        case ast.Tuple(elts=elements):
+            for each in elements:
+                yield from targets(each)
+
+
+def module_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What a module itself defines. Without functions that a decorator takes: those are in use."""
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if not node.decorator_list:
+                yield node.name, node.lineno
+            case ast.ClassDef():
+                yield node.name, node.lineno
+            case ast.Assign(targets=found):
+                yield from ((name, node.lineno) for at in found for name in targets(at))
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name, node.lineno
+
+
+def public_methods(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in tree.body:
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
+                yield inner.name, inner.lineno
+
+
+def test_every_name_is_used() -> None:
+    used = resolved()
+    spelled = {name for found in names().values() for name in found.spelled}
+    unused: dict[str, str] = {}
+    for path in files():
+        tree, module = tree_of(path), module_of(path)
+        for name, line in module_names(tree):
+            if not name.startswith("__") and f"{module}.{name}" not in used and name not in used:
+                unused[f"{name_of(path)}:{line}: {name}"] = name
+        for name, line in public_methods(tree):
+            if name not in spelled and not name.startswith(CALLED_BY_A_LIBRARY):
+                unused[f"{name_of(path)}:{line}: {name}"] = name
+    assert [entry for entry, name in unused.items() if name not in FOR_TESTS_AND_USERS] == []
+    assert FOR_TESTS_AND_USERS - set(unused.values()) == set(), (
+        "these are used by now, or gone: remove them here"
+    )
+
+
+def fields(tree: ast.Module) -> Iterator[str]:
+    """The fields of values: what encodes or copies a value reads them all."""
+    for node in ast.walk(tree):
+        for inner in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                yield inner.target.id
+
+
+def spelled_by_kin() -> dict[str, set[str]]:
+    """By module: what is spelled in it, and in those with a class above or below one of its own."""
+    kin = {found.module: {found.module} for found in names().values()}
+    for path, found in names().items():
+        for node in ast.walk(tree_of(path)):
+            for base in node.bases if isinstance(node, ast.ClassDef) else ():
+                above = (found.dotted(base) or "").rpartition(".")[0]
+                if above in kin and kin[above] is not kin[found.module]:
+                    together = kin[above] | kin[found.module]
+                    kin.update(dict.fromkeys(together, together))
+    spelled = {found.module: found.spelled for found in names().values()}
+    return {module: set().union(*(spelled[each] for each in together)) for module, together in kin.items()}
+
+
+def test_what_is_set_is_read() -> None:
+    """An attribute that an object gets, and that no code reads by this name."""
+    read = {name for found in names().values() for name in found.spelled}
+    read.update(name for path in files() for name in fields(tree_of(path)))
+    by_kin = spelled_by_kin()
+    idle: dict[str, str] = {}
+    for path in files():
+        for node in ast.walk(tree_of(path)):
+            if not (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)):
+                continue
+            own = isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr.startswith("_")
+            if node.attr not in read or (own and node.attr not in by_kin[module_of(path)]):
+                idle[f"{name_of(path)}:{node.lineno}: {node.attr}"] = node.attr
+    assert [entry for entry, name in idle.items() if name not in SET_AND_NOT_READ] == []
+    assert SET_AND_NOT_READ - set(idle.values()) == set(), "read by now, or gone: remove them"

@@ -176,7 +176,7 @@ def current_keys(entries: Mapping[str, str]) -> dict[int, str]:
 
 def claims(entries: Mapping[str, str]) -> dict[int, Claim]:
     """Ids that are allocated and not registered, with whom they were given to; unreadable ones are left
-    out (see `claimed_ids`)."""
+    out (see `claimed_values`)."""
     found: dict[int, Claim] = {}
     for broker_id, value in _by_id(entries, CLAIM_PREFIX):
         fields = _fields(value)

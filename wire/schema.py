@@ -128,6 +128,6 @@ class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def kafka_field_name(name: str) -> str:
-    """`camelCase` of a `snake_case` name."""
+    """A name in camel case, from one with underscores."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)

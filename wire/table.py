@@ -131,7 +131,7 @@ class _Message:
 
 
 def python_name(name: str) -> str:
-    """`snake_case` of a `CamelCase` name."""
+    """A name with underscores, from one in camel case."""
     return _WORD.sub("_", name).lower()
 
 

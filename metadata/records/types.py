@@ -390,4 +390,4 @@ Record: TypeAlias = Union[  # noqa: UP007 -- a Union survives get_args in the or
     RemoveDelegationTokenRecord,
     ControllerRecord,
 ]
-"""Any record of the metadata log, apart from the control records (`control_records`)."""
+"""Any record of the metadata log, apart from the control records (`control`)."""

@@ -27,7 +27,7 @@ KINDS = (
     "quorum_failover",
     "broken_invariant",
 )
-"""Incidents that a cluster lives through. `corrupt_tail` comes on top: it happens to a file."""
+"""Incidents that a cluster lives through. A corrupt tail comes on top: it happens to a file."""
 
 DAMAGES = ("torn_batch", "flipped_byte", "zeros")
 """What a corrupt tail can be."""

@@ -1,7 +1,7 @@
 """The table of configuration keys: names (Kafka's, where Kafka has the setting), kinds, ranges, defaults.
 
-Owns the table, from which docs/configuration.md is made. What a key is, is `config_key`'s; rules that span
-keys are in `config`.
+Owns the table, from which docs/configuration.md is made. What a key is, is `key`'s; rules that span keys are
+in `load` and `node`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of the table of keys that is about partition data on brokers: replicas, log directories, bounds.
 
-Owns these rows only; the whole table is `config_keys`. Defaults are those of `ReplicaConfig`, which are
+Owns these rows only; the whole table is `keys`. Defaults are those of `ReplicaConfig`, which are
 Kafka's where Kafka has the key.
 """
 

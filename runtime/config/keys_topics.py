@@ -1,6 +1,6 @@
 """The part of the table of keys that says what topics have which set nothing: Kafka's names and defaults.
 
-Owns these rows only; the whole table is `config_keys`. Ranges and defaults are those of the topic's own key
+Owns these rows only; the whole table is `keys`. Ranges and defaults are those of the topic's own key
 (`metadata.settings.topic_keys`). A topic's own setting, a broker's and the cluster's dynamic default come
 before what a file says.
 """

@@ -64,7 +64,7 @@ class Elections:
 
 
 class NodeStatistics:
-    """One for each process. `loop_ms`: the loop's clock (monotonic ms) is given to what needs windows."""
+    """One for each process. Methods that need windows take the monotonic ms of the loop's clock."""
 
     def __init__(self, now_ms: int) -> None:
         self.started_ms = now_ms

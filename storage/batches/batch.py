@@ -2,7 +2,7 @@
 
 Owns the walk over batches in a buffer and the framing of records inside one. A record's key and value are
 bytes here: what they mean is the business of the metadata layer. Touches no file. Import everything about
-batches from here; `batch_format` has the header, `batch_encode` the making.
+batches from here; `format` has the header, `encode` the making.
 This is the hot path of every replay: `iter_batches` and `batch_record_spans` avoid objects where they can.
 
 Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (KIP-98, KIP-595, KIP-630).

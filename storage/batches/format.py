@@ -1,6 +1,6 @@
 """The 61-byte header of a record batch in message format 2: fields, parsing, and what can be wrong in one.
 
-Knows one batch at a time, as bytes; records are split in `batch`, made in `batch_encode`. Touches no file.
+Knows one batch at a time, as bytes; records are split in `batch`, made in `encode`. Touches no file.
 Source: Kafka's message format (KIP-98, `DefaultRecordBatch`).
 """
 

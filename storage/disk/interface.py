@@ -1,6 +1,6 @@
 """The interface through which storage touches a disk, and the one atomic write built on it.
 
-Owns no implementation: `posix_disk` has the real one, `faulty_disk` the one that loses what was not synced.
+Owns no implementation: `posix` has the real one, `faulty_disk` the one that loses what was not synced.
 All calls block. Paths are strings with "/" between names. A call that fails because the disk fails raises
 DiskError; a missing file raises FileMissingError.
 

@@ -7,11 +7,14 @@ Methods go by their spelling. The tables of exceptions only shrink.
 from __future__ import annotations
 
 import ast
+import io
+import re
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.unit.sources import files, module_of, name_of, tree_of
+from tests.unit.sources import REPOSITORY, files, module_of, name_of, tree_of
 
 CALLED_BY_A_LIBRARY = (
     "Heartbeat",  # the unary call of the gRPC service
@@ -276,3 +279,48 @@ def test_what_is_set_is_read() -> None:
                 idle[f"{name_of(path)}:{node.lineno}: {node.attr}"] = node.attr
     assert [entry for entry, name in idle.items() if name not in SET_AND_NOT_READ] == []
     assert SET_AND_NOT_READ - set(idle.values()) == set(), "read by now, or gone: remove them"
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments of a file, with their lines."""
+    source = path.read_text("utf-8")
+    for node in ast.walk(tree_of(path)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield node.lineno, text
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def known_words() -> set[str]:
+    """Every identifier of the package, its modules and folders, and the words in its strings."""
+    known: set[str] = set()
+    for path in files():
+        known.update(path.relative_to(REPOSITORY).with_suffix("").parts)
+        texts = set()
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    texts.add(id(node.value))
+                case ast.Constant(value=str(text)) if id(node) not in texts:
+                    known.update(re.findall(r"\w+", text))
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                    known.add(name)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    known.add(name)
+    return known
+
+
+def test_names_in_docstrings_and_comments_exist() -> None:
+    """Those that can only be names: with an underscore. Classes of Kafka are named like ours."""
+    known = known_words()
+    unknown = [
+        f"{name_of(path)}:{line}: {name}"
+        for path in files()
+        for line, text in prose(path)
+        for span in re.findall(r"`([^`\n]+)`", text)
+        for name in re.findall(r"(?<![\w*])_?[a-z][a-z0-9]*_[a-z0-9_]+", span)
+        if name not in known
+    ]
+    assert unknown == []

@@ -1,7 +1,7 @@
 """What a directory's store is made of: its options, its replicas, and how a topic's settings and a log are
 seen by the other side.
 
-Values only; `store_open` fills them, `store` works with them.
+Values only; `open` fills them, `store` works with them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The logs of several nodes read as one: each stretch from a node that has it.
 
-Owns the stitching of pieces and of snapshots; where they come from was decided by `nodes_merge`. To every
+Owns the stitching of pieces and of snapshots; where they come from was decided by `merge`. To every
 tool it is a `MetadataLog`.
 """
 

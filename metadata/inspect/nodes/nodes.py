@@ -1,7 +1,7 @@
 """Several nodes' logs below one path: which there are, whose they are, which is the most complete.
 
-Owns the search for logs below a directory, the short names by which people distinguishes nodes, and the rule
-by which one stands for all. Comparing and merging them is `nodes_merge`'s. Reads only.
+Owns the search for logs below a directory, the short names that distinguish nodes, and the rule
+by which one stands for all. Comparing and merging them is `merge`'s. Reads only.
 """
 
 from __future__ import annotations

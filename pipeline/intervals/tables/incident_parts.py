@@ -41,8 +41,7 @@ class OpenIncident(msgspec.Struct, array_like=True):
 
 
 class Loss(NamedTuple):
-    """A broker that lost a leadership or its place in an ISR. `led` and `is_moved_off` are about the former:
-    the latter as the rules see a fence that is written in several batches."""
+    """A broker that lost a leadership or its place in an ISR. `led`: the former."""
 
     now_ms: int
     broker_id: int

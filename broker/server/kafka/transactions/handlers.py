@@ -1,7 +1,7 @@
 """The transaction APIs of Kafka's protocol in front of the coordinators.
 
 Owns what depends on the version of a request, and where producer ids come from. Which partition of
-__transaction_state a request goes to is `PartitionCoordinators`'. Decides nothing about transactions.
+__transaction_state a request goes to is `GroupCoordinators`'. Decides nothing about transactions.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from metaquorum.runtime.config.keys import KEYS
 from tests.unit.sources import REPOSITORY, files, module_of, name_of, tree_of
 
 CALLED_BY_A_LIBRARY = (
@@ -324,3 +325,46 @@ def test_names_in_docstrings_and_comments_exist() -> None:
         if name not in known
     ]
     assert unknown == []
+
+
+def is_declared_in(path: Path) -> bool:
+    """Whether a module has rows of the table of configuration keys, or Kafka's names of them."""
+    name = name_of(path)
+    return (name.startswith("runtime/config/") and "keys" in path.name) or path.name == "kafka_keys.py"
+
+
+def texts_that_are_read() -> tuple[set[str], list[re.Pattern[str]]]:
+    """The strings of the package apart from docstrings and the names of rows, and patterns of f-strings."""
+    texts: set[str] = set()
+    patterns: set[str] = set()
+    for path in files():
+        passed_over: set[ast.AST] = set()
+        for node in ast.walk(tree_of(path)):
+            match node:
+                case ast.Expr(value=ast.Constant() as docstring):
+                    passed_over.add(docstring)
+                case ast.Call(func=ast.Name(id=name), args=[ast.Constant() | ast.JoinedStr() as first, *_]):
+                    if is_declared_in(path) and name not in ("number", "text"):
+                        passed_over.update(ast.walk(first))
+        for node in set(ast.walk(tree_of(path))) - passed_over:
+            match node:
+                case ast.Constant(value=str(text)) if path.name != "kafka_keys.py":
+                    texts.add(text)
+                case ast.JoinedStr(values=parts):
+                    fixed = [each.value if isinstance(each, ast.Constant) else None for each in parts]
+                    patterns.add("".join("(.+)" if part is None else re.escape(part) for part in fixed))
+    return texts, [re.compile(pattern) for pattern in patterns if pattern.replace("(.+)", "").count(".") > 1]
+
+
+def test_every_configuration_key_is_read() -> None:
+    """By its name, by an f-string of names, or as the field of a value that a table fills."""
+    texts, patterns = texts_that_are_read()
+    field_names = {name for path in files() for name in fields(tree_of(path))}
+    idle = [
+        key
+        for key in KEYS
+        if key not in texts
+        and key.replace(".", "_") not in field_names
+        and not any((at := each.fullmatch(key)) and set(at.groups()) <= texts for each in patterns)
+    ]
+    assert idle == []

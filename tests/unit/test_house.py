@@ -36,8 +36,8 @@ NAMES_OF_TWO_THINGS: dict[str, int] = {
 
 NOQA = re.compile(r"C901|PLR09\d\d")
 COMPLEX_FUNCTIONS: dict[str, int] = {
-    "C901": 7,
-    "PLR0911": 11,
+    "C901": 6,
+    "PLR0911": 10,
     "PLR0912": 1,
     "PLR0913": 10,
 }

@@ -17,10 +17,9 @@ import msgspec
 
 from metaquorum.metadata.delta import MetadataDelta
 from metaquorum.metadata.image import ConfigResource, MetadataImage, QuotaEntity, quota_sort_key
-from metaquorum.metadata.inspect.log.entities import is_below
+from metaquorum.metadata.inspect.log.entities import is_below, own_entity
 from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.meaning.meanings import quota_entity
-from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import (
@@ -341,35 +340,12 @@ def touched(record: object, before: MetadataImage, after: MetadataImage) -> tupl
             return (_quota_name(quota_entity(record)),)
         case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
             return (scram_path(record.mechanism, record.name),)
-    return _touched_one(record)
+    return own_entity(record)
 
 
 def _topic_name(topic_id: bytes, before: MetadataImage, after: MetadataImage) -> str | None:
     topic = after.topics.topic(topic_id) or before.topics.topic(topic_id)
     return None if topic is None else topic.name
-
-
-def _touched_one(record: object) -> tuple[str, ...]:  # noqa: PLR0911
-    match record:
-        case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
-            return (f"broker/{record.broker_id}",)
-        case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
-            return (f"broker/{record.id}",)
-        case r.ControllerRecord(controller_id=controller_id):
-            return (f"controller/{controller_id}",)
-        case r.ProducerIdsRecord():
-            return ("producer-ids",)
-        case r.FeatureLevelRecord(name=name):
-            return (f"feature/{name}",)
-        case r.DelegationTokenRecord(token_id=token_id) | r.RemoveDelegationTokenRecord(token_id=token_id):
-            return (f"token/{token_id}",)
-        case r.AccessControlEntryRecord(id=acl_id) | r.RemoveAccessControlEntryRecord(id=acl_id):
-            return (f"acl/{uuid_to_text(acl_id)}",)
-        case r.ZkMigrationStateRecord():
-            return ("migration",)
-        case control.LeaderChangeMessage() | control.KRaftVersionRecord() | control.VotersRecord():
-            return ("quorum",)
-    return ()
 
 
 def falls_with(record: object, topic_path: str, images: Iterable[MetadataImage]) -> Iterator[str]:

@@ -121,31 +121,39 @@ def _config_entities(record: r.ConfigRecord) -> tuple[str, ...]:
     return (f"{kind}/{name}", f"config/{kind}/{name}/{record.name}")
 
 
-def _plain_entities(record: object) -> tuple[str, ...]:  # noqa: C901, PLR0911
+def _plain_entities(record: object) -> tuple[str, ...]:
+    match record:
+        case r.ProducerIdsRecord(broker_id=broker_id):
+            return (*own_entity(record), f"broker/{broker_id}")
+        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
+            mechanism = SCRAM_MECHANISMS.get(record.mechanism, record.mechanism)
+            return (f"user/{record.name}", f"scram/{mechanism}/{record.name}")
+        case r.BeginTransactionRecord() | r.EndTransactionRecord() | r.AbortTransactionRecord():
+            return ("transaction",)
+        case control.LeaderChangeMessage(leader_id=leader_id):
+            return (*own_entity(record), f"controller/{leader_id}")
+    return own_entity(record)
+
+
+def own_entity(record: object) -> tuple[str, ...]:  # noqa: PLR0911
+    """The path of the one entity that a record sets or removes, where the record names it; else none."""
     match record:
         case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
             return (f"broker/{record.broker_id}",)
         case r.FenceBrokerRecord() | r.UnfenceBrokerRecord():
             return (f"broker/{record.id}",)
-        case r.ProducerIdsRecord(broker_id=broker_id):
-            return ("producer-ids", f"broker/{broker_id}")
         case r.ControllerRecord(controller_id=controller_id):
             return (f"controller/{controller_id}",)
+        case r.ProducerIdsRecord():
+            return ("producer-ids",)
         case r.FeatureLevelRecord(name=name):
             return (f"feature/{name}",)
-        case r.UserScramCredentialRecord() | r.RemoveUserScramCredentialRecord():
-            mechanism = SCRAM_MECHANISMS.get(record.mechanism, record.mechanism)
-            return (f"user/{record.name}", f"scram/{mechanism}/{record.name}")
         case r.DelegationTokenRecord(token_id=token_id) | r.RemoveDelegationTokenRecord(token_id=token_id):
             return (f"token/{token_id}",)
         case r.AccessControlEntryRecord(id=acl_id) | r.RemoveAccessControlEntryRecord(id=acl_id):
             return (f"acl/{uuid_to_text(acl_id)}",)
         case r.ZkMigrationStateRecord():
             return ("migration",)
-        case r.BeginTransactionRecord() | r.EndTransactionRecord() | r.AbortTransactionRecord():
-            return ("transaction",)
-        case control.LeaderChangeMessage(leader_id=leader_id):
-            return ("quorum", f"controller/{leader_id}")
-        case control.KRaftVersionRecord() | control.VotersRecord():
+        case control.LeaderChangeMessage() | control.KRaftVersionRecord() | control.VotersRecord():
             return ("quorum",)
     return ()

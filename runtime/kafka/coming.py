@@ -1,4 +1,4 @@
-"""A value that comes later, for one caller: told to it at once, without a turn of the loop, or awaited.
+"""A value that comes later, for one caller: handed to it at once, without a turn of the loop, or awaited.
 
 Owns who is told, once, and coroutines that go on within the call that gives what they wait for. A future
 tells its callbacks a turn of the loop later, and a task begins one later: each message would have to pay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from tests.planted.bug import Bug, is_simulator
+from tests.planted.bug import is_simulator
 from tests.planted.bugs import BUGS, SECTIONS
 
 DOCUMENT = Path("docs/planted-bugs.md")
@@ -13,10 +13,10 @@ DOCUMENT = Path("docs/planted-bugs.md")
 INTRODUCTION = """\
 # Planted bugs
 
-A planted bug is a deliberate mistake of a line or two that breaks a law: a correct-looking program would
-lose data, elect two leaders, or serve what it must not. `python -m tests.planted` copies the working tree,
-runs every command of the table on the sound copy (they must pass), and then plants one bug after the other.
-Each command that is named for a bug must fail by itself. The exit code is 0 if every bug is caught.
+A planted bug is a deliberate mistake of a line or two that breaks a law: the program would lose data, elect
+two leaders, or serve what it must not. `python -m tests.planted` copies the working tree, runs every command
+of the table on the sound copy (all must pass), and then plants one bug after the other: each command that is
+named for a bug must fail. The exit code is 0 if every bug is caught.
 
 ```
 python -m tests.planted                      # all {count}: {minutes} minutes on two busy cores
@@ -25,7 +25,8 @@ python -m tests.planted --list               # names, laws and their sources, an
 python -m tests.planted --document           # writes this page
 ```
 
-The simulator alone catches {simulated} of the {count}. `tests/planted/` has the table.
+The simulator alone catches {simulated}. The table is in `tests/planted/`:
+
 """
 
 MINUTES = 26
@@ -34,18 +35,9 @@ MINUTES = 26
 def render() -> str:
     """The whole page."""
     simulated = [bug for bug in BUGS if any(map(is_simulator, bug.caught_by))]
-    parts = [
-        INTRODUCTION.format(
-            count=len(BUGS),
-            simulated=len(simulated),
-            minutes=MINUTES,
-        )
-    ]
-    for title, bugs in SECTIONS:
-        parts += [f"## {title}\n", _table(bugs)]
-    return "\n".join(parts)
-
-
-def _table(bugs: tuple[Bug, ...]) -> str:
-    names = ", ".join(f"`{bug.name}`" for bug in bugs) + "."
-    return textwrap.fill(names, 120, break_on_hyphens=False, break_long_words=False) + "\n"
+    counts = "; ".join(f"{title} {len(bugs)}" for title, bugs in SECTIONS) + "."
+    return (
+        INTRODUCTION.format(count=len(BUGS), simulated=len(simulated), minutes=MINUTES)
+        + textwrap.fill(counts, 120, break_on_hyphens=False, break_long_words=False)
+        + "\n"
+    )

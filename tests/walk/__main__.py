@@ -9,7 +9,17 @@ from pathlib import Path
 
 from tests.closed_pipe import end
 from tests.walk.document import DOCUMENT, REPOSITORY, render
+from tests.walk.recorder import Step
 from tests.walk.ways import walk
+
+SHOWN = 2
+"""Functions that are named for a file."""
+
+
+def called(step: Step) -> list[str]:
+    """The functions of a file that were called, as a reader would search for them."""
+    plain = (name.rpartition("<locals>.")[2] for name in step.functions)
+    return [name for name in dict.fromkeys(plain) if "<" not in name and "__" not in name]
 
 
 def main() -> int:
@@ -24,7 +34,7 @@ def main() -> int:
         print(f"{way.title}: {len(way.passed.way)} files on the way, {len(way.passed.asked)} more asked")
         for step in way.passed.way:
             again = " (left and entered again)" if step.file in way.passed.again else ""
-            print(f"  {step.file}{again}")
+            print(f"  {step.file}{again}: {', '.join(called(step)[:SHOWN])}")
         print(f"  asked: {', '.join(way.passed.asked)}")
     return 0
 

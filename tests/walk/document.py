@@ -3,53 +3,57 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from pathlib import Path
 
-from tests.walk.recorder import Step
 from tests.walk.ways import Way
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCUMENT = "docs/walkthrough.md"
-SHOWN = 2
-"""Functions that are named for a file."""
 INTRODUCTION = """\
 # Walkthrough: the files that a request passes
 
-`make walk` prints these lists, and `make walk OPTIONS=--document` writes this page: a controller and brokers
-run in one process, with real gRPC and real files, and a recorder notes every call from one file to another.
+`make walk` prints these lists with the functions, and `make walk OPTIONS=--document` writes this page: a
+controller and brokers run in one process, with real gRPC and real files, and a recorder notes every call from
+one file to another.
 
-Each table leads from the entry point to the answer. Its files are the callers of the main steps, such as the
-decision, the write to the file, the sync and the commit, in order; a file is described where it first
-appears. `make walk` also lists the files that these ask, for example for deadlines and invariants, but not
-values and helpers.
+Each list leads from the entry point to the answer, along the callers of the main steps, such as the decision,
+the write, the sync and the commit. A file is described where it first appears. `make walk` also lists the
+files that these ask, for example for deadlines and invariants, but not values and helpers.
 """
 
 
-def first_sentence(path: Path) -> str:
+def subject(path: Path) -> str:
+    """The first sentence of a module's docstring up to a colon, without ids of requirements."""
     text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or path.stem
     paragraph = " ".join(text.partition("\n\n")[0].split())
-    return paragraph.partition(". ")[0].rstrip(".:") + "."
+    sentence = paragraph.partition(". ")[0].partition(": ")[0].rstrip(".:")
+    return re.sub(r" \([SK]\d[^)]*\)$", "", sentence) + "."
 
 
-def line(number: int, step: Step, known: set[str]) -> str:
-    """A row of the table. A file that is among the `known` is not described again."""
-    plain = (name.rpartition("<locals>.")[2] for name in step.functions)
-    names = [f"`{name}`" for name in dict.fromkeys(plain) if "<" not in name and "__" not in name]
-    owns = "" if step.file in known else f" {first_sentence(REPOSITORY / step.file)}"
-    known.add(step.file)
-    return f"| {number} | `{step.file}` |{owns} | {', '.join(names[:SHOWN])} |"
+def items(files: list[str], known: set[str]) -> list[str]:
+    """One item per file, and one for files in a row that are among the `known`, which need no description."""
+    found: list[list[str]] = []
+    for file in files:
+        if file not in known:
+            found.append([f"`{file}`: {subject(REPOSITORY / file)}"])
+        elif found and found[-1][-1].endswith("`"):
+            found[-1].append(f"`{file}`")
+        else:
+            found.append([f"`{file}`"])
+        known.add(file)
+    return [filled(f"{number}. {', '.join(one)}") for number, one in enumerate(found, 1)]
+
+
+def filled(text: str) -> str:
+    return textwrap.fill(text, 120, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False)
 
 
 def render(ways: list[Way]) -> str:
     parts = [INTRODUCTION]
     known: set[str] = set()
     for way in ways:
-        lines = [line(number, step, known) for number, step in enumerate(way.passed.way, 1)]
-        table = "\n".join(["| | file | what it owns | called here |", "|---|---|---|---|", *lines])
-        parts.append(f"## {way.title}\n\n{table}\n")
-        if way.passed.again:
-            twice = ", ".join(f"`{file}`" for file in way.passed.again)
-            told = f"One call chain enters {twice} twice."
-            parts.append(textwrap.fill(told, 120, break_long_words=False, break_on_hyphens=False) + "\n")
+        lines = items([step.file for step in way.passed.way], known)
+        parts.append(f"## {way.title}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)

@@ -6,7 +6,8 @@ import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
-from tests.walk.document import line
+from tests.walk.__main__ import called
+from tests.walk.document import items
 from tests.walk.recorder import Entry, Recorder, Step, along, passed
 
 
@@ -80,9 +81,16 @@ def test_the_way_leads_to_the_marks_and_the_rest_is_asked() -> None:
 
 
 def test_a_file_is_described_where_it_first_appears() -> None:
-    step = Step("storage/types.py", ("LogPosition.key", "LogPosition.__lt__", "f.<locals>.run", "<lambda>"))
+    types, log, disk = "storage/types.py", "storage/log/log.py", "storage/disk/posix.py"
     known: set[str] = set()
-    told = line(3, step, known)
-    assert told.startswith("| 3 | `storage/types.py` | Value types that name places in a log")
-    assert told.endswith("| `LogPosition.key`, `run` |")
-    assert line(4, step, known) == "| 4 | `storage/types.py` | | `LogPosition.key`, `run` |"
+    first, second = items([types, log], known)
+    assert first.startswith("1. `storage/types.py`: Value types that name places in a log")
+    assert second == "2. `storage/log/log.py`: The segmented log."
+    again = items([types, log, disk, types], known)
+    assert [again[0], again[2]] == [f"1. `{types}`, `{log}`", f"3. `{types}`"]
+    assert again[1].startswith(f"2. `{disk}`: The real disk")
+
+
+def test_a_file_is_printed_with_the_functions_that_a_reader_can_search_for() -> None:
+    step = Step("storage/types.py", ("LogPosition.key", "LogPosition.__lt__", "f.<locals>.run", "<lambda>"))
+    assert called(step) == ["LogPosition.key", "run"]

@@ -1,4 +1,4 @@
-"""docs/pipeline.md as a program: its SQL blocks, and what Spark prints for them."""
+"""docs/pipeline.md as a program: its SQL blocks, and what Spark prints for them (page_outputs.txt)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = REPOSITORY / "docs" / "pipeline.md"
-_BLOCK = re.compile(r"```sql\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL)
+OUTPUTS = Path(__file__).parent / "page_outputs.txt"
+"""What Spark prints for each query, below a line with the title of its section."""
+_SECTION = re.compile(
+    r"^### (.*?)\n(?:(?!^#).)*?```sql\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.DOTALL | re.MULTILINE
+)
 _ROWS = 100
 
 
@@ -33,15 +37,19 @@ def printed(spark: SparkSession, sql: str) -> str:
     return shown.getvalue().rstrip("\n") + "\n"
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
-    """(query, the output that stands below it) of a page."""
-    return [(sql, output) for sql, output in _BLOCK.findall(page)]
+def queries(page: str) -> dict[str, str]:
+    """The query of each section of a page, by the section's title."""
+    return {title: sql for title, sql, _ in _SECTION.findall(page)}
 
 
-def rewritten(spark: SparkSession, page: str) -> str:
-    """The page with the output of every query below it."""
+def shown_outputs(page: str) -> dict[str, str]:
+    """The outputs that the page itself has, by the section's title."""
+    return {title: output for title, _, output in _SECTION.findall(page) if output}
 
-    def block(match: re.Match[str]) -> str:
-        return f"```sql\n{match[1]}```\n\n```text\n{printed(spark, match[1])}```\n"
 
-    return _BLOCK.sub(block, page)
+def recorded_outputs() -> dict[str, str]:
+    return dict(re.findall(r"^# (.*)\n((?:[+|].*\n)+)", OUTPUTS.read_text("utf-8"), re.MULTILINE))
+
+
+def record(outputs: dict[str, str]) -> None:
+    OUTPUTS.write_text("\n".join(f"# {title}\n{output}" for title, output in outputs.items()), "utf-8")

@@ -1,6 +1,6 @@
 """Spark's tables against the truth of a synthetic fleet, and the queries of docs/pipeline.md on real logs.
 
-`METAQUORUM_REWRITE_DOCS=1` writes the outputs into the page instead: review them as a diff.
+`METAQUORUM_REWRITE_DOCS=1` records the outputs of the page's queries again: review them as a diff.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from metaquorum.pipeline.fleet.files import CLUSTERS, TRUTH, write_fleet
 from metaquorum.pipeline.fleet.plan import FleetPlan
 from metaquorum.pipeline.ingest.job import ingest
 from tests.e2e.pipeline.conftest import Ingested
-from tests.e2e.pipeline.page import PAGE, blocks, printed, rewritten, views
+from tests.e2e.pipeline.page import (
+    PAGE,
+    printed,
+    queries,
+    record,
+    recorded_outputs,
+    shown_outputs,
+    views,
+)
 from tests.unit.pipeline.asked import write_node
 from tests.unit.pipeline.local_tables import write_tables
 
@@ -154,7 +162,7 @@ def test_damage_is_told_where_it_was_made(spark: SparkSession, fleet: Fleet) -> 
 
 
 @pytest.mark.shared_data
-def test_every_query_of_the_page_prints_what_stands_there(
+def test_every_query_of_the_page_prints_what_is_recorded(
     spark: SparkSession, recorded: Ingested, tmp_path: Path
 ) -> None:
     views(spark, recorded.out)
@@ -162,10 +170,10 @@ def test_every_query_of_the_page_prints_what_stands_there(
     write_tables([write_node(tmp_path / "node")], tmp_path / "tables")
     read_tables(spark, str(tmp_path / "tables"))["audit_trail"].createOrReplaceTempView("audit_trail")
     page = PAGE.read_text()
+    outputs = {title: printed(spark, sql) for title, sql in queries(page).items()}
     if os.environ.get("METAQUORUM_REWRITE_DOCS"):
-        PAGE.write_text(rewritten(spark, page))
-        return
-    found = blocks(page)
-    assert len(found) >= 6
-    for sql, output in found:
-        assert printed(spark, sql) == output, sql
+        record(outputs)
+    assert len(outputs) >= 14
+    assert outputs == recorded_outputs()
+    shown = shown_outputs(page)
+    assert shown and shown.items() <= outputs.items()

@@ -6,7 +6,7 @@ import signal
 import textwrap
 
 from metaquorum.runtime.config.foreign import ALIASES
-from metaquorum.runtime.config.key import MAX_DOUBLE, MAX_INT, MAX_LONG, Key
+from metaquorum.runtime.config.key import Key
 from metaquorum.runtime.config.keys import GROUPS
 
 _HEAD = """# Configuration
@@ -22,14 +22,12 @@ controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095
 log.dirs=/var/lib/metaquorum/broker-101
 ```
 
-The file is read once, at the start. An unknown key, a value out of range or an impossible combination ends
-the process, before it touches anything, with one line that says what to change. Names are Apache Kafka's;
-an asterisk marks our own. In parentheses: the default, and the range or choices. Times are in ms and sizes
-in bytes where a name ends so, numbers start at 0 or 1 where no range is given, and switches are `true` or
-`false`.
+An unknown key, a value out of range or an impossible combination ends the process at its start, before it
+touches anything, with one line that says what to change. Names are Apache Kafka's; an asterisk marks our own.
+In parentheses: the role that has the key, the default, other choices. Times are in ms and sizes in bytes
+where a name ends so; switches are `true` or `false`.
 
-`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page from the tables in
-`runtime/config/`.
+`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page.
 """
 
 
@@ -37,12 +35,9 @@ _OLD_NAMES = " and ".join(f"`{old}` means `{new}`" for old, new in ALIASES.items
 _FOREIGN = f"""
 ## Kafka keys that are not used
 
-The file of a Kafka node may be used unchanged.
-{_OLD_NAMES} where the newer name is absent.
-A key that is not used is named in one warning at the start, if the node is only slower, lacks a feature or
-keeps more data without it. If ignoring it would admit, reveal or change something that the key protects
-(another authorizer, GSSAPI, an encrypted private key), it is refused with a line that says
-what to do.
+The file of a Kafka node may be used unchanged. {_OLD_NAMES} where
+the newer name is absent. One warning at the start names the keys that are not used. A key that protects
+something (another authorizer, GSSAPI, an encrypted private key) is refused with a line that says what to do.
 """
 
 
@@ -55,39 +50,23 @@ def list_item(text: str) -> str:
 def _default(key: Key) -> str:
     if key.required:
         return "required"
-    if key.default in (None, ()):
-        return "none"
+    if key.default in (None, (), ""):
+        return ""
     value = ",".join(key.default) if isinstance(key.default, tuple) else str(key.default)
     return f"`{value}`"
 
 
-_TRIVIAL_MINIMUM = 1
-"""The page gives only lower bounds above this, and those that are negative."""
+def _choices(key: Key) -> str:
+    if key.kind != "choice" or set(key.choices) == {"true", "false"}:
+        return ""
+    return ", ".join(f"`{one}`" for one in key.choices if one != key.default)
 
 
-def _allowed(key: Key) -> str:
-    """The range or the choices of a key; empty where the head of the page gives them."""
-    match key.kind:
-        case "int":
-            others = "".join(f", or {value}" for value in key.also)
-            most = "" if key.maximum in (MAX_INT, MAX_LONG) else f" to {key.maximum}"
-            trivial = key.minimum in (0, _TRIVIAL_MINIMUM) and not (most or others)
-            return "" if trivial else f"from {key.minimum}{most}{others}"
-        case "choice":
-            return (
-                "" if set(key.choices) == {"true", "false"} else ", ".join(f"`{one}`" for one in key.choices)
-            )
-        case "double":
-            return "" if key.most == MAX_DOUBLE else f"from {key.minimum} to {key.most:g}"
-        case "list" | "text":
-            return ""
-
-
-def _item(key: Key, marked: bool) -> str:
+def _item(key: Key, *, marked: bool) -> str:
     name = f"`{key.name}`" + ("\\*" if key.own else "")
-    of_role = f"{key.roles[0]}, " if marked and len(key.roles) == 1 else ""
-    allowed = _allowed(key)
-    return list_item(f"{name} ({of_role}{_default(key)}{'; ' + allowed if allowed else ''}): {key.text}")
+    role = key.roles[0] if marked and len(key.roles) == 1 else ""
+    notes = "; ".join(note for note in (role, _default(key), _choices(key)) if note)
+    return list_item(f"{name}{f' ({notes})' if notes else ''}: {key.text}")
 
 
 def configuration_page() -> str:
@@ -95,8 +74,8 @@ def configuration_page() -> str:
     parts = [_HEAD]
     for title, keys in GROUPS:
         parts.append(f"\n## {title}\n\n")
-        roles = {key.roles for key in keys}
-        parts += [_item(key, marked=len(roles) > 1) for key in keys]
+        marked = len({key.roles for key in keys}) > 1
+        parts += [_item(key, marked=marked) for key in keys]
     parts.append(_FOREIGN)
     return "".join(parts)
 

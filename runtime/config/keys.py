@@ -18,40 +18,39 @@ _NODE = (
         "process.roles",
         "list",
         None,
-        "Roles of this process: `controller`, `broker`, or both (a combined node).",
+        "`controller`, `broker`, or both (a combined node).",
         required=True,
     ),
     Key(
         "node.id",
         "int",
         None,
-        "Node id, unique among controllers and brokers. Optional only for a broker with "
+        "Unique among controllers and brokers. Optional only for a broker with "
         "`broker.id.generation.enable=true`.",
     ),
     Key(
         "controller.quorum.voters",
         "list",
         None,
-        "Static voters as `id@host:port:directory-id`, separated by commas; `id@host:port` does not pin "
-        "the directory. A controller must be one of them, a broker alone must not. From kraft.version 1 on "
-        "it is not used.",
+        "Static voters as `id@host:port:directory-id`; without a directory id, any directory may vote. A "
+        "controller must be one of them, a broker must not. Unused from kraft.version 1 on.",
     ),
     Key(
         "controller.quorum.bootstrap.servers",
         "list",
         (),
-        "Some controllers, as `host:port`. A node that does not know the leader asks them; all else about a "
-        "quorum with dynamic voters (kraft.version 1) is in the metadata log. At kraft.version 0 brokers "
-        "and new controllers may name these instead of `controller.quorum.voters`.",
+        "Some controllers, as `host:port`, to ask for the leader. Required with dynamic voters "
+        "(kraft.version 1); before, brokers and new controllers may use it instead of "
+        "`controller.quorum.voters`.",
     ),
     Key(
         "controller.quorum.auto.join.enable",
         "choice",
         "false",
-        "Whether a controller that observes a quorum with dynamic voters asks to be made a voter. It first "
-        "removes the entry that its id has with another directory, once that has been silent for three times "
-        "`controller.quorum.fetch.timeout.ms`. Stop such a controller before "
-        "`quorum remove-voter`, or it comes back.",
+        "Whether an observing controller asks to become a voter (kraft.version 1). First an entry of its "
+        "id with another directory is removed, once silent for three times "
+        "`controller.quorum.fetch.timeout.ms`. Stop such a controller before `quorum remove-voter`, or it "
+        "comes back.",
         roles=(CONTROLLER,),
         choices=("false", "true"),
     ),
@@ -60,17 +59,17 @@ _NODE = (
         "list",
         None,
         "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
-        "controller has one listener, a combined node that one and its broker's. A broker's listeners speak "
-        "Kafka's protocol; only those whose names begin with `GRPC` speak gRPC, for `metaquorum broker "
-        "status` and `log-dirs mark-offline`.",
+        "controller has one listener, a combined node that one and its broker's. A broker's listeners "
+        "speak Kafka's protocol, or gRPC if their names begin with `GRPC` (for `metaquorum broker status` "
+        "and `log-dirs mark-offline`).",
         required=True,
     ),
     Key(
         "advertised.listeners",
         "list",
         (),
-        "What a node registers instead of `listeners`, by the same names; without a host: this "
-        "machine's name. A combined node may leave its controller's out.",
+        "What a node registers instead of `listeners`, by the same names; without a host: this machine's "
+        "name. A combined node may omit its controller's.",
     ),
     Key("controller.listener.names", "list", ("CONTROLLER",), "Name of the controllers' listener."),
     Key(
@@ -78,23 +77,22 @@ _NODE = (
         "list",
         (),
         "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`, for Kafka listeners also "
-        "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. By default a listener named `SSL` is SSL, all others are "
+        "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. Default: a listener named `SSL` is SSL, others "
         "PLAINTEXT.",
     ),
     Key(
         "inter.broker.listener.name",
         "text",
         None,
-        "Name of the listener through which brokers follow each other. Default: by "
-        "`security.inter.broker.protocol`.",
+        "Listener through which brokers follow each other. Default: by `security.inter.broker.protocol`.",
         roles=(BROKER,),
     ),
     Key(
         "security.inter.broker.protocol",
         "text",
         None,
-        "Brokers follow each other through the listener of this name, else through the first with this "
-        "protocol. Default: PLAINTEXT, else the first that speaks Kafka's protocol, those with SASL last.",
+        "Brokers follow each other through the listener of this name, else the first with this protocol. "
+        "Default: PLAINTEXT, else the first Kafka listener, those with SASL last.",
         roles=(BROKER,),
     ),
     Key("broker.rack", "text", None, "Rack of the broker.", roles=(BROKER,)),
@@ -102,8 +100,8 @@ _NODE = (
         "log.dirs",
         "list",
         None,
-        "Formatted directories of this node. The first one holds the metadata log unless "
-        "`metadata.log.dir` is set.",
+        "Formatted directories of this node. The first holds the metadata log unless `metadata.log.dir` "
+        "is set.",
         required=True,
     ),
     Key(
@@ -132,13 +130,13 @@ _CONTROLLER = (
         "reserved.broker.max.id",
         "int",
         1_000,
-        "Generated ids (`broker.id.generation.enable`) are above this one.",
+        "Generated ids are above this one.",
         roles=(CONTROLLER,),
     ),
     ms_key(
         "broker.id.reuse.grace.ms",
         300_000,
-        "A broker with `broker.id.reuse.missing` may take over an id that no broker has had for this long.",
+        "Time after which an id without a broker may be taken over (`broker.id.reuse.missing`).",
         minimum=0,
         roles=(CONTROLLER,),
         own=True,
@@ -146,7 +144,7 @@ _CONTROLLER = (
     ms_key(
         "broker.id.gc.interval.ms",
         60_000,
-        "How often obsolete bindings of broker ids are removed. 0: never.",
+        "Interval between removals of obsolete broker id bindings. 0: never.",
         minimum=0,
         roles=(CONTROLLER,),
         own=True,
@@ -155,13 +153,13 @@ _CONTROLLER = (
         "delegation.token.secret.key",
         "text",
         None,
-        "Secret for delegation tokens, the same on all controllers, and on the brokers where tokens log in. "
-        "Without it there are no tokens.",
+        "Secret for delegation tokens, the same on all controllers, and on brokers where tokens log in. "
+        "Unset: no tokens.",
     ),
     ms_key(
         "delegation.token.max.lifetime.ms",
         604_800_000,
-        "Maximum lifetime of a delegation token, including renewals.",
+        "Maximum lifetime of a delegation token, with renewals.",
         maximum=MAX_LONG,
         roles=(CONTROLLER,),
     ),
@@ -175,14 +173,14 @@ _CONTROLLER = (
     ms_key(
         "delegation.token.expiry.check.interval.ms",
         3_600_000,
-        "How often expired delegation tokens are removed.",
+        "Interval between removals of expired tokens.",
         roles=(CONTROLLER,),
     ),
     Key(
         "auto.leader.rebalance.enable",
         "choice",
         "true",
-        "Whether leadership returns to preferred replicas automatically, at most 1,000 elections per batch.",
+        "Whether leadership returns to preferred replicas automatically.",
         roles=(CONTROLLER,),
         choices=("false", "true"),
     ),
@@ -190,7 +188,7 @@ _CONTROLLER = (
         "leader.imbalance.check.interval.seconds",
         "int",
         300,
-        "How often leaders are balanced and leaderless partitions checked again. 0: never.",
+        "How often leaders are rebalanced and leaderless partitions checked. 0: never.",
         maximum=86_400,
         unit="s",
         roles=(CONTROLLER,),
@@ -199,15 +197,15 @@ _CONTROLLER = (
         "num.partitions",
         "int",
         1,
-        "Default number of partitions of a new topic; in a broker's file, of those that appear by themselves "
-        "because a client asks this broker for them (if it is not 1).",
+        "Default number of partitions of a new topic; in a broker's file (if not 1), of automatically "
+        "created ones.",
         minimum=1,
     ),
     Key(
         "default.replication.factor",
         "int",
         1,
-        "Default replication factor of a new topic; in a broker's file as `num.partitions`.",
+        "Default replication factor of a new topic; in a broker's file, of automatically created ones.",
         minimum=1,
         maximum=32767,
     ),
@@ -218,8 +216,7 @@ _BROKER = (
         "broker.id.generation.enable",
         "choice",
         "false",
-        "Whether a broker without `node.id` finds its id by itself and formats empty directories; "
-        "see broker-ids.md.",
+        "Whether a broker without `node.id` finds its id and formats empty directories; see broker-ids.md.",
         roles=(BROKER,),
         choices=("false", "true"),
     ),
@@ -236,8 +233,8 @@ _BROKER = (
         "broker.id.binding.key",
         "text",
         "host",
-        "What a broker's id is bound to: `host` (of the first advertised listener), or any stable "
-        "text that no other broker has.",
+        "What a broker's id is bound to: `host` (of the first advertised listener), or any stable text "
+        "unique to the broker.",
         roles=(BROKER,),
         own=True,
     ),
@@ -245,9 +242,7 @@ _BROKER = (
         "auto.create.topics.enable",
         "choice",
         "true",
-        "Whether a topic that a client asks for and that does not exist is created, with this broker's "
-        "`num.partitions` and `default.replication.factor` or else the controllers'. Clients can "
-        "forbid it for their requests.",
+        "Whether to create a topic that a client asks for. Clients can forbid it.",
         roles=(BROKER,),
         choices=("false", "true"),
     ),
@@ -261,8 +256,8 @@ _BROKER = (
     ms_key(
         "registration.lease.timeout.ms",
         18_000,
-        "A broker fences itself this long after its last answered heartbeat, or after the "
-        "controller's session timeout if that is shorter.",
+        "A broker fences itself this long after its last answered heartbeat, or after the controller's "
+        "session timeout if that is shorter.",
         roles=(BROKER,),
         own=True,
     ),
@@ -270,8 +265,8 @@ _BROKER = (
         "broker.self.fencing.enable",
         "choice",
         "true",
-        "Whether a broker whose lease has ended stops serving clients. `false`: it continues with "
-        "its last metadata, as Kafka's brokers do, until a controller answers that it is fenced.",
+        "Whether a broker whose lease has ended stops serving clients. `false`: it continues, as Kafka's "
+        "brokers do, until a controller answers that it is fenced.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -279,7 +274,7 @@ _BROKER = (
     ms_key(
         "controller.request.timeout.ms",
         1_000,
-        "Timeout of a registration or heartbeat; must be well below the session timeout.",
+        "Timeout of a registration or heartbeat; well below the session timeout.",
         roles=(BROKER,),
         own=True,
     ),
@@ -297,8 +292,8 @@ _PROCESS = (
         "allow.insecure.listeners",
         "choice",
         "false",
-        "Whether a listener on another address than loopback may take clients without authentication: "
-        "neither SASL nor `ssl.client.auth=required`. Otherwise the node refuses to start.",
+        "Whether a listener on another address than loopback may take clients without authentication "
+        "(SASL or `ssl.client.auth=required`). Otherwise the node refuses to start.",
         choices=("false", "true"),
         own=True,
     ),
@@ -306,15 +301,15 @@ _PROCESS = (
         "metrics.listener",
         "text",
         None,
-        "Address for Prometheus, as `http://host:port`, or `https://host:port` with the keys `ssl.*`; see "
-        "metrics.md. Without it metrics are off.",
+        "Address for Prometheus, `http://host:port`, or `https://host:port` with the keys `ssl.*`; see "
+        "metrics.md. Unset: no metrics.",
         own=True,
     ),
     Key(
         "inbox.max.events",
         "int",
         20_000,
-        "Maximum number of waiting events; requests beyond it are refused as retriable.",
+        "Maximum number of waiting events; more requests are refused as retriable.",
         minimum=100,
         maximum=10_000_000,
         own=True,
@@ -323,7 +318,7 @@ _PROCESS = (
         "log.format",
         "choice",
         "text",
-        "Format of log lines on standard error, for people (`text`) or programs (`json`).",
+        "Format of log lines on standard error.",
         choices=("text", "json"),
         own=True,
     ),

@@ -22,8 +22,8 @@ DATA = (
         "log.flush.before.ack",
         "choice",
         "true",
-        "Whether a replica counts towards `acks=all` only with what it has synced. `false` is "
-        "Kafka's behaviour: acknowledged records may be only in the page cache.",
+        "Whether a replica counts towards `acks=all` only with what it has synced. `false`: as in Kafka, "
+        "acknowledged records may be only in the page cache.",
         roles=(BROKER,),
         choices=("false", "true"),
         own=True,
@@ -31,20 +31,19 @@ DATA = (
     _ms(
         "replica.lag.time.max.ms",
         _REPLICA.replica_lag_time_max_ms,
-        "A follower that has not caught up with its leader for this long leaves the ISR.",
+        "A follower that has not caught up for this long leaves the ISR.",
     ),
     _bytes(
         "log.tail.cache.max.bytes",
         _REPLICA.log_tail_cache_max_bytes,
-        "Memory for recent appends to partitions that this broker leads, from which it serves "
-        "followers and readers. 0: none.",
+        "Memory for recent appends to partitions that this broker leads. 0: none.",
         minimum=0,
         own=True,
     ),
     _bytes(
         "replica.fetch.max.bytes",
         _REPLICA.replica_fetch_max_bytes,
-        "Maximum size per partition in a follower's fetch; at least one whole batch is sent.",
+        "Maximum size per partition in a follower's fetch; at least one batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
     ),
@@ -58,19 +57,18 @@ DATA = (
     _bytes(
         "replica.fetch.min.bytes",
         _REPLICA.replica_fetch_min_bytes,
-        "A leader holds a follower's fetch until it has this much, or the maximum wait is over.",
+        "A leader holds a follower's fetch until it has this much, or until the maximum wait.",
         minimum=1,
     ),
     _ms(
         "replica.fetch.wait.max.ms",
         _REPLICA.replica_fetch_wait_max_ms,
-        "How long a leader holds a follower's fetch while there is nothing new; below "
-        "`replica.lag.time.max.ms`.",
+        "Maximum wait of a follower's fetch while there is nothing new; below `replica.lag.time.max.ms`.",
     ),
     _ms(
         "replica.fetch.backoff.ms",
         _REPLICA.replica_fetch_backoff_ms,
-        "How long a follower waits after a refused fetch of a partition.",
+        "Wait after a refused fetch of a partition.",
     ),
     _ms(
         "replica.socket.timeout.ms",
@@ -80,7 +78,7 @@ DATA = (
     _ms(
         "replica.high.watermark.checkpoint.interval.ms",
         _REPLICA.replica_high_watermark_checkpoint_interval_ms,
-        "How often high watermarks are checkpointed. They only bound reads after a restart.",
+        "Interval between checkpoints of high watermarks.",
     ),
     _ms(
         "log.retention.check.interval.ms",
@@ -99,7 +97,7 @@ DATA = (
         "log.cleaner.threads",
         "int",
         1,
-        "Processes that compact logs, for all log directories together.",
+        "Processes that compact logs, for all log directories.",
         minimum=0,
         maximum=64,
         roles=(BROKER,),
@@ -107,8 +105,7 @@ DATA = (
     _bytes(
         "log.cleaner.dedupe.buffer.size",
         128 * MIB,
-        "Memory for the keys of dirty segments, for all cleaners together. When a cleaner's share is full, "
-        "it cleans up to there.",
+        "Memory for the keys of dirty segments, for all cleaners.",
         minimum=MIB,
         maximum=MAX_LONG,
     ),
@@ -116,7 +113,7 @@ DATA = (
         "log.cleaner.io.max.bytes.per.second",
         "double",
         MAX_DOUBLE,
-        "Maximum rate at which all cleaners together read and write.",
+        "Maximum rate at which all cleaners read and write.",
         minimum=1,
         roles=(BROKER,),
     ),
@@ -129,12 +126,12 @@ DATA = (
     _ms(
         "log.dir.failure.timeout.ms",
         _REPLICA.log_dir_assignment_timeout_ms,
-        "A broker stops when it could not report a failed log directory to the controller for this long.",
+        "A broker stops when it could not report a failed log directory for this long.",
     ),
     _ms(
         "log.dir.hang.timeout.ms",
         30_000,
-        "A log directory fails when one disk call takes longer than this.",
+        "A log directory fails when a disk call takes longer than this.",
         minimum=100,
         own=True,
     ),
@@ -149,7 +146,7 @@ DATA = (
     _bytes(
         "fetch.max.bytes",
         _REPLICA.fetch_max_bytes,
-        "Maximum size of a fetch answer; at least one whole batch is sent.",
+        "Maximum size of a fetch answer; at least one batch is sent.",
         minimum=1024,
     ),
     _bytes(
@@ -161,13 +158,13 @@ DATA = (
     _ms(
         "connections.max.idle.ms",
         600_000,
-        "A connection of a Kafka client without a request for this long is closed.",
+        "A client's connection that is idle for this long is closed.",
     ),
     Key(
         "max.connections",
         "int",
         MAX_INT,
-        "Maximum number of connections of Kafka clients; further ones are closed.",
+        "Maximum number of clients' connections; further ones are closed.",
         minimum=1,
         roles=(BROKER,),
     ),
@@ -175,7 +172,7 @@ DATA = (
         "max.connections.per.ip",
         "int",
         MAX_INT,
-        "Maximum number of connections of Kafka clients from one IP address; further ones are closed.",
+        "Maximum number of clients' connections from one IP address; further ones are closed.",
         minimum=1,
         roles=(BROKER,),
     ),
@@ -183,7 +180,7 @@ DATA = (
         "socket.listen.backlog.size",
         "int",
         50,
-        "Maximum number of connections of Kafka clients that wait to be accepted, for each listener.",
+        "Clients' connections that wait to be accepted, per listener.",
         minimum=1,
         roles=(BROKER,),
     ),
@@ -191,9 +188,9 @@ DATA = (
         "queued.max.request.bytes",
         "int",
         256 * MIB,
-        "Maximum size of the requests of a listener that are being received or under way: further ones are "
-        "read when there is room. Also that of produced records that wait for disks or followers, of all "
-        "listeners; more are refused as retriable. -1, Kafka's default: no limit.",
+        "Maximum size of a listener's requests that are being received or under way: further ones are "
+        "read when there is room. The same for produced records that wait for disks or followers; more "
+        "are refused as retriable. -1, Kafka's default: no limit.",
         minimum=MIB,
         also=(-1,),
         maximum=MAX_LONG,
@@ -204,8 +201,8 @@ DATA = (
         "replica.selector.class",
         "choice",
         None,
-        "Which replica consumers read from. With the rack-aware selector: one in sync in `client.rack`, "
-        "else the leader (KIP-392).",
+        "Which replica consumers read from. Rack-aware: one in sync in `client.rack`, else the leader "
+        "(KIP-392).",
         choices=(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector"),
         roles=(BROKER,),
     ),
@@ -219,7 +216,7 @@ DATA = (
     _ms(
         "producer.id.expiration.ms",
         _REPLICA.producer_id_expiration_ms,
-        "A partition forgets a producer that wrote nothing to it for this long.",
+        "A partition forgets a producer that wrote nothing for this long.",
         maximum=MAX_LONG,
     ),
     _count(

@@ -30,8 +30,7 @@ def _topic_rows(prefix: str, name: str) -> tuple[Key, ...]:
             f"{prefix}.replication.factor",
             "int",
             3,
-            f"Replication factor of `{name}`. Without that many brokers it is not created, and there is no "
-            "coordinator.",
+            f"Replication factor of `{name}`. With fewer brokers there is no coordinator.",
             maximum=32767,
         ),
         bytes_key(
@@ -55,7 +54,7 @@ COORDINATORS = (
         "offsets.retention.minutes",
         "int",
         10_080,
-        "How long the offsets of a group without members, or of topics that it has left, are kept.",
+        "How long offsets of a group without members, or of topics that it has left, are kept.",
         unit="minutes",
     ),
     _ms(
@@ -66,14 +65,14 @@ COORDINATORS = (
     bytes_key(
         "offset.metadata.max.bytes",
         _GROUPS.offset_metadata_max_bytes,
-        "Maximum size of the text that a consumer commits with an offset.",
+        "Maximum size of the text committed with an offset.",
         minimum=0,
         roles=(BROKER,),
     ),
     _ms(
         "group.initial.rebalance.delay.ms",
         _GROUPS.group_initial_rebalance_delay_ms,
-        "How long an empty group waits for more members before its first rebalance.",
+        "How long an empty group waits for members before its first rebalance.",
         minimum=0,
     ),
     _ms(
@@ -91,34 +90,36 @@ COORDINATORS = (
         "group.coordinator.max.groups",
         "int",
         _GROUPS.group_coordinator_max_groups,
-        "Maximum number of groups of one partition of `__consumer_offsets`; a request that would begin "
-        "another one is refused with GROUP_MAX_SIZE_REACHED.",
+        "Maximum number of groups per partition of `__consumer_offsets`; more are refused with "
+        "GROUP_MAX_SIZE_REACHED.",
         own=True,
     ),
     _ms(
         "group.consumer.session.timeout.ms",
         _GROUPS.group_consumer_session_timeout_ms,
-        "Session timeout of a member of the new consumer protocol (KIP-848).",
+        "Session timeout of a consumer of the new protocol (KIP-848).",
     ),
     _ms(
         "group.consumer.heartbeat.interval.ms",
         _GROUPS.group_consumer_heartbeat_interval_ms,
-        "Interval of such a member's heartbeats.",
+        "Interval of heartbeats in the new protocol.",
     ),
-    _count("group.consumer.max.size", "int", MAX_INT, "Maximum number of members of such a group."),
+    _count(
+        "group.consumer.max.size", "int", MAX_INT, "Maximum number of members of a group of the new protocol."
+    ),
     _ms(
         "group.consumer.regex.refresh.interval.ms",
         _GROUPS.group_consumer_regex_refresh_interval_ms,
-        "How often topics that match the patterns of such a group are looked up though no topic is new: what "
-        "members may describe may have changed.",
+        "How often topics that match patterns of the new protocol are looked up though no topic is new: "
+        "members' rights may have changed.",
         minimum=10_000,
     ),
     Key(
         "group.consumer.migration.policy",
         "choice",
         _GROUPS.group_consumer_migration_policy.value,
-        "Whether a group of consumers that has members changes its protocol: to the new one when a member "
-        "of it joins (`upgrade`), to the classic one when the last such member goes (`downgrade`), or both.",
+        "Whether a group with members changes its protocol: to the new one when a member of it joins "
+        "(`upgrade`), to the classic one when the last such member leaves (`downgrade`), or both.",
         roles=(BROKER,),
         choices=tuple(each.value for each in MigrationPolicy),
     ),
@@ -137,17 +138,17 @@ COORDINATORS = (
     _ms(
         "transactional.id.expiration.ms",
         _TRANSACTIONS.id_expiration_ms,
-        "How long a transactional id that is not used is kept.",
+        "How long an unused transactional id is kept.",
     ),
     _ms(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         _TRANSACTIONS.abort_interval_ms,
-        "How often transactions that have been open for too long are aborted.",
+        "How often transactions past their timeout are aborted.",
     ),
     _ms(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         _TRANSACTIONS.removal_interval_ms,
-        "How often expired transactional ids are removed.",
+        "Interval between removals of expired transactional ids.",
     ),
 )
 

@@ -11,8 +11,8 @@ QUORUM = (
     ms_key(
         "controller.quorum.election.timeout.ms",
         _RAFT.election_timeout_ms,
-        "How long a candidate waits for votes, and a voter without a leader for its pre-vote; "
-        "random, from 1 to 1.5 times this.",
+        "How long a candidate waits for votes, and a voter without a leader before its pre-vote; random, "
+        "up to 1.5 times this.",
     ),
     ms_key(
         "controller.quorum.election.backoff.max.ms",
@@ -22,8 +22,8 @@ QUORUM = (
     ms_key(
         "controller.quorum.fetch.timeout.ms",
         _RAFT.fetch_timeout_ms,
-        "A follower that has not fetched for this long (random, from 1 to 1.5 times this) stands "
-        "for election. A leader without fetches from a majority for 1.5 times this resigns.",
+        "A follower that has not fetched for this long (random, up to 1.5 times this) stands for "
+        "election. A leader without fetches from a majority for 1.5 times this resigns.",
     ),
     ms_key(
         "controller.quorum.request.timeout.ms",
@@ -50,8 +50,7 @@ QUORUM = (
     ms_key(
         "controller.quorum.high.watermark.linger.ms",
         10,
-        "How long a new high watermark may wait for the next records before the leader sends it "
-        "to the other voters. Brokers get it at once; with 0 all nodes do.",
+        "How long a new high watermark waits for the next records before the leader sends it to voters.",
         minimum=0,
         maximum=1000,
         own=True,
@@ -59,15 +58,15 @@ QUORUM = (
     ms_key(
         "controller.quorum.observer.fetch.max.wait.ms",
         _RAFT.observer_fetch_max_wait_ms,
-        "How long the leader holds a broker's fetch while there is nothing new (NoOp records do not count).",
+        "How long the leader holds a broker's fetch while there is nothing but NoOp records.",
         own=True,
     ),
     Key(
         "controller.quorum.lane.port",
         "int",
         0,
-        "Port of the controller's listener for Raft messages of the other controllers, without gRPC. 0: any "
-        "free port. -1: none. Where the port cannot be reached, gRPC carries them.",
+        "Port for Raft messages between controllers without gRPC. 0: any free port. -1: none. gRPC "
+        "carries them if it cannot be reached.",
         minimum=-1,
         maximum=65_535,
         roles=(CONTROLLER,),
@@ -76,7 +75,7 @@ QUORUM = (
     bytes_key(
         "controller.quorum.fetch.max.bytes",
         _RAFT.fetch_max_bytes,
-        "Maximum size of records in one fetch answer; at least one whole batch is sent.",
+        "Maximum size of records in a fetch answer; at least one batch is sent.",
         minimum=1024,
         maximum=32 * MIB,
         own=True,
@@ -101,15 +100,15 @@ METADATA_LOG = (
     ms_key(
         "metadata.log.segment.ms",
         7 * 24 * 3_600_000,
-        "Age of the first record at which a new segment starts.",
+        "Age at which a new segment starts.",
         maximum=MAX_LONG,
     ),
     Key(
         "metadata.max.retention.bytes",
         "int",
         100 * MIB,
-        "Old segments and snapshots are deleted, up to a newer snapshot, above this total size. "
-        "-1: no limit.",
+        "Total size above which segments and snapshots that a newer snapshot covers are deleted. -1: no "
+        "limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="bytes",
@@ -118,7 +117,7 @@ METADATA_LOG = (
         "metadata.max.retention.ms",
         "int",
         7 * 24 * 3_600_000,
-        "Old segments and snapshots are deleted, up to a newer snapshot, at this age. -1: no limit.",
+        "Age at which segments and snapshots that a newer snapshot covers are deleted. -1: no limit.",
         minimum=-1,
         maximum=MAX_LONG,
         unit="ms",
@@ -126,7 +125,7 @@ METADATA_LOG = (
     ms_key(
         "metadata.max.idle.interval.ms",
         500,
-        "The active controller writes a NoOp record after this much idle time. 0: never.",
+        "Idle time after which the active controller writes a NoOp record. 0: never.",
         minimum=0,
         roles=(CONTROLLER,),
     ),
@@ -134,7 +133,7 @@ METADATA_LOG = (
         "metadata.log.causes.enable",
         "choice",
         "true",
-        "Whether each batch of the metadata log begins with who or what caused it, for `log why` and others.",
+        "Whether each batch begins with who or what caused it, for `log why`.",
         roles=(CONTROLLER,),
         choices=("false", "true"),
         own=True,
@@ -142,14 +141,14 @@ METADATA_LOG = (
     bytes_key(
         "metadata.log.max.record.bytes.between.snapshots",
         20 * MIB,
-        "A snapshot is written after this many bytes of records.",
+        "Bytes of records after which a snapshot is written.",
         minimum=1,
         maximum=MAX_LONG,
     ),
     ms_key(
         "metadata.log.max.snapshot.interval.ms",
         3_600_000,
-        "A snapshot is written at least this often while records arrive. 0: never because of time.",
+        "Maximum time between snapshots while records arrive. 0: no limit.",
         minimum=0,
         maximum=MAX_LONG,
     ),

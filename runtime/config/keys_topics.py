@@ -47,8 +47,7 @@ TOPICS = (
     _number(
         "min.insync.replicas",
         "min.insync.replicas",
-        "Number of replicas that must be in sync for `acks=all`. With eligible leader "
-        "replicas (KIP-966) the cluster-wide default takes precedence.",
+        "In-sync replicas needed for `acks=all`. With KIP-966 the cluster-wide default takes precedence.",
     ),
     Key(
         "unclean.leader.election.enable",
@@ -105,7 +104,7 @@ TOPICS = (
         "log.cleanup.policy",
         "choice",
         "delete",
-        "`delete`: old segments are deleted; `compact`: only the last record of each key is kept.",
+        "`delete`: old segments are deleted; `compact`: the last record of each key is kept.",
         roles=(BROKER,),
         choices=("delete", "compact", "compact,delete", "delete,compact"),
     ),
@@ -113,7 +112,7 @@ TOPICS = (
         "compression.type",
         "choice",
         "producer",
-        "The codec in which batches are stored; `producer`: as they were sent.",
+        "Codec of stored batches; `producer`: as sent.",
         roles=(BROKER,),
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     ),
@@ -121,7 +120,7 @@ TOPICS = (
         "log.cleaner.min.cleanable.ratio",
         "double",
         0.5,
-        "A log is compacted when more than this share of its bytes was never compacted.",
+        "Share of never compacted bytes above which a log is compacted.",
         most=1.0,
         roles=(BROKER,),
     ),
@@ -133,12 +132,12 @@ TOPICS = (
     _time(
         "log.cleaner.max.compaction.lag.ms",
         "max.compaction.lag.ms",
-        "A log with dirty records older than this is compacted, whatever its share; 1 or more.",
+        "A log with dirty records older than this is compacted, whatever its share.",
     ),
     _time(
         "log.cleaner.delete.retention.ms",
         "delete.retention.ms",
-        "How long tombstones and transaction markers stay after a log is compacted.",
+        "How long tombstones and transaction markers stay after compaction.",
     ),
     _number(
         "log.segment.delete.delay.ms",
@@ -152,7 +151,7 @@ TOPICS = (
         "log.message.timestamp.type",
         "choice",
         "CreateTime",
-        "`CreateTime`: records keep the producer's timestamp. `LogAppendTime`: they get the leader's.",
+        "`CreateTime`: records keep the producer's timestamp; `LogAppendTime`: they get the leader's.",
         roles=(BROKER,),
         choices=("CreateTime", "LogAppendTime"),
     ),

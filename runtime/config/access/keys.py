@@ -11,23 +11,23 @@ TLS = (
         "ssl.keystore.location",
         "text",
         None,
-        "A PEM file with this node's private key (not encrypted) and certificate chain. Required "
-        "for an SSL listener; also the client certificate.",
+        "PEM file with this node's private key (not encrypted) and certificate chain; also its client "
+        "certificate. Required for an SSL listener.",
     ),
     Key("ssl.keystore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.truststore.location",
         "text",
         None,
-        "A PEM file with the CA certificates that must have signed the other side's certificate.",
+        "PEM file with the CA certificates that must have signed the other side's.",
     ),
     Key("ssl.truststore.type", "choice", "pem", _ONLY_PEM, choices=("pem", "jks", "pkcs12")),
     Key(
         "ssl.client.auth",
         "choice",
         "none",
-        "`required`: clients must send a certificate signed by a CA in the truststore (mutual TLS). "
-        "`requested`: on Kafka listeners they may. A listener with SASL asks for none unless its own "
+        "`required`: clients must send a certificate signed by a CA in the truststore. `requested`: on "
+        "Kafka listeners they may. A listener with SASL asks for none unless "
         "`listener.name.NAME.ssl.client.auth` says so.",
         choices=("none", "requested", "required"),
     ),
@@ -35,9 +35,8 @@ TLS = (
         "ssl.principal.mapping.rules",
         "text",
         "DEFAULT",
-        "How the distinguished name of a client's certificate becomes the user: "
-        "`RULE:pattern/replacement/`, then `L` or `U` for lower or upper case; or `DEFAULT`. "
-        "The first match counts.",
+        "How a certificate's distinguished name becomes the user: `RULE:pattern/replacement/`, then `L` "
+        "or `U` for lower or upper case; or `DEFAULT`. The first match counts.",
     ),
 )
 
@@ -46,15 +45,15 @@ ACCESS = (
         "authorizer.class.name",
         "text",
         "",
-        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: Kafka listeners allow what access "
-        "control entries allow, and gRPC listeners let in who may act on the cluster. Without it everything "
-        "is allowed.",
+        "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`: Kafka listeners enforce access "
+        "control entries, and gRPC listeners admit who may act on the cluster. Empty: everything is "
+        "allowed.",
     ),
     Key(
         "authorizer.log.path",
         "text",
         "",
-        "A file for the authorizer's decisions, one JSON object per line; five full files are kept. Empty: "
+        "File for the authorizer's decisions, one JSON object per line; five full files are kept. Empty: "
         "the node's log.",
         own=True,
     ),
@@ -69,7 +68,7 @@ ACCESS = (
     bytes_key(
         "authorizer.log.max.bytes",
         10 * MIB,
-        "The size at which a new file begins.",
+        "Size at which a new file begins.",
         minimum=4096,
         own=True,
     ),
@@ -77,20 +76,20 @@ ACCESS = (
         "super.users",
         "text",
         "",
-        "Principals that may do everything, as `User:alice;User:bob`.",
+        "Principals that may do everything: `User:alice;User:bob`.",
     ),
     Key(
         "allow.everyone.if.no.acl.found",
         "choice",
         "false",
-        "Whether a resource to which no entry applies is open to everyone.",
+        "Whether a resource without an applicable entry is open to everyone.",
         choices=("false", "true"),
     ),
     Key(
         "quota.window.num",
         "int",
         11,
-        "Number of windows over which a client's rate is measured.",
+        "Windows over which a client's rate is measured.",
         minimum=2,
         maximum=1_000,
         roles=(BROKER,),
@@ -109,7 +108,7 @@ ACCESS = (
         "replication.quota.window.num",
         "int",
         11,
-        "Number of windows over which the rate of throttled replication is measured.",
+        "Windows for throttled replication.",
         minimum=1,
         maximum=1_000,
         roles=(BROKER,),
@@ -128,7 +127,7 @@ ACCESS = (
         "controller.quota.window.num",
         "int",
         11,
-        "Windows of `controller_mutation_rate`: a client may use up the quota of all of them at once.",
+        "Number of windows of `controller_mutation_rate`; a client may use up their quotas at once.",
         minimum=1,
         maximum=1_000,
         roles=(CONTROLLER,),
@@ -147,16 +146,16 @@ ACCESS = (
         "sasl.enabled.mechanisms",
         "list",
         ("GSSAPI",),
-        "Mechanisms that SASL listeners offer: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`. "
-        "GSSAPI (Kerberos) is not supported: a SASL listener needs another value.",
+        "Mechanisms of SASL listeners: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`, `OAUTHBEARER`. The "
+        "default (Kerberos) is not supported.",
         roles=(BROKER,),
     ),
     Key(
         "sasl.mechanism.inter.broker.protocol",
         "text",
         "GSSAPI",
-        "How brokers log in to each other if the listener of `inter.broker.listener.name` has SASL: "
-        "`PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`, with `username` and `password` in that listener's "
+        "How brokers log in to each other on a SASL listener: `PLAIN`, `SCRAM-SHA-256` or "
+        "`SCRAM-SHA-512`, with `username` and `password` in "
         "`listener.name.NAME.MECHANISM.sasl.jaas.config`.",
         roles=(BROKER,),
     ),
@@ -170,7 +169,7 @@ ACCESS = (
     ms_key(
         "connection.failed.authentication.delay.ms",
         100,
-        "A failed login is answered after this time.",
+        "Delay of the answer to a failed login.",
         minimum=0,
         maximum=10_000,
         roles=(BROKER,),
@@ -195,15 +194,15 @@ ACCESS = (
         "sasl.oauthbearer.jwks.endpoint.url",
         "text",
         None,
-        "The file with the keys that sign tokens, as `file:///path`: a JWK set, which is read again when it "
-        "changes. Other URLs are refused.",
+        "File with the keys that sign tokens, as `file:///path`: a JWK set, read again when it changes. "
+        "Other URLs are refused.",
         roles=(BROKER,),
     ),
     Key(
         "sasl.oauthbearer.expected.audience",
         "list",
         (),
-        "Audiences of which a token must have one. Default: any.",
+        "A token must have one of these audiences. Default: any.",
         roles=(BROKER,),
     ),
     Key(
@@ -217,7 +216,7 @@ ACCESS = (
         "sasl.oauthbearer.clock.skew.seconds",
         "int",
         30,
-        "How far the clocks of issuer and broker may differ.",
+        "Allowed difference between the clocks of issuer and broker.",
         maximum=600,
         unit="s",
         roles=(BROKER,),
@@ -226,7 +225,7 @@ ACCESS = (
         "sasl.oauthbearer.sub.claim.name",
         "text",
         "sub",
-        "The claim of a token that names the user.",
+        "Claim of a token that names the user.",
         roles=(BROKER,),
     ),
 )

@@ -36,21 +36,17 @@ BROKER_APPLIED_LAG = _broker("last-applied-record-lag-ms", "ms", "Age of that re
 BROKER_LOAD_ERRORS = _broker(
     "metadata-load-error-count",
     "errors",
-    "Failures to read or replay committed metadata, and damaged snapshots that were fetched again.",
+    "Failures to replay committed metadata, and damaged fetched snapshots.",
 )
 BROKER_APPLY_ERRORS = _broker(
     "metadata-apply-error-count",
     "errors",
-    "New images that could not be applied to this broker's replicas.",
+    "Images that could not be applied to replicas.",
 )
 
 LEADER_COUNT = _replica("LeaderCount", "partitions", "Partitions that this broker leads.")
-PARTITION_COUNT = _replica(
-    "PartitionCount", "replicas", "Replicas of this broker, including those in offline directories."
-)
-OFFLINE_REPLICAS = _replica(
-    "OfflineReplicaCount", "replicas", "Replicas of this broker in offline directories (KIP-112)."
-)
+PARTITION_COUNT = _replica("PartitionCount", "replicas", "Replicas, including those in offline directories.")
+OFFLINE_REPLICAS = _replica("OfflineReplicaCount", "replicas", "Replicas in offline directories (KIP-112).")
 UNDER_REPLICATED = _replica(
     "UnderReplicatedPartitions",
     "partitions",
@@ -70,7 +66,7 @@ UNASSIGNED_REPLICAS = Metric(
     name="metaquorum_broker_unassigned_replicas",
     kind="gauge",
     unit="replicas",
-    text="Replicas of this broker whose directory is not committed yet.",
+    text="Replicas whose directory is not committed yet.",
     roles=(BROKER,),
 )
 MAX_LAG = kafka_metric(
@@ -113,7 +109,7 @@ OFFLINE_DIRECTORIES_ALIAS = kafka_metric(
     "LogManager",
     "OfflineLogDirectoriesCount",
     "directories",
-    "The same, under the name in KIP-112's text for operators.",
+    "The same, under its other name in KIP-112.",
     roles=(BROKER,),
 )
 DIRECTORY_OFFLINE = kafka_metric(
@@ -144,7 +140,7 @@ REQUEST_TIME = kafka_metric(
     "RequestMetrics",
     "TotalTimeMs",
     "ms",
-    "Time from the arrival of a request to its answer, including waits; by request.",
+    "Time from a request to its answer, including waits.",
     kind="histogram",
     labels=("request",),
 )
@@ -153,7 +149,7 @@ REQUEST_ERRORS = kafka_metric(
     "RequestMetrics",
     "ErrorsPerSec",
     "requests",
-    "Requests answered with an error, by request and code.",
+    "Requests answered with an error.",
     kind="counter",
     labels=("request", "error"),
 )

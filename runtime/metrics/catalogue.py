@@ -51,9 +51,7 @@ LOG_END_OFFSET = _raft("log-end-offset", "offset", "Offset of the next record of
 LOG_END_EPOCH = _raft(
     "log-end-epoch", "epoch", "Epoch of the last record of the metadata log. -1: the log is empty."
 )
-UNKNOWN_VOTERS = _raft(
-    "number-unknown-voter-connections", "voters", "Voters whose address this node does not know."
-)
+UNKNOWN_VOTERS = _raft("number-unknown-voter-connections", "voters", "Voters without a known address.")
 _WINDOW = " Over the last 30 to 60 s. NaN: none."
 COMMIT_AVG = _raft(
     "commit-latency-avg",
@@ -68,7 +66,7 @@ ELECTION_MAX = _raft("election-latency-max", "ms", "Maximum of that time." + _WI
 FETCH_RATE = _raft(
     "fetch-records-rate",
     "1/s",
-    "Records of the metadata log fetched from the leader, over the last 30 to 60 s.",
+    "Records fetched from the leader, over the last 30 to 60 s.",
 )
 APPEND_RATE = _raft(
     "append-records-rate", "1/s", "Records that this node appended as leader, over the last 30 to 60 s."
@@ -83,7 +81,7 @@ LOAD_SNAPSHOTS = kafka_metric(
     "MetadataLoader",
     "HandleLoadSnapshotCount",
     "snapshots",
-    "Snapshots loaded since this node started, including the one at its start.",
+    "Snapshots loaded since the start, including the one at the start.",
 )
 SNAPSHOT_BYTES = kafka_metric(
     "kafka.server",
@@ -130,13 +128,12 @@ IMBALANCE = _controller(
 METADATA_ERRORS = _controller(
     "MetadataErrorCount",
     "errors",
-    "Failures to read or replay committed metadata, and damaged snapshots that were fetched again.",
+    "Failures to replay committed metadata, and damaged fetched snapshots.",
 )
 APPLIED_OFFSET = _controller(
     "LastAppliedRecordOffset",
     "offset",
-    "Last record in this controller's state; on the active controller including uncommitted records. "
-    "-1: none.",
+    "Last record in this controller's state, on the active controller even if not committed. -1: none.",
 )
 COMMITTED_OFFSET = _controller(
     "LastCommittedRecordOffset", "offset", "Last committed record that this controller knows. -1: none."
@@ -152,19 +149,15 @@ APPLIED_LAG = _controller(
 TIMED_OUT_HEARTBEATS = _controller(
     "TimedOutBrokerHeartbeatCount",
     "requests",
-    "Heartbeats that timed out at the broker before this controller answered.",
+    "Heartbeats that timed out before this controller answered.",
 )
-OPERATIONS_STARTED = _controller(
-    "EventQueueOperationsStartedCount", "events", "Events that this node has started to handle."
-)
+OPERATIONS_STARTED = _controller("EventQueueOperationsStartedCount", "events", "Events taken from the inbox.")
 OPERATIONS_TIMED_OUT = _controller(
     "EventQueueOperationsTimedOutCount",
     "requests",
-    "Requests that timed out at the caller before this controller answered.",
+    "Requests that timed out before this controller answered.",
 )
-NEW_CONTROLLERS = _controller(
-    "NewActiveControllersCount", "elections", "Elections of a leader that this node has seen."
-)
+NEW_CONTROLLERS = _controller("NewActiveControllersCount", "elections", "Elections that this node has seen.")
 
 
 INFO = Metric(
@@ -197,7 +190,7 @@ FETCHED_RECORDS = Metric(
     name="metaquorum_raft_fetched_records",
     kind="counter",
     unit="records",
-    text="Records of the metadata log fetched from the leader.",
+    text="Records fetched from the leader.",
 )
 APPENDED_RECORDS = Metric(
     name="metaquorum_raft_appended_records",

@@ -12,28 +12,24 @@ from metaquorum.runtime.metrics.metric import Metric
 _HEAD = """# Metrics
 
 With `metrics.listener=http://127.0.0.1:9404` in its configuration, a process serves metrics at
-`http://127.0.0.1:9404/metrics`, in the text format 0.0.4 of Prometheus. Without that key it neither listens
-nor counts. On other addresses than loopback it needs `https` and `ssl.client.auth=required`: the scraper
-shows a certificate (`tls_config` of Prometheus). Where the node has an authorizer, its principal needs
-Describe on the cluster ([security.md](security.md#rights)). [operations.md](operations.md#monitoring) has
-alerts.
+`http://127.0.0.1:9404/metrics`, in Prometheus's text format 0.0.4. On other addresses than loopback it needs
+`https` and `ssl.client.auth=required`: the scraper sends a certificate (`tls_config` of Prometheus), whose
+principal needs Describe on the cluster if the node has an [authorizer](security.md#rights).
+[operations.md](operations.md#monitoring) has alerts.
 
-## Names
-
-A metric that Kafka has is named after its MBean: domain, type and name (or attribute) joined with `_`, and
-`_` for what Prometheus does not allow. So
+A metric that Kafka has is named after its MBean:
 `kafka.controller:type=KafkaController,name=ActiveControllerCount` is
-`kafka_controller_KafkaController_ActiveControllerCount`. Other keys of an MBean's name are labels. All
+`kafka_controller_KafkaController_ActiveControllerCount`; other keys of the MBean's name are labels. All
 others begin with `metaquorum_`.
 
-- Kafka's gauges are gauges, even if they only rise (`MetadataErrorCount`). Its meters (`...PerSec`) are
-  counters named `..._total`, its histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
-- Unknown offsets, timestamps, epochs and node ids are -1, averages and maxima of nothing NaN. Those of
-  raft-metrics, and rates, cover the last 30 to 60 s.
+- Metrics are gauges unless marked. Kafka's meters (`...PerSec`) are counters named `..._total`, its
+  histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
+- Unknown offsets, timestamps, epochs and node ids are -1, averages and maxima of nothing NaN. Rates,
+  averages and maxima cover the last 30 to 60 s.
 - Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
   `LastCommittedRecordOffset` are those of the last one.
 
-## What differs from Kafka
+What differs from Kafka:
 
 - `TimedOutBrokerHeartbeatCount` and `EventQueueOperationsTimedOutCount` count requests that timed out at
   the caller; expired broker sessions are `metaquorum_controller_expired_sessions_total`.
@@ -55,8 +51,9 @@ def _item(metric: Metric, marked: bool) -> str:
         name += f" of a {metric.roles[0]}"
     meaning = _SAID_ABOVE.sub("", metric.text).rstrip(".") + "."
     words = re.findall(r"[a-z]+", meaning.lower())
-    unit = "" if metric.unit in words or f"{metric.unit}s" in words else f", {metric.unit}"
-    return list_item(f"{name} ({metric.kind}{unit}): {meaning}")
+    unit = "" if metric.unit in words or f"{metric.unit}s" in words else metric.unit
+    notes = ", ".join(note for note in (metric.kind.replace("gauge", ""), unit) if note)
+    return list_item(f"{name}{f' ({notes})' if notes else ''}: {meaning}")
 
 
 def metrics_page() -> str:

@@ -6,6 +6,7 @@ rules themselves are in the modules that the tables name.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 
 import msgspec
@@ -233,10 +234,10 @@ def render_document() -> str:
     """The lists of docs/raft.md, as Markdown."""
     parts = []
     for kind, table in (("Only a tick fires these", TIMEOUTS), ("Every input ends with these", SENDS)):
-        items = [f"- *{timer.name}* ({_names(timer.roles)}): {timer.meaning}" for timer in table]
-        parts += [f"{kind}, in this order:", "\n".join(items)]
+        names = ", ".join(f"*{timer.name}* ({_names(timer.roles)})" for timer in table)
+        parts.append(textwrap.fill(f"{kind}, in this order: {names}.", 120, break_on_hyphens=False))
     return "\n\n".join(parts) + "\n"
 
 
 def _names(roles: tuple[type[RoleState], ...]) -> str:
-    return "every role" if roles == _ANY else ", ".join(role.__name__.lower() for role in roles)
+    return "every role" if roles == _ANY else " or ".join(role.__name__.lower() for role in roles)

@@ -1,8 +1,8 @@
 """The table of every record: api key, versions, and its fields in the order of the wire.
 
 Owns the facts that Kafka's message definitions state (KIP-482 flexible encoding, 3.7 with the versions that
-3.9 and 4.0 still use). Knows nothing of bytes: `wire.generator` turns this table into code, `dump` into JSON,
-`docs/records.md` into prose. Every version of every record is flexible from 0 on.
+3.9 and 4.0 still use). Knows nothing of bytes: `wire.generator` turns this table into code, `dump` into JSON;
+docs/records.md lists its types. Every version of every record is flexible from 0 on.
 
 A field exists from version `since` on; a nullable field is nullable, and a tagged one tagged, in every
 version that has it; no field of any record is ignorable: setting one in a version without it is an error.

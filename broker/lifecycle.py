@@ -21,20 +21,20 @@ class Trigger(Enum):
     """What can move a broker from one state to another. The value is the line that the document prints."""
 
     STARTED = "the process starts"
-    REGISTERED = "the active controller answers the registration with a broker epoch"
+    REGISTERED = "the active controller accepts the registration"
     ADMITTED = (
         "a heartbeat is answered with 'not fenced' within the lease, and the broker has applied its own "
         "registration"
     )
     FENCED_BY_ANSWER = "a heartbeat is answered with 'fenced'"
-    LEASE_ENDED = (
-        "the lease ends on the broker's own clock, counted from when it sent the last answered heartbeat"
-    )
+    LEASE_ENDED = "the lease ends"
     REGISTRATION_LOST = "STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED"
     SHUTDOWN_REQUESTED = "SIGTERM or Ctrl-C"
     SHUTDOWN_GRANTED = "a heartbeat is answered with 'shut down'"
-    SHUTDOWN_TIMED_OUT = "the controlled shutdown took longer than controlled.shutdown.timeout.ms"
-    REFUSED = "the registration is refused permanently, or for initial.broker.registration.timeout.ms"
+    SHUTDOWN_TIMED_OUT = "controlled.shutdown.timeout.ms is over"
+    REFUSED = (
+        "the registration is refused permanently, or until initial.broker.registration.timeout.ms is over"
+    )
     FAILED = "a record of the metadata log cannot be applied"
 
 
@@ -149,9 +149,8 @@ def _diagram() -> str:
 
 def render_document() -> str:
     """The generated part of `docs/broker-lifecycle.md`: states, triggers and transitions, as Markdown."""
-    states = ["| state | Kafka's number | serves clients | meaning |", "|---|---|---|---|"]
-    for state in BrokerState:
-        number = f"{state.process_state.name} {state.process_state.value}"
-        states.append(f"| {state.name} | {number} | {'yes' if state.serves else 'no'} | {state.meaning} |")
-    parts = ["### States", "\n".join(states), "### Triggers", _triggers(), "### Transitions", _diagram()]
+    states = "\n".join(
+        f"- {state.name} ({state.process_state.value}): {state.meaning}" for state in BrokerState
+    )
+    parts = [f"States, with Kafka's numbers:\n\n{states}", f"Triggers:\n\n{_triggers()}", _diagram()]
     return "\n\n".join(parts) + "\n"

@@ -228,7 +228,7 @@ def test_a_checkpoint_has_no_history() -> None:
 
 def test_names_of_checks() -> None:
     text = (REPOSITORY / "docs" / "invariants.md").read_text()
-    assert all(f"| `{name}` |" in text for name in (*IMAGE_RULES, *STEP_RULES))
+    assert all(f"\n- `{name}`: " in text for name in (*IMAGE_RULES, *STEP_RULES))
     assert len({*HEALTH, *IMAGE_RULES, *STEP_RULES}) == len(HEALTH) + 30
     for name in (*HEALTH, *IMAGE_RULES, *STEP_RULES):
         assert named_check(name).name == name

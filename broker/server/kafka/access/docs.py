@@ -1,4 +1,4 @@
-"""The table of checks of docs/security.md. `python -m` with this module prints it."""
+"""Which rights each API needs, as a table, which `python -m` with this module prints (docs/security.md)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from metaquorum.broker.server.kafka.access.docs import checks_table
+from metaquorum.broker.server.kafka.access import docs
 from metaquorum.broker.server.kafka.access.guard import Rights, guarded
 from metaquorum.broker.server.kafka.access.table import CHECKS
 from metaquorum.metadata.access.authorizer import Authorizer
@@ -159,9 +159,12 @@ def test_a_super_user_is_not_in_the_way(api: str, version: int) -> None:
     assert not told & {code for code in CODES if code > 50}
 
 
-def test_the_page_has_the_table() -> None:
+def test_the_page_names_the_command_that_prints_every_api_once() -> None:
     page = Path(__file__).parents[4] / "docs/security.md"
-    assert checks_table() in page.read_text("utf-8")
+    assert f"`python -m {docs.__name__}`" in page.read_text("utf-8")
+    rows = docs.checks_table().splitlines()[2:]
+    named = [api for row in rows for api in row.split(" | ")[1][:-2].split(", ")]
+    assert sorted(named) == sorted(CHECKS)
 
 
 def image(*acls: tuple[ResourceType, str, Operation]) -> MetadataImage:

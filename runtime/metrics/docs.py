@@ -22,8 +22,9 @@ A metric that Kafka has is named after its MBean:
 `kafka_controller_KafkaController_ActiveControllerCount`; other keys of the MBean's name are labels. All
 others begin with `metaquorum_`.
 
-- Metrics are gauges unless marked. Kafka's meters (`...PerSec`) are counters named `..._total`, its
-  histograms and timers are histograms with buckets from 0.1 to 30,000 ms.
+- A `# HELP` line of the scrape explains each metric. Metrics are gauges unless marked. Kafka's meters
+  (`...PerSec`) are counters named `..._total`, its histograms and timers are histograms with buckets from
+  0.1 to 30,000 ms.
 - Unknown offsets, timestamps, epochs and node ids are -1, averages and maxima of nothing NaN. Rates,
   averages and maxima cover the last 30 to 60 s.
 - Offsets of raft-metrics are those of the next record, as in Kafka; `LastAppliedRecordOffset` and
@@ -44,11 +45,9 @@ _SAID_ABOVE = re.compile(r",? [Oo]ver the last 30 to 60 s\.?| NaN: none\.| -1: (
 """What the head of the page says once for all metrics; a scrape repeats it, since its reader has no page."""
 
 
-def _item(metric: Metric, marked: bool) -> str:
+def _item(metric: Metric) -> str:
     labels = "".join(f"{{{label}}}" for label in metric.labels)
     name = f"`{metric.shown_name}`{' ' + labels if labels else ''}"
-    if marked and len(metric.roles) == 1:
-        name += f" of a {metric.roles[0]}"
     meaning = _SAID_ABOVE.sub("", metric.text).rstrip(".") + "."
     words = re.findall(r"[a-z]+", meaning.lower())
     unit = "" if metric.unit in words or f"{metric.unit}s" in words else metric.unit
@@ -56,13 +55,19 @@ def _item(metric: Metric, marked: bool) -> str:
     return list_item(f"{name}{f' ({notes})' if notes else ''}: {meaning}")
 
 
+def _is_explained(metric: Metric) -> bool:
+    """Of Kafka's metrics only those with labels, or values that stand for something."""
+    return not metric.name.startswith("kafka_") or bool(metric.labels) or metric.unit == "state"
+
+
 def metrics_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, metrics in GROUPS:
-        roles = {metric.roles for metric in metrics}
         parts.append(f"\n## {title}\n\n")
-        parts += [_item(metric, marked=len(roles) > 1) for metric in metrics]
+        parts += [_item(metric) for metric in metrics if _is_explained(metric)]
+        others = [f"`{metric.shown_name}`" for metric in metrics if not _is_explained(metric)]
+        parts += [list_item(f"As in Kafka: {', '.join(others)}.")] if others else []
     parts.append(
         "\nAlso the usual metrics of a process (`process_...`) and of Python's garbage collector"
         " (`python_gc_...`).\n"

@@ -24,7 +24,7 @@ log.dirs=/var/lib/metaquorum/broker-101
 
 An unknown key, a value out of range or an impossible combination ends the process at its start, before it
 touches anything, with one line that says what to change. Names are Apache Kafka's; an asterisk marks our own.
-In parentheses: the role that has the key, the default, other choices. Times are in ms and sizes in bytes
+In parentheses: the role that has the key, our default, other choices. Times are in ms and sizes in bytes
 where a name ends so; switches are `true` or `false`.
 
 `python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page.
@@ -69,13 +69,49 @@ def _item(key: Key, *, marked: bool) -> str:
     return list_item(f"{name}{f' ({notes})' if notes else ''}: {key.text}")
 
 
+_EXPLAINED = {
+    "node.id",
+    "socket.request.max.bytes",
+    "controller.quorum.election.timeout.ms",
+    "controller.quorum.fetch.timeout.ms",
+    "metadata.max.retention.bytes",
+    "metadata.max.idle.interval.ms",
+    "metadata.log.max.record.bytes.between.snapshots",
+    "metadata.log.max.snapshot.interval.ms",
+    "broker.session.timeout.ms",
+    "reserved.broker.max.id",
+    "leader.imbalance.check.interval.seconds",
+    "num.partitions",
+    "default.replication.factor",
+    "initial.broker.registration.timeout.ms",
+    "replica.lag.time.max.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.dir.failure.timeout.ms",
+    "queued.max.request.bytes",
+    "min.insync.replicas",
+    "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "group.consumer.regex.refresh.interval.ms",
+    "controller.quota.window.num",
+    "connections.max.reauth.ms",
+}
+"""Numbers of Kafka's that are more than their name says, or not quite what they are in Kafka."""
+
+
+def _is_kafkas(key: Key) -> bool:
+    """A number that Kafka's documentation explains as well: the page has its default alone."""
+    return not key.own and key.kind in ("int", "double") and key.name not in _EXPLAINED
+
+
 def configuration_page() -> str:
     """The whole page."""
     parts = [_HEAD]
     for title, keys in GROUPS:
-        parts.append(f"\n## {title}\n\n")
         marked = len({key.roles for key in keys}) > 1
-        parts += [_item(key, marked=marked) for key in keys]
+        parts.append(f"\n## {title}\n\n")
+        parts += [_item(key, marked=marked) for key in keys if not _is_kafkas(key)]
+        others = [f"`{key.name}` ({_default(key) or 'none'})" for key in keys if _is_kafkas(key)]
+        parts += [list_item(f"As in Kafka: {', '.join(others)}.")] if others else []
     parts.append(_FOREIGN)
     return "".join(parts)
 

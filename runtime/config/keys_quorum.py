@@ -33,12 +33,12 @@ QUORUM = (
     ms_key(
         "controller.quorum.retry.backoff.ms",
         _RAFT.retry_backoff_ms,
-        "Wait before a failed request is retried; doubles with every failure.",
+        "Wait before a failed request is retried.",
     ),
     ms_key(
         "controller.quorum.retry.backoff.max.ms",
         _RAFT.retry_backoff_max_ms,
-        "Maximum of that wait.",
+        "Maximum of `controller.quorum.retry.backoff.ms`, which doubles with every failure.",
         own=True,
     ),
     ms_key(

@@ -6,7 +6,6 @@ rules themselves are in the modules that the tables name.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 
 import msgspec
@@ -228,16 +227,3 @@ def next_due_ms(state: RaftState, sends_ms: int | None) -> int | None:
         if due_ms is not None and (first_ms is None or due_ms < first_ms):
             first_ms = due_ms
     return first_ms
-
-
-def render_document() -> str:
-    """The lists of docs/raft.md, as Markdown."""
-    parts = []
-    for kind, table in (("Only a tick fires these", TIMEOUTS), ("Every input ends with these", SENDS)):
-        names = ", ".join(f"*{timer.name}* ({_names(timer.roles)})" for timer in table)
-        parts.append(textwrap.fill(f"{kind}, in this order: {names}.", 120, break_on_hyphens=False))
-    return "\n\n".join(parts) + "\n"
-
-
-def _names(roles: tuple[type[RoleState], ...]) -> str:
-    return "every role" if roles == _ANY else " or ".join(role.__name__.lower() for role in roles)

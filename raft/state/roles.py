@@ -6,6 +6,7 @@ Owns what each role remembers and which role may follow which. Knows neither mes
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -215,21 +216,23 @@ class Resigned:
 RoleState = Unattached | Prospective | Candidate | Leader | Follower | Resigned
 
 
+def _seen(voters_reason: str, observers_reason: str | None) -> str:
+    if observers_reason is None:
+        return ""
+    return "; an observer, too" if observers_reason == voters_reason else f"; an observer: {observers_reason}"
+
+
 def render_document() -> str:
     """The generated part of docs/raft.md: the voter's diagram, and one table for both kinds, as Markdown."""
     diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in VOTER_STARTS)]
     diagram += [f"    {source} --> {target}" for source, target in VOTER_TRANSITIONS if source is not target]
-    rows = ["| from | to | epoch | a voter, when | an observer, when |", "|---|---|---|---|---|"]
-    rows += [
-        f"| start | {role} | = | {reason} | {OBSERVER_STARTS.get(role, '')} |"
+    rows = [
+        f"- start, {role} (=): {reason}{_seen(reason, OBSERVER_STARTS.get(role))}"
         for role, reason in VOTER_STARTS.items()
     ]
     for edge, (step, reason) in VOTER_TRANSITIONS.items():
-        seen_by_observer = ""
-        if edge in OBSERVER_TRANSITIONS:
-            observer_step, observer_reason = OBSERVER_TRANSITIONS[edge]
-            seen_by_observer = "the same" if observer_reason == reason else observer_reason
-            if observer_step is not step:
-                seen_by_observer += f" ({observer_step})"
-        rows.append(f"| {edge[0]} | {edge[1]} | {step} | {reason} | {seen_by_observer} |")
+        observer_step, observer_reason = OBSERVER_TRANSITIONS.get(edge, (step, None))
+        note = "" if observer_step is step else f" ({observer_step})"
+        rows.append(f"- {edge[0]}, {edge[1]} ({step}): {reason}{_seen(reason, observer_reason)}{note}")
+    rows = [textwrap.fill(row, 120, subsequent_indent="  ", break_on_hyphens=False) for row in rows]
     return "\n".join([*diagram, "```"]) + "\n\n" + "\n".join(rows) + "\n"

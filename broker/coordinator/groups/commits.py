@@ -119,7 +119,9 @@ class Commits:
         if generation < 0 and group.phase is Phase.EMPTY:
             return None
         if isinstance(group, ConsumerGroup):
-            return _epoch_error(group, request.member_id, generation)
+            error = _epoch_error(group, request.member_id, generation)
+            # TxnOffsetCommit knows no member epochs: a producer could not continue after STALE_MEMBER_EPOCH.
+            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
         error = self._rebalances.stranger(group, request.member_id, request.group_instance_id)
         if error is None and generation != group.generation:
             error = ErrorCode.ILLEGAL_GENERATION

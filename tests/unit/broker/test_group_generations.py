@@ -27,6 +27,23 @@ def second() -> tuple[Groups, str, int]:
     return groups, one, first + 1
 
 
+def in_transaction(groups: Groups, member_id: str, generation: int) -> ErrorCode:
+    """What a member hears that commits an offset within a transaction."""
+    kinds = TxnOffsetCommitRequest
+    part = kinds.TxnOffsetCommitRequestPartition(committed_offset=5)
+    body = kinds(
+        transactional_id="t",
+        group_id=G,
+        producer_id=7,
+        producer_epoch=0,
+        generation_id=generation,
+        member_id=member_id,
+        topics=(kinds.TxnOffsetCommitRequestTopic(name="t", partitions=(part,)),),
+    )
+    (code,) = groups.answers[groups.ask(body)]
+    return ErrorCode(code)
+
+
 def test_a_former_generation_commits_nothing(second: tuple[Groups, str, int]) -> None:
     groups, one, generation = second
     assert groups.commit(5, member_id=one, generation=generation - 1) is ErrorCode.ILLEGAL_GENERATION
@@ -36,19 +53,8 @@ def test_a_former_generation_commits_nothing(second: tuple[Groups, str, int]) ->
 
 def test_a_former_generation_commits_nothing_in_a_transaction(second: tuple[Groups, str, int]) -> None:
     groups, one, generation = second
-    kinds = TxnOffsetCommitRequest
-    part = kinds.TxnOffsetCommitRequestPartition(committed_offset=5)
-    for said, code in ((generation - 1, ErrorCode.ILLEGAL_GENERATION), (generation, ErrorCode.NONE)):
-        body = kinds(
-            transactional_id="t",
-            group_id=G,
-            producer_id=7,
-            producer_epoch=0,
-            generation_id=said,
-            member_id=one,
-            topics=(kinds.TxnOffsetCommitRequestTopic(name="t", partitions=(part,)),),
-        )
-        assert groups.answers[groups.ask(body)] == (code,)
+    assert in_transaction(groups, one, generation - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert in_transaction(groups, one, generation) is ErrorCode.NONE
 
 
 def test_an_assignment_is_kept_for_who_asks_again(second: tuple[Groups, str, int]) -> None:
@@ -107,3 +113,13 @@ def test_a_former_member_epoch_commits_nothing(consumers: tuple[Groups, Consumer
     refused = groups.commit(5, member_id="one", generation=before)
     assert refused is ErrorCode.STALE_MEMBER_EPOCH
     assert groups.commit(5, member_id="one", generation=one.epoch) is ErrorCode.NONE
+
+
+def test_a_former_member_epoch_in_a_transaction_is_a_former_generation_to_producers(
+    consumers: tuple[Groups, Consumer, Consumer],
+) -> None:
+    groups, one, _ = consumers
+    # They abort and go on after ILLEGAL_GENERATION; after STALE_MEMBER_EPOCH Java's must be closed.
+    assert in_transaction(groups, "one", one.epoch - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert in_transaction(groups, "gone", one.epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert in_transaction(groups, "one", one.epoch) is ErrorCode.NONE

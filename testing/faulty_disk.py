@@ -388,6 +388,8 @@ class FaultyDisk:
 
     def _inode(self, path: str) -> Inode:
         inode = self._files.get(normal_path(path))
+        if inode is None and parent_of(normal_path(path)) in self._files:
+            raise DiskError(parent_of(path), f"use of {path}", "a part of the path is a file")
         if inode is None:
             raise FileMissingError(path)
         return inode

@@ -210,8 +210,11 @@ def test_a_directory_where_a_file_must_be(place: tuple[Disk, str]) -> None:
         disk.open_append(join(root, "d"))
     assert caught.value.directory == root
     disk.open_append(join(root, "f")).close()
-    with pytest.raises(DiskError):
-        disk.make_directory(join(root, "f/g"))
+    below = join(root, "f/g")
+    for use in (disk.make_directory, disk.open_read, disk.file_size):
+        with pytest.raises(DiskError):
+            use(below)
+    assert not disk.exists(below)
 
 
 def test_one_writer_a_directory(place: tuple[Disk, str]) -> None:

@@ -125,6 +125,10 @@ def test_an_archive_gives_every_byte_back(seed: int, nodes: int) -> None:
     archive.verify()
     assert set(archive.files) == set(files)
     for name, content in files.items():
+        extents = archive.files[name].extents
+        assert all(one.start + one.length != following.start for one, following in pairwise(extents)), (
+            "two that touch are one"
+        )
         file = archive.open(name)
         assert file.size() == len(content)
         assert file.read_at(0, len(content) + 1) == content

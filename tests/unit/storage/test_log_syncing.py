@@ -10,8 +10,10 @@ import pytest
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.disk.file_pool import FilePool
-from metaquorum.storage.disk.interface import DiskFile
+from metaquorum.storage.disk.interface import DiskFile, read_file
 from metaquorum.storage.errors import DiskError, LogFailedError
+from metaquorum.storage.log.epochs import FILE_NAME as EPOCHS_FILE
+from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.recovery import load_recovery_point
 from metaquorum.storage.partition.partition_log import PartitionLog
@@ -225,6 +227,28 @@ def test_a_sync_that_is_due_raises_the_point_after_the_epochs() -> None:
     )
     log.sync()
     assert disk.told() == ["sync 0"]
+
+
+def test_what_a_sync_writes_of_epochs_is_of_records_that_it_covers() -> None:
+    """Not of those that came while it ran."""
+    disk, log = journalled(1, point_bytes=400)
+    ticket = log.prepare_sync()
+    append(log, epoch=2)
+    ticket.run()
+    assert EpochTable.decode(read_file(disk, f"{DIRECTORY}/{EPOCHS_FILE}")).entries == ((1, 0),)
+    assert log.epochs.entries == ((1, 0), (2, 1))
+
+
+def test_segments_go_from_the_end_that_the_log_does_not_keep() -> None:
+    """So that what is there has no gap, whenever the power fails."""
+    disk, log = journalled(*[1] * 12)
+    disk.told()
+    log.delete_segments_before(6)
+    gone = ["remove 0", NAMES, "remove 2", NAMES, "remove 4", NAMES]
+    assert disk.told() == [PUT_POINT, PUT_EPOCHS, *gone]
+    log.truncate_to(7)
+    gone = ["remove 10", NAMES, "remove 8", NAMES]
+    assert disk.told() == [PUT_POINT, *gone, "truncate 6", "sync 6", PUT_POINT]
 
 
 MOVES: dict[str, Callable[[SegmentedLog], object]] = {

@@ -159,6 +159,14 @@ def test_known_varints(value: int, data: str) -> None:
     assert encode_varint(value).hex() == data
 
 
+@pytest.mark.parametrize("length", range(1, 10))
+def test_a_varint_is_as_short_as_it_can_be(length: int) -> None:
+    """Seven bits to a byte, half of them for negative numbers."""
+    most = 1 << (7 * length - 1)
+    assert len(encode_varint(most - 1)) == len(encode_varint(-most)) == length
+    assert len(encode_varint(most)) == len(encode_varint(-most - 1)) == length + 1
+
+
 def test_a_varint_without_end_is_refused() -> None:
     with pytest.raises(BatchError, match="does not end"):
         decode_varint(b"\xff" * 20, 0)

@@ -7,11 +7,15 @@ import random
 import pytest
 
 from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.disk.interface import join
-from metaquorum.storage.errors import CorruptLogError
+from metaquorum.storage.disk.interface import Disk, join
+from metaquorum.storage.errors import CorruptLogError, LogFailedError
+from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.log.open import Examined, examine
+from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
 from metaquorum.storage.log.segment import Segment, segment_name
 from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.unit.storage.journal import Journal
+from tests.unit.storage.test_what_returned_is_durable import tree
 
 RECORDS = 3
 """Batches of one record in each segment that is not empty."""
@@ -77,3 +81,78 @@ def test_a_tail_is_cut_where_it_tore_whatever_is_behind_it(behind: list[int], ga
     assert found.torn is not None
     assert (found.torn.segment.base_offset, found.torn.position) == (0, len(one(0)))
     assert found.end_offset == 1
+
+
+# --- what opening changes, and in which order
+
+DIRECTORY = "/data/log"
+
+
+def put(disk: Disk, contents: dict[int, bytes]) -> None:
+    for base, content in contents.items():
+        file = disk.open_append(join(DIRECTORY, segment_name(base)))
+        file.append(content)
+        file.close()
+
+
+def pointed(disk: Disk, start: int, end: int, size: int) -> None:
+    point = RecoveryPoint(offset=end, segment=start, position=size, start_offset=start, start_epoch=1)
+    store_recovery_point(disk, DIRECTORY, point)
+
+
+NEEDS_REPAIR: dict[str, tuple[dict[int, bytes], int | None, list[str]]] = {
+    "a torn tail": ({0: one(0) + one(1)[:-1]}, None, ["truncate 0"]),
+    "segments behind it": (
+        {0: one(0) + b"torn", 3: b"", 6: b"", 9: b""},
+        None,
+        ["remove 9", "remove 6", "remove 3", "truncate 0"],
+    ),
+    "a trim that was cut short": (
+        {0: one(0), 1: one(1), 2: one(2), 3: one(3)},
+        3,
+        ["remove 0", "remove 1", "remove 2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NEEDS_REPAIR)
+def test_segments_that_opening_takes_away_go_from_the_end_that_the_log_does_not_keep(what: str) -> None:
+    """Each durably before the next, so that a loss of power between leaves no gap."""
+    contents, start, wanted = NEEDS_REPAIR[what]
+    disk = Journal(DIRECTORY)
+    disk.make_directory(DIRECTORY)
+    put(disk, contents)
+    if start is not None:
+        pointed(disk, start, start + 1, len(one(start)))
+    disk.told()
+    log = SegmentedLog.open(disk, DIRECTORY)
+    told = disk.told()
+    log.close()
+    changes = [at for at, step in enumerate(told) if step.startswith(("remove ", "truncate "))]
+    assert [told[at] for at in changes] == wanted
+    assert all(told[at + 1] == "sync_directory ." for at in changes if told[at].startswith("remove"))
+
+
+@pytest.mark.parametrize("what", NEEDS_REPAIR)
+def test_what_a_check_refuses_stays_as_it_was(what: str) -> None:
+    """To the last byte, and given back: the next one may open it."""
+    contents, start, _ = NEEDS_REPAIR[what]
+    disk = FaultyDisk(random.Random(5))
+    for path in ("/data", DIRECTORY):
+        disk.make_directory(path)
+    put(disk, contents)
+    if start is not None:
+        pointed(disk, start, start + 1, len(one(start)))
+    before = tree(disk)
+    seen: list[int] = []
+
+    def refuse(found: Examined) -> None:
+        seen.append(found.end_offset)
+        raise LogFailedError(DIRECTORY)
+
+    with pytest.raises(LogFailedError):
+        SegmentedLog.open(disk, DIRECTORY, check=refuse)
+    assert tree(disk) == before
+    log = SegmentedLog.open(disk, DIRECTORY)
+    assert seen == [log.end_offset]
+    log.close()

@@ -70,6 +70,28 @@ def test_only_a_compacted_log_may_lack_offsets_before_a_batch(expected: int) -> 
     assert (header_problems(header(3, 2), expected, 0, gaps=True) == []) == (expected <= 10)
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"base_offset": -1}, "expected offsets from 0 up"),
+        ({"last_offset_delta": -1, "records_count": 0}, "expected offsets from 0 up"),
+        ({"leader_epoch": 3}, "expected leader epoch 4 or higher"),
+        ({"records_count": 4}, "3 records by the last offset delta"),
+        ({}, ""),
+        ({"base_offset": 0}, ""),
+        ({"last_offset_delta": 0, "records_count": 1}, ""),
+        ({"leader_epoch": 4}, ""),
+    ],
+)
+def test_one_wrong_number_in_a_header_is_the_one_that_is_told(
+    fields: dict[str, int], says: str, gaps: bool
+) -> None:
+    """Also where no offset is expected, as at the beginning of a file without a name."""
+    told = header_problems(header(3, 2)._replace(leader_epoch=9)._replace(**fields), None, 4, gaps=gaps)
+    assert len(told) == bool(says) and says in "".join(told)
+
+
 def aborted(first: int, last: int, stable: int) -> bytes:
     """An entry of Kafka's `.txnindex` (`AbortedTxn`): version, producer id, first, last and stable offset."""
     return struct.pack(">hqqqq", 0, 7, first, last, stable)

@@ -136,6 +136,8 @@ def test_a_recovery_point_beyond_the_records_is_told_also_where_nothing_tore(dis
     disk.remove(join(DIRECTORY, "leader-epoch-checkpoint"))
     with pytest.raises(CorruptLogError, match="expected a log synced up to offset 65") as caught:
         SegmentedLog.open(disk, DIRECTORY, SMALL)
+    last = join(DIRECTORY, segment_name(list_segments(disk, DIRECTORY)[-1]))
+    assert (caught.value.file, caught.value.position) == (last, disk.file_size(last))
     assert caught.value.offset == 60
 
 

@@ -75,12 +75,10 @@ class _Run:
         self.digests = bytearray()
 
     def find(self, base_offset: int, digest: bytes) -> int | None:
+        """The place of a batch that is here; its bytes, of which the digest is, say its offset too."""
         at = bisect_left(self.bases, base_offset)
-        if at == len(self.bases) or self.bases[at] != base_offset:
-            return None
-        if self.digests[at * _DIGEST_BYTES : (at + 1) * _DIGEST_BYTES] != digest:
-            return None
-        return self.places[at]
+        known = self.digests[at * _DIGEST_BYTES : (at + 1) * _DIGEST_BYTES]
+        return self.places[at] if known == digest else None
 
 
 class SeenPieces:

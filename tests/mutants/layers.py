@@ -49,6 +49,7 @@ _STORAGE_TESTS = (
     "tests/unit/broker/test_replica_validation.py",
     "tests/unit/broker/test_replica_produce.py",
     "tests/unit/controller/test_record_writers.py",
+    "tests/unit/server/test_directory_ids.py",
 )
 _STATE_TESTS = (
     "tests/unit/wire",

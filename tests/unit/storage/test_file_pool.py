@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from metaquorum.storage.disk.file_pool import FilePool, PooledFile
 from metaquorum.storage.disk.interface import read_file
 from metaquorum.storage.errors import DiskError, FileMissingError
 from metaquorum.testing.faulty_disk import FaultyDisk
+from metaquorum.testing.faulty_file import FaultyFile
 
 
 @pytest.fixture
@@ -74,14 +77,57 @@ def test_an_append_during_a_sync_is_not_taken_for_synced(disk: FaultyDisk) -> No
     assert one.dirty
 
 
-def test_a_failed_sync_leaves_the_file_unsynced(disk: FaultyDisk) -> None:
-    pool = FilePool(disk, 4)
-    (one,) = new_files(pool, 1)
-    one.append(b"a")
-    disk.inject("/d", operation="sync", count=1)
-    with pytest.raises(DiskError):
-        one.sync()
+CHANGES: dict[str, Callable[[PooledFile], None]] = {
+    "append": lambda file: file.append(b"more"),
+    "truncate": lambda file: file.truncate(1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("begun", ["sync", "change"])
+def test_a_change_and_a_sync_at_the_same_time_leave_the_file_unsynced(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch, change: str, begun: str
+) -> None:
+    """Whichever began first: the sync need not have covered the change."""
+    (one,) = new_files(FilePool(disk, 4), 1)
+    one.append(b"abc")
+    one.sync()
+    assert not one.dirty
+    name, meanwhile = ("sync", CHANGES[change]) if begun == "sync" else (change, PooledFile.begin_sync)
+    whole = getattr(FaultyFile, name)
+
+    def interrupted(file: FaultyFile, *arguments: Any) -> None:
+        monkeypatch.undo()
+        whole(file, *arguments)
+        meanwhile(one)
+
+    monkeypatch.setattr(FaultyFile, name, interrupted)
+    one.sync() if begun == "sync" else CHANGES[change](one)
     assert one.dirty
+
+
+USES: dict[str, Callable[[PooledFile], object]] = {
+    **CHANGES,
+    "sync": lambda file: file.sync(),
+    "read": lambda file: file.read_at(0, 2),
+}
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("use", USES)
+def test_what_a_disk_refuses_changes_no_file_and_holds_none(
+    disk: FaultyDisk, use: str, is_open: bool
+) -> None:
+    """The pool knows the size that was written, and that something is unsynced; it may close the file."""
+    one, two = new_files(FilePool(disk, 1), 2)
+    one.append(b"abc")
+    if not is_open:
+        two.append(b"x")
+        two.sync()
+    disk.inject("/d", operation={"append": "write"}.get(use, use) if is_open else "open")
+    with pytest.raises(DiskError):
+        USES[use](one)
+    assert (one.size(), one.users, one.dirty) == (3, 0, is_open)
 
 
 def test_a_file_that_vanished_is_told_and_not_made_anew(disk: FaultyDisk) -> None:

@@ -222,6 +222,7 @@ def test_what_is_read_while_the_log_is_cut_counts_for_nothing(monkeypatch: pytes
     monkeypatch.undo()
     assert len(log.read_range(1, 9, 10_000)) == len(batch(1))
     log.close()
+    assert len(log.pool) == 0  # no read holds a file
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -247,6 +248,7 @@ def test_what_is_read_is_what_was_written(damage: str, reopened: bool) -> None:
         with pytest.raises(CorruptLogError):
             log.read_range(2, 3, 10_000)
     log.close()
+    assert len(log.pool) == 0  # no read holds a file
 
 
 def test_another_batch_in_the_place_of_the_one_that_was_found_is_told(
@@ -259,6 +261,7 @@ def test_another_batch_in_the_place_of_the_one_that_was_found_is_told(
     with pytest.raises(CorruptLogError, match="from offset 1 on"):
         log.read_range(1, 3, 10_000)
     log.close()
+    assert len(log.pool) == 0  # no read holds a file
 
 
 def test_a_checkpoint_of_a_log_that_was_cut_since_says_nothing() -> None:

@@ -7,6 +7,7 @@ by their names alone: whether the log is still what it was when the pass began i
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 
 from metaquorum.storage.batches.batch import (
     HEADER_BYTES,
@@ -86,17 +87,17 @@ class CleaningPass:
         for facts in self._task.segments:
             if facts.end_offset <= first_dirty:
                 continue
-            segment = self._open(facts)
-            position = segment.locate(max(first_dirty, facts.base_offset))[0]
-            for batches, used in self._batches(segment, position):
-                for opened in open_batches(batches):
-                    header = opened.header
-                    dropped = transactions.is_dropped(header, opened.data)
-                    if not dropped and not header.is_control and not self._note_keys(segment, opened):
-                        return
-                    if header.last_offset >= first_dirty:
-                        keys.latest = max(keys.latest, header.last_offset)
-                yield used
+            with closing(self._open(facts)) as segment:
+                position = segment.locate(max(first_dirty, facts.base_offset))[0]
+                for batches, used in self._batches(segment, position):
+                    for opened in open_batches(batches):
+                        header = opened.header
+                        dropped = transactions.is_dropped(header, opened.data)
+                        if not dropped and not header.is_control and not self._note_keys(segment, opened):
+                            return
+                        if header.last_offset >= first_dirty:
+                            keys.latest = max(keys.latest, header.last_offset)
+                    yield used
             keys.latest = max(keys.latest, facts.end_offset - 1)
 
     def _note_keys(self, segment: TimedSegment, opened: BatchToClean) -> bool:
@@ -132,10 +133,10 @@ class CleaningPass:
         whole = False
         try:
             for facts in group:
-                segment = self._open(facts)
-                for batches, used in self._batches(segment, 0):
-                    written = self._write(cleaned, segment, batches, records)
-                    yield used + written
+                with closing(self._open(facts)) as segment:
+                    for batches, used in self._batches(segment, 0):
+                        written = self._write(cleaned, segment, batches, records)
+                        yield used + written
             self._check()
             finish_cleaned(self._disk, self._pool, cleaned, _txn_index(records))
             whole = True
@@ -188,32 +189,29 @@ class CleaningPass:
     def _batches(
         self, segment: TimedSegment, position: int
     ) -> Iterator[tuple[list[tuple[BatchHeader, bytes]], int]]:
-        """Whole batches in pieces, checked by CRC, and the bytes of each piece. Closes the segment."""
-        try:
-            while position < segment.size:
-                buf = self._read(segment, position, PIECE_BYTES)
-                if len(buf) >= HEADER_BYTES and parse_header(buf).size_bytes > len(buf):
-                    buf = self._read(segment, position, parse_header(buf).size_bytes)
-                found: list[tuple[BatchHeader, bytes]] = []
-                at = 0
-                while len(buf) - at >= HEADER_BYTES:
-                    header = parse_header(buf, at)
-                    end = at + header.size_bytes
-                    if end > len(buf) and found:
-                        break
-                    problem = batch_problem(buf, at, gaps=True)
-                    if problem is not None:
-                        raise _damaged(segment, header, problem)
-                    found.append((header, buf[at:end]))
-                    at = end
-                if not found:
-                    text = f"expected a batch at byte {position}, found {len(buf)} bytes"
-                    raise CorruptLogError(segment.path, position, segment.base_offset, text, _ADVICE)
-                position += at
-                self._read_bytes += at
-                yield found, at
-        finally:
-            segment.close()
+        """Whole batches in pieces, checked by CRC, and the bytes of each piece."""
+        while position < segment.size:
+            buf = self._read(segment, position, PIECE_BYTES)
+            if len(buf) >= HEADER_BYTES and parse_header(buf).size_bytes > len(buf):
+                buf = self._read(segment, position, parse_header(buf).size_bytes)
+            found: list[tuple[BatchHeader, bytes]] = []
+            at = 0
+            while len(buf) - at >= HEADER_BYTES:
+                header = parse_header(buf, at)
+                end = at + header.size_bytes
+                if end > len(buf) and found:
+                    break
+                problem = batch_problem(buf, at, gaps=True)
+                if problem is not None:
+                    raise _damaged(segment, header, problem)
+                found.append((header, buf[at:end]))
+                at = end
+            if not found:
+                text = f"expected a batch at byte {position}, found {len(buf)} bytes"
+                raise CorruptLogError(segment.path, position, segment.base_offset, text, _ADVICE)
+            position += at
+            self._read_bytes += at
+            yield found, at
 
     def _read(self, segment: TimedSegment, position: int, size: int) -> bytes:
         self._check()

@@ -176,7 +176,7 @@ class SnapshotWriter:
             raise SnapshotPositionError(
                 f"a chunk at {chunk.position} does not follow the {size} bytes received; ask for {size}"
             )
-        return self.append(chunk.data[known:]) if known < len(chunk.data) else size
+        return self.append(chunk.data[known:])
 
     def freeze(self) -> str:
         """Sync, rename, sync of the directory; the final path. Durable and visible when it returns."""

@@ -56,14 +56,16 @@ def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: b
     files = [(f"{path}{CLEANED_SUFFIX}", data) for path, data in cleaned.index_files()]
     if aborted:
         files.append((_path(directory, cleaned.base_offset, TXN_INDEX_SUFFIX + CLEANED_SUFFIX), aborted))
-    made = []
-    for path, data in files:
-        file = pool.file(path, size=0)
-        file.append(data)
-        made.append(file)
-    for each in (cleaned.pooled, *made):
-        each.sync()
-        each.close()
+    made = [cleaned.pooled]
+    try:
+        for path, data in files:
+            made.append(pool.file(path, size=0))
+            made[-1].append(data)
+        for each in made:
+            each.sync()
+    finally:
+        for each in made:
+            each.close()
     disk.sync_directory(directory)
 
 

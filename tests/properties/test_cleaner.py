@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from metaquorum.storage.cleaner.cleaning import Cleaning, segment_facts
 from metaquorum.storage.cleaner.plan import plan_cleaning
 from metaquorum.storage.cleaner.task import CleaningEndedError
-from metaquorum.storage.errors import FileMissingError
+from metaquorum.storage.errors import DiskError, FileMissingError
 from metaquorum.storage.partition.partition_log import PartitionLog
 from metaquorum.testing.faults import PowerLossError
 from tests.unit.storage.cleaner_bench import SETTINGS, Writer, check, clean, load, make_disk, settle, told
@@ -138,35 +139,98 @@ def test_a_crash_while_an_interrupted_swap_is_finished() -> None:
             check(writer, load(again))
 
 
-def test_a_log_that_is_cut_or_trimmed_ends_the_pass() -> None:
-    for change in ("cut", "trim", "close"):
-        log = load(make_disk(1))
-        writer = Writer(log, random.Random(2))
-        writer.write(30, transactions=False)
-        settle(log)
-        facts = segment_facts(log)
-        plan = plan_cleaning(
-            facts, first_dirty=0, stable_to=log.end_offset, settings=SETTINGS, now_ms=writer.now_ms
-        )
-        assert plan is not None
-        cleaning = Cleaning(log, plan, SETTINGS, now_ms=writer.now_ms, key_bytes=1 << 20)
+def dirty_log() -> tuple[PartitionLog, Cleaning]:
+    """Whose pass has several segments to read twice, and to write."""
+    log = load(make_disk(1))
+    writer = Writer(log, random.Random(2))
+    writer.write(30, transactions=False)
+    settle(log)
+    facts = segment_facts(log)
+    plan = plan_cleaning(
+        facts, first_dirty=0, stable_to=log.end_offset, settings=SETTINGS, now_ms=writer.now_ms
+    )
+    assert plan is not None
+    return log, Cleaning(log, plan, SETTINGS, now_ms=writer.now_ms, key_bytes=1 << 20)
+
+
+def steps_of(cleaning: Cleaning) -> Iterator[None]:
+    """The whole pass, a piece or a swap at a time."""
+    while cleaning.result is None:
         for _ in cleaning.pieces():
-            pass
-        cleaning.swap()
-        next(cleaning.pieces())
-        if change == "cut":
-            log.truncate_to(facts[2].base_offset)
-        elif change == "trim":
-            log.delete_segments_before(facts[1].base_offset)
-        else:
-            log.close()
+            yield
+        if cleaning.staged is not None:
+            cleaning.swap()
+            yield
+
+
+CHANGES: dict[str, Callable[[PartitionLog], object]] = {
+    "cut": lambda log: log.truncate_to(2),
+    "cut above": lambda log: log.truncate_to(segment_facts(log)[-1].base_offset),
+    "trim": lambda log: log.delete_segments_before(segment_facts(log)[1].base_offset),
+    "reset": lambda log: log.start_over(500),
+    "close": lambda log: log.close(),
+}
+
+
+def left_behind(log: PartitionLog) -> list[str]:
+    """Half a segment, and files that no one gave back."""
+    log.close()
+    names = [name for name in log._disk.list_directory("/d/t-0") if ".cleaned" in name or ".swap" in name]
+    return names + [str(file.path) for file in log.pool._open]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_log_that_is_changed_at_any_moment_ends_the_pass(change: str) -> None:
+    """Before its next piece, so that nothing is taken for damage; what it had begun goes."""
+    count = sum(1 for _ in steps_of(dirty_log()[1]))
+    assert count > 12
+    for after in range(count):
+        log, cleaning = dirty_log()
+        steps = steps_of(cleaning)
+        for _ in range(after):
+            next(steps)
+        CHANGES[change](log)
         with pytest.raises(CleaningEndedError):
-            while True:
-                for _ in cleaning.pieces():
-                    pass
-                cleaning.swap()
-        assert not [name for name in log._disk.list_directory("/d/t-0") if ".cleaned" in name]
+            list(steps)
         assert cleaning.result is None
+        assert left_behind(log) == []
+
+
+@pytest.mark.parametrize("operation", ["read", "write", "open", "sync", "sync_directory"])
+def test_a_pass_that_a_disk_fails_in_leaves_nothing_behind(operation: str) -> None:
+    """At the first time and at every later one. Swaps are finished at the next start, if not now."""
+    for after in range(100):
+        log, cleaning = dirty_log()
+        log._disk.inject("/d/t-0", operation=operation, after=after, count=1)  # type: ignore[attr-defined]
+        try:
+            for _ in steps_of(cleaning):
+                pass
+        except DiskError:
+            left = left_behind(log)
+            assert not [name for name in left if "swap" not in name]
+            again = load(log._disk)  # type: ignore[arg-type]
+            assert left_behind(again) == []
+        else:
+            break
+    assert 2 < after < 99
+
+
+def test_a_pass_without_room_for_every_key_leaves_the_segments_behind_those_alone() -> None:
+    log, whole = dirty_log()
+    facts = segment_facts(log)
+    keys = 400  # two of them
+    cleaning = Cleaning(log, whole.task.plan, SETTINGS, now_ms=10**13, key_bytes=keys)
+    before = {one.base_offset: one.size_bytes for one in facts}
+    for _ in steps_of(cleaning):
+        pass
+    result = cleaning.result
+    assert result is not None and facts[0].base_offset < result.cleaned_to < facts[-1].base_offset
+    behind = [one.base_offset for one in facts if one.base_offset >= result.cleaned_to]
+    after = {one.base_offset: one.size_bytes for one in segment_facts(log)}
+    assert {base: after.get(base) for base in behind} == {base: before[base] for base in behind}
+    assert result.bytes_before == sum(size for base, size in before.items() if base < result.cleaned_to)
+    assert result.bytes_after == sum(size for base, size in after.items() if base not in behind)
+    assert len(told(log)) >= result.records_after
 
 
 @pytest.mark.parametrize("changed", [True, False])

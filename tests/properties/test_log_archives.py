@@ -158,6 +158,19 @@ def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) ->
     assert sum(one.content_bytes for one in packed.holds.blocks) == sum(map(len, log)) + len(other)
 
 
+def test_an_archive_does_not_replace_what_came_into_its_place_meanwhile() -> None:
+    disk = in_memory()
+    listed = laid_out(disk, "/nodes", quorum(random.Random(1), 1))
+
+    def sources() -> Iterator[ArchiveSource]:
+        yield from listed
+        write(disk, TARGET, b"another's")
+
+    with pytest.raises(StorageError, match="already exists"):
+        write_archive(disk, TARGET, sources(), "1")
+    assert read_file(disk, TARGET) == b"another's" and disk.list_directory(FOLDER) == ["q.mqa"]
+
+
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
 def test_readers_find_in_an_archive_what_they_find_in_the_directory(seed: int) -> None:

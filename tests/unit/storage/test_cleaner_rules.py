@@ -309,6 +309,8 @@ def test_segments_become_one_while_they_are_not_too_large_together() -> None:
         SegmentFacts(2**31 + 2, 2**32, 0, 1, 1),
     ]
     assert [len(group) for group in group_segments(far, 100)] == [1, 2]
+    steps = [SegmentFacts(at, at + 2**30, 1, 1, 1) for at in range(0, 2**33, 2**30)]
+    assert [len(group) for group in group_segments(steps, 100)] == [2, 2, 2, 2]
 
 
 def test_what_is_due() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import cramjam
 import pytest
@@ -40,6 +43,27 @@ def test_lz4_is_framed_as_java_reads_it() -> None:
     frame = pack(Compression.LZ4, b"x" * 200_000)
     assert frame[:7].hex() == "04224d18604082" and frame.endswith(bytes(4))
     assert bytes(cramjam.lz4.decompress(frame)) == b"x" * 200_000
+
+
+def test_blocks_are_of_the_sizes_that_java_s_streams_have() -> None:
+    """Snappy's of 32 KiB, LZ4's of 64 KiB, and one that would grow is stored as it is."""
+    noise = random.Random(1).randbytes(200_000)
+    data = noise[:100_000] + bytes(100_000) + noise[100_000:]
+    stream, frame = pack(Compression.SNAPPY, data), pack(Compression.LZ4, data)
+
+    def blocks(payload: bytes, at: int, order: Literal["big", "little"]) -> Iterator[tuple[int, bytes]]:
+        while at < len(payload):
+            size = int.from_bytes(payload[at : at + 4], order)
+            end = at + 4 + (size & (1 << 31) - 1)
+            yield size >> 31, payload[at + 4 : end]
+            at = end
+
+    snappy = [bytes(cramjam.snappy.decompress_raw(block)) for _, block in blocks(stream, 16, "big")]
+    assert snappy == [data[at : at + 32 * 1024] for at in range(0, len(data), 32 * 1024)]
+    *lz4, (_, end) = blocks(frame, 7, "little")
+    plain = [data[at : at + 64 * 1024] for at in range(0, len(data), 64 * 1024)]
+    assert [block for is_stored, block in lz4 if is_stored] == [plain[0], plain[4]]
+    assert len(lz4) == len(plain) and end == b"" and all(len(block) <= 64 * 1024 for _, block in lz4)
 
 
 @pytest.mark.parametrize("codec", CODECS)

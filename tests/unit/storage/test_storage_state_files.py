@@ -172,6 +172,9 @@ def test_quorum_state_versions(disk: FaultyDisk) -> None:
     assert load_quorum_state(disk, "/d") == one
     with pytest.raises(ValueError, match="version 2"):
         one.encode(2)
+    for version, of_the_other in ((0, b'{"votedDirectoryId":"?",'), (1, b'{"currentVoters":[{}],')):
+        state = (zero, one)[version]
+        assert QuorumState.decode(of_the_other + b'"more":[1],' + state.encode(version)[1:]) == state
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -
     log, end = state.log, snapshot.offset
     if end < min(log.high_watermark, fetched_from):
         _refuse(state, f"holds other records from its snapshot at offset {end} on", end)
-    epoch = log.epochs.epoch_at(end - 1) if log.start_offset < end <= log.high_watermark else None
+    epoch = log.epochs.epoch_at(end - 1) if end <= log.high_watermark else None
     if epoch not in (None, snapshot.epoch):
         _refuse(state, f"has a snapshot up to offset {end} whose last record is of another epoch", end - 1)
 

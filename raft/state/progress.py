@@ -75,9 +75,6 @@ class ParkedFetches:
         self._by_key: dict[int, ParkedFetch] = {}
         self._deadlines: list[tuple[int, int]] = []
 
-    def __len__(self) -> int:
-        return len(self._by_key)
-
     def park(self, fetch: ParkedFetch, *, is_voter: bool) -> None:
         (self.voters if is_voter else self.observers)[fetch.replica] = fetch
         self._by_key[fetch.key] = fetch

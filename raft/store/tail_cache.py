@@ -68,4 +68,3 @@ class TailCache:
         self._batches.clear()
         self._joined = None
         self._size = 0
-        self._end_offset = 0

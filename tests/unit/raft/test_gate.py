@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metaquorum.raft.effects import (
     AppendLog,
     PersistQuorumState,
@@ -9,11 +11,13 @@ from metaquorum.raft.effects import (
     ResetLog,
     Respond,
     RespondWithRecords,
+    RespondWithSnapshotChunk,
+    SendRequest,
     TruncateLog,
     Warn,
 )
 from metaquorum.raft.gate import EffectGate
-from metaquorum.raft.messages import FetchResponse, RaftError
+from metaquorum.raft.messages import FetchRequest, FetchResponse, FetchSnapshotResponse, RaftError
 from metaquorum.storage.batches.parsed import NO_BATCHES
 from metaquorum.storage.types import LogPosition
 
@@ -40,6 +44,18 @@ def records(key: int, read_to: int, after: int | None) -> RespondWithRecords:
 
 
 APPEND = AppendLog(batches=NO_BATCHES)
+FETCH = FetchRequest(
+    cluster_id="c",
+    replica_id=1,
+    replica_directory_id=b"",
+    epoch=1,
+    fetch_offset=0,
+    last_fetched_epoch=0,
+    high_watermark=-1,
+    max_wait_ms=1,
+    max_bytes=1,
+    read_round=0,
+)
 
 
 def test_what_depends_on_nothing_passes_in_order() -> None:
@@ -70,6 +86,32 @@ def test_equal_effects_are_each_released_once() -> None:
     gate.push([respond(1, after=1), respond(1, after=1)])
     assert len(gate.persisted(1)) == 2
     assert gate.persisted(1) == []
+
+
+@pytest.mark.parametrize("cut", [TruncateLog(end_offset=2), ResetLog(position=LogPosition(1, 9))])
+def test_a_cut_changes_nothing_that_waits_but_records_that_it_takes(cut: TruncateLog | ResetLog) -> None:
+    """Requests, other answers and chunks of snapshots are carried out as they are, in their order."""
+    gate = EffectGate()
+    answer = FetchSnapshotResponse(
+        error=RaftError.NONE, epoch=1, leader_id=1, snapshot=LogPosition(1, 9), position=0
+    )
+    waiting: list[RaftEffect] = [
+        SendRequest(to=2, correlation_id=3, request=FETCH, timeout_ms=5, after=1),
+        records(1, read_to=1, after=2),
+        RespondWithSnapshotChunk(
+            key=4, response=answer, snapshot=LogPosition(1, 9), position=0, max_bytes=9, after=1
+        ),
+        respond(2, after=1),
+        records(3, read_to=4, after=2),
+    ]
+    assert gate.push([*waiting, cut]) == [cut]
+    assert gate.persisted(1) == [waiting[0], waiting[2], waiting[3]]
+    kept, lost = gate.persisted(2)
+    assert (kept == waiting[1]) == isinstance(cut, TruncateLog)
+    assert isinstance(lost, Respond) and (lost.key, lost.after) == (3, 2)
+    assert isinstance(lost.response, FetchResponse)
+    assert (lost.response.error, lost.response.leader_id) == (RaftError.NOT_LEADER_OR_FOLLOWER, None)
+    assert (lost.response.records, lost.response.high_watermark) == (b"", -1)
 
 
 def test_records_that_were_cut_are_not_read_any_more() -> None:

@@ -205,6 +205,9 @@ def test_the_laws_across_replicas_know_what_they_may_know() -> None:
         else:
             with pytest.raises(RaftInvariantError, match="not a prefix"):
                 check_snapshot(LogPosition(*position), history)
+    check_snapshot(LogPosition(0, 0), ClusterHistory())
+    with pytest.raises(RaftInvariantError, match="not a prefix"):
+        check_snapshot(LogPosition(1, 1), ClusterHistory())
 
 
 # ---- majorities -----------------------------------------------------------------------------------

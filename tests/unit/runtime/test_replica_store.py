@@ -30,7 +30,7 @@ from metaquorum.storage.files.meta_properties import MetaProperties, store_meta_
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.log.log import LogConfig
 from metaquorum.storage.types import LogPosition
-from metaquorum.storage.uuids import random_uuid
+from metaquorum.storage.uuids import random_uuid, uuid_to_text
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=2_000)
 
@@ -391,3 +391,50 @@ def test_a_log_that_begins_behind_every_snapshot_is_refused(tmp_path: Path) -> N
             paths[left].write_bytes(content)
         with pytest.raises(CorruptLogError, match=f"the log starts at {start} and no snapshot reaches it"):
             opened(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["cluster.id", "broker.id", "directory.id"])
+def test_a_directory_that_does_not_say_whose_it_is_has_no_identity(tmp_path: Path, missing: str) -> None:
+    """As an older release left it. Its log can be opened all the same."""
+    lines = {
+        "version": "0",
+        "cluster.id": "c",
+        "broker.id": "1",
+        "directory.id": uuid_to_text(bytes([9]) * 16),
+    }
+    text = "".join(f"{name}={value}\n" for name, value in lines.items() if name != missing)
+    (tmp_path / "meta.properties").write_text(text)
+    store = opened(tmp_path)
+    with pytest.raises(CorruptFileError, match="lacks a cluster id, a node id or a directory id") as raised:
+        _ = store.raft_identity
+    assert raised.value.file == str(tmp_path / "meta.properties")
+    store.close()
+
+
+def test_a_snapshot_that_is_half_here_goes_when_the_store_is_closed(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.execute(WriteSnapshotChunk(snapshot=LogPosition(1, 9), position=0, data=b"half"))
+    names = {path.name for path in (tmp_path / "__cluster_metadata-0").iterdir()}
+    assert [name for name in names if name.endswith(".part")]
+    store.close()
+    left = {path.name for path in (tmp_path / "__cluster_metadata-0").iterdir()}
+    assert left == {name for name in names if not name.endswith(".part")}
+
+
+def test_answers_are_filled_with_what_they_are_for(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    records = FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1)
+    chunk = FetchSnapshotResponse(
+        error=RaftError.NONE, epoch=1, leader_id=1, snapshot=LogPosition(1, 9), position=0
+    )
+    with pytest.raises(TypeError, match="records belong in a FetchResponse, not a FetchSnapshotResponse"):
+        store.fill_records(
+            RespondWithRecords(key=1, response=chunk, read_from=0, read_to=1, max_bytes=1, after=None)
+        )
+    with pytest.raises(TypeError, match="a chunk belongs in a FetchSnapshotResponse, not a FetchResponse"):
+        store.fill_snapshot_chunk(
+            RespondWithSnapshotChunk(
+                key=1, response=records, snapshot=LogPosition(1, 9), position=0, max_bytes=1, after=None
+            )
+        )
+    store.close()

@@ -15,6 +15,7 @@ from metaquorum.storage.log import reader as reader_module
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
+from metaquorum.storage.log.runs import RunReader
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -465,6 +466,22 @@ def test_a_file_by_itself_begins_where_its_name_says(
     disk.open_append(path).truncate(0)
     disk.open_append(path).append(b"x" * 90 + batch(8))
     assert everything(LogReader(disk, path, tolerant=True))[1:] == [8]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("reads", [LogReader, RunReader])
+def test_epochs_do_not_fall_from_one_segment_to_the_next(
+    disk: FaultyDisk, reads: type[LogReader], count: int
+) -> None:
+    write(disk, 0, b"".join(batch(at, epoch=5) for at in range(count)))
+    write(disk, count, b"".join(batch(at, epoch=3) for at in range(count, 2 * count)))
+    kept = {"tolerant": True} if reads is LogReader else {}
+    told = [one.reason for one in reads(disk, DIRECTORY, **kept) if isinstance(one, Damage)]
+    assert told[0] == "expected leader epoch 5 or higher, found 3"
+    strict = LogReader(disk, DIRECTORY)
+    with pytest.raises(CorruptLogError, match="expected leader epoch 5 or higher, found 3"):
+        list(strict)
+    assert strict.next_offset == count
 
 
 def test_a_tail_that_was_told_and_then_completed_is_a_batch(disk: FaultyDisk) -> None:

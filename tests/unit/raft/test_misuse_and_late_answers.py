@@ -1,0 +1,212 @@
+"""Hooks that no one brings, calls at the wrong time, and answers that say that the asker is out of date."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metaquorum import raft
+from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
+from metaquorum.raft.core import RaftCore
+from metaquorum.raft.effects import Warn, WriteSnapshotChunk
+from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
+from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, VoteResponse
+from metaquorum.raft.state.roles import Resigned
+from metaquorum.raft.voters.history import VotersAt
+from metaquorum.raft.voters.records import (
+    VOTERS_TYPE,
+    ControlValue,
+    VoterChange,
+    kraft_version_record,
+    voter_changes,
+    voters_record,
+)
+from metaquorum.raft.voters.voter_set import VoterNode, VoterSet
+from metaquorum.storage.errors import BatchError
+from metaquorum.storage.types import LogPosition
+from metaquorum.storage.uuids import uuid_to_text
+from metaquorum.testing.faulty_disk import FaultyDisk
+from tests.raft.world import directory
+from tests.unit.raft.test_core import make
+from tests.unit.raft.test_following import redirected
+from tests.unit.raft.test_voters import control_batch
+
+VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=9000 + at) for at in (1, 2, 3))
+
+
+def test_the_library_has_what_it_lists_and_nothing_else() -> None:
+    for name in raft.__all__:
+        assert getattr(raft, name) is not None
+    assert raft.messages.VoteResponse is VoteResponse
+    with pytest.raises(AttributeError, match="has no attribute 'Core'"):
+        raft.Core  # noqa: B018
+
+
+# ---- the blocking driver --------------------------------------------------------------------------
+
+
+class Driver(raft.BlockingDriver):
+    """Node 1 of VOTERS on a disk in memory; writes down what it is asked to do."""
+
+    def __init__(self, voters: int = 3) -> None:
+        disk = FaultyDisk(random.Random(1))
+        raft.create_directory(disk, "/r", cluster_id="c", node_id=1, rng=random.Random(1))
+        self.clock = 1000
+        self.sent: list[tuple[int, int]] = []
+        self.warned: list[str] = []
+        self.answered: list[tuple[int, bool]] = []
+        super().__init__(
+            raft.ReplicaStore.open(disk, "/r", voter_ids=(1, 2, 3)[:voters]),
+            VOTERS[:voters],
+            RaftConfig(),
+            rng=random.Random(1),
+            now_ms=lambda: self.clock,
+            wall_ms=lambda: 5 * self.clock,
+        )
+        self.start()
+
+    def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
+        self.sent.append((to, correlation_id))
+
+    def on_committed(self, batches: raft.Batches) -> None:
+        pass
+
+    def on_read(self, token: int, *, ready: bool) -> None:
+        self.answered.append((token, ready))
+
+    def warn(self, message: str) -> None:
+        self.warned.append(message)
+
+    def next_tick(self) -> None:
+        self.clock += self.wait_ms() or 0
+        self.tick()
+
+
+def standing() -> Driver:
+    driver = Driver()
+    while not driver.sent:
+        driver.next_tick()
+    assert [to for to, _ in driver.sent] == [2, 3]
+    return driver
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_request_that_failed_is_sent_again_after_a_pause(right: bool) -> None:
+    """By the node that it was sent to; another one cannot fail it."""
+    driver = standing()
+    (_, first), _ = driver.sent
+    driver.on_request_failed(2 if right else 3, first, "refused")
+    driver.clock += RaftConfig().retry_backoff_ms - 1
+    driver.tick()
+    assert len(driver.sent) == 2
+    driver.clock += 1
+    driver.tick()
+    assert [to for to, _ in driver.sent[2:]] == [2] * right
+    assert driver.core.wall_ms == 5 * driver.clock
+
+
+def test_what_the_operator_should_know_is_said() -> None:
+    driver = standing()
+    answer = VoteResponse(
+        error=RaftError.INCONSISTENT_CLUSTER_ID, epoch=0, leader_id=None, vote_granted=False, pre_vote=True
+    )
+    driver.on_response(*driver.sent[0], answer)
+    (warned,) = driver.warned
+    assert warned.startswith("node 2 belongs to another cluster than c")
+
+
+def test_a_read_is_ready_where_this_node_leads_and_lost_elsewhere() -> None:
+    lone, other = Driver(voters=1), standing()
+    lone.read(7)
+    other.read(8)
+    assert (lone.answered, other.answered) == ([(7, True)], [(8, False)])
+
+
+def test_leadership_is_given_up_in_order() -> None:
+    driver = Driver(voters=1)
+    assert driver.core.is_leader
+    driver.resign()
+    assert driver.core.role == "resigned" and not driver.core.resignation_pending
+    follower = standing()
+    follower.resign()
+    assert follower.core.role == "prospective"
+
+
+@pytest.mark.parametrize(
+    ("use", "error"),
+    [
+        (lambda driver: driver.respond(1, FetchResponse(error=RaftError.NONE, epoch=1, leader_id=1)), None),
+        (lambda driver: driver.on_committed(None), None),
+        (lambda driver: driver.load_snapshot(LogPosition(1, 5), "f"), "override load_snapshot"),
+    ],
+)
+def test_hooks_that_are_needed_must_be_brought(use: Callable[[Any], object], error: str | None) -> None:
+    bare = raft.BlockingDriver.__new__(raft.BlockingDriver)
+    with pytest.raises(NotImplementedError if error is None else RaftUsageError, match=error):
+        use(bare)
+
+
+# ---- the core -------------------------------------------------------------------------------------
+
+
+def test_only_a_leader_has_a_view_of_replicas() -> None:
+    core = make()
+    core.start(0)
+    with pytest.raises(RaftInvariantError, match="unattached has no view of replicas"):
+        core.state.leader_view()
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_voter_with_another_disk_is_told_both_directories_and_what_to_do(level: int) -> None:
+    node = VoterNode(node_id=1, directory_id=directory(1))
+    changes = (VoterChange(offset=-1, kraft_version=1), VoterChange(offset=-1, voters=VoterSet([node])))
+    core = RaftCore(
+        RaftConfig(),
+        Identity(cluster_id="c", node_id=1, directory_id=directory(9)),
+        (Voter(node_id=1, host="h", port=1, directory_id=directory(1)),),
+        RecoveredLog(voter_changes=changes if level else ()),
+        random.Random(1),
+    )
+    (warning,) = [one.message for one in core.start(0) if isinstance(one, Warn)]
+    assert f"directory id {uuid_to_text(directory(1))}" in warning
+    assert f"this directory has {uuid_to_text(directory(9))}" in warning
+    assert ("remove the voter with the lost directory" in warning) == (level == 1)
+    assert core.committed_kraft_version == core.kraft_version == level
+
+
+def test_a_chunk_from_a_leader_of_a_later_epoch_is_none_of_this_fetch() -> None:
+    core, request = redirected()
+    late = raft.messages.FetchSnapshotResponse(
+        error=RaftError.NONE,
+        epoch=5,
+        leader_id=3,
+        snapshot=LogPosition(3, 9),
+        position=0,
+        size_bytes=4,
+        data=b"abcd",
+    )
+    effects = core.on_response(5, 2, request.correlation_id, late)
+    assert (core.epoch, core.leader_id) == (5, 3)
+    assert not any(isinstance(one, WriteSnapshotChunk) for one in effects)
+
+
+def test_a_leader_that_resigned_does_not_wait_for_voters_that_went() -> None:
+    """Which it learns from a snapshot that comes meanwhile."""
+    core = make(recovered=RecoveredLog(epoch=4, leader_id=1, voted_id=1))
+    core.start(0)
+    role = core.state.role
+    assert isinstance(role, Resigned) and role.unacknowledged == {2, 3}
+    left = VoterSet(VoterNode(node_id=at, directory_id=directory(at)) for at in (1, 3, 4))
+    core.on_snapshot_loaded(5, LogPosition(3, 9), VotersAt(1, left))
+    assert core.state.role is role and role.unacknowledged == {3}
+
+
+def test_a_record_that_names_no_voter_is_refused() -> None:
+    one = VoterSet([VoterNode(node_id=1, directory_id=directory(1))])
+    assert len(voter_changes(control_batch(kraft_version_record(1), voters_record(one)))) == 2
+    none = ControlValue(VOTERS_TYPE, voters_record(VoterSet()).value)
+    with pytest.raises(BatchError, match="VotersRecord at offset 7 names no voter"):
+        voter_changes(control_batch(none))

@@ -11,6 +11,7 @@ from metaquorum.raft.effects import (
     FinishSnapshot,
     RaftEffect,
     ResetLog,
+    Respond,
     SendRequest,
     TruncateLog,
     Warn,
@@ -23,8 +24,12 @@ from metaquorum.raft.messages import (
     FetchSnapshotRequest,
     FetchSnapshotResponse,
     RaftError,
+    VoteRequest,
+    VoteResponse,
 )
-from metaquorum.raft.voters.voter_set import Endpoint
+from metaquorum.raft.state.roles import Follower
+from metaquorum.raft.voters.records import encode_control_batch, kraft_version_record, voters_record
+from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.types import LogPosition
@@ -59,15 +64,73 @@ def begin(core: RaftCore, now: int, epoch: int, leader: int) -> SendRequest:
     return sent(core.on_request(now, 1, request))
 
 
-def test_the_high_watermark_stops_where_the_log_was_compared() -> None:
-    """An unsynced tail of an older epoch lies above the fetch offset; an answer without records skips it."""
+@pytest.mark.parametrize("synced", [0, 2, 3])
+def test_the_high_watermark_stops_where_the_log_was_compared(synced: int) -> None:
+    """An unsynced tail of an older epoch lies above the fetch offset; an answer without records skips it. If
+    the tail is synced while the answer is on its way, that proves nothing of it."""
     core, fetch = follower()
     core.on_response(1, 2, fetch.correlation_id, answer(records=batches(0, 3, 4)))
     assert (core.log_end_offset, core.synced_offset) == (3, 0)
     fetch = begin(core, 2, 5, 3)
     assert isinstance(fetch.request, FetchRequest) and fetch.request.fetch_offset == 0
+    core.on_log_synced(2, synced)
     core.on_response(3, 3, fetch.correlation_id, answer(5, 3, high_watermark=3))
     assert core.high_watermark <= 0
+
+
+@pytest.mark.parametrize("is_chunk", [False, True])
+def test_a_leader_that_answers_again_is_doubted_no_more(is_chunk: bool) -> None:
+    """Its follower refuses pre-votes again, and counts failures from the first one on."""
+    core, request = redirected() if is_chunk else follower()
+    for now in (1, 102):
+        core.on_request_failed(now, 2, request.correlation_id, "refused")
+        assert isinstance(core.state.role, Follower)
+        core.state.role.deadline_ms = 10**9
+        request = sent(core.tick(now + 100))
+    assert core.state.role.suspect and not core.state.role.alive
+    good = chunk(0, b"abcd") if is_chunk else answer(records=batches(0, 1, 4))
+    core.on_response(2000, 2, request.correlation_id, good)
+    assert core.state.role.alive and core.state.role.failures == 0
+    asks = VoteRequest(
+        cluster_id="c",
+        epoch=5,
+        candidate_id=3,
+        candidate_directory_id=directory(3),
+        voter_id=1,
+        voter_directory_id=directory(1),
+        last_position=LogPosition(4, 9),
+        pre_vote=True,
+    )
+    core.state.epoch = 5  # as the candidate's: only the leader's silence would count
+    effects = core.on_request(2001, 9, asks)
+    (voted,) = [one.response for one in effects if isinstance(one, Respond)]
+    assert isinstance(voted, VoteResponse) and not voted.vote_granted
+
+
+def test_an_answer_that_ends_in_a_later_epoch_is_refused_as_a_whole() -> None:
+    core, fetch = follower()
+    records = batches(0, 2, 4) + batches(2, 1, 5)
+    effects = core.on_response(3, 2, fetch.correlation_id, answer(records=records))
+    (warned,) = [one.message for one in effects if isinstance(one, Warn)]
+    assert "were not appended: a batch of epoch 5 in epoch 4" in warned
+    assert core.log_end_offset == 0 and not any(isinstance(one, AppendLog) for one in effects)
+
+
+def test_voters_that_come_a_second_time_are_noted_once() -> None:
+    """In an answer to a keep-alive, from before what is synced; what is new in it is noted too."""
+    sets = [
+        VoterSet(VoterNode(node_id=at, directory_id=directory(at)) for at in range(1, last))
+        for last in (4, 5)
+    ]
+    records = [[kraft_version_record(1), voters_record(sets[0])], [voters_record(sets[1])]]
+    whole = b""
+    core, fetch = follower()
+    for base, told in ((0, records[0]), (2, records[1])):
+        whole += encode_control_batch(told, base_offset=base, epoch=4, timestamp_ms=1)
+        core.on_response(1, 2, fetch.correlation_id, answer(records=whole))
+        fetch = sent(core.tick(1000 + base))
+    assert core.state.voter_history.entries == ((1, sets[0]), (2, sets[1]))
+    assert core.state.voter_history.previous == sets[0] and core.log_end_offset == 3
 
 
 def test_an_unsynced_tail_of_an_older_epoch_is_replaced() -> None:

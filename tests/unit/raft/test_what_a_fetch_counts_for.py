@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import ReadReady, RespondWithRecords
+from metaquorum.raft.effects import ReadReady, RespondWithRecords, Warn
+from metaquorum.raft.messages import RaftError, VoteRequest
+from metaquorum.raft.protocol import election, leaders, transitions
+from metaquorum.raft.state import memory
 from metaquorum.raft.state.progress import ReplicaState
-from metaquorum.raft.state.roles import Leader
+from metaquorum.raft.state.roles import Candidate, Leader
+from metaquorum.raft.voters.voter_set import Endpoint
 from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.files.known_committed import Acknowledged
+from metaquorum.storage.types import LogPosition
+from tests.raft.world import CLUSTER_ID, directory
 from tests.unit.raft.test_answers_of_a_leader import KINDS, trimmed_leader
-from tests.unit.raft.test_core import batch
+from tests.unit.raft.test_core import batch, make
+from tests.unit.raft.test_following import follower
 from tests.unit.raft.test_timers_and_replicas import answers, fetch_of, leading
 
 
@@ -35,15 +44,14 @@ def seen(core: RaftCore, now_ms: int, node_id: int) -> ReplicaState:
     return found
 
 
-@pytest.mark.parametrize("node_id", [2, 9])
-def test_a_replica_is_where_its_newest_fetch_was(node_id: int) -> None:
-    """An observer may start again from nothing; a voter's late fetch takes back nothing that is committed."""
+def test_an_observer_is_where_its_newest_fetch_was() -> None:
+    """It may start again from less."""
     world, core = leading()
     for at in range(1, 5):
         core.append(world.now, Batches.sealed(batch(at, 1)))
     for offset in (5, 3):
-        core.on_request(world.now, 500, fetch_of(node_id, offset))
-        assert seen(core, world.now, node_id).log_end_offset == offset
+        core.on_request(world.now, 500, fetch_of(9, offset))
+        assert seen(core, world.now, 9).log_end_offset == offset
 
 
 @pytest.mark.parametrize("node_id", [2, 9])
@@ -81,3 +89,86 @@ def test_records_are_offered_to_those_who_vote_once_they_are_in_the_log() -> Non
     effects = core.append(world.now, Batches.sealed(batch(1, 1)))
     (found,) = answers(effects, 500)
     assert isinstance(found, RespondWithRecords) and (found.read_from, found.read_to) == (1, 2)
+
+
+# ---- what ends with the leadership ----------------------------------------------------------------
+
+
+def test_a_leader_that_ends_answers_at_once_and_remembers_its_own_epoch() -> None:
+    """Its answers name the epoch that their callers know: they wait for no write of the next one. What others
+    acknowledged to it was acknowledged in the epoch that it led."""
+    world, core = leading()
+    for at in range(1, 5):
+        core.append(world.now, Batches.sealed(batch(at, 1)))
+    core.on_log_synced(world.now, 5)
+    core.on_request(world.now, 500, fetch_of(2, 5, high_watermark=5, max_wait_ms=100))
+    assert core.high_watermark == 5
+    later = VoteRequest(
+        cluster_id=CLUSTER_ID,
+        epoch=9,
+        candidate_id=3,
+        candidate_directory_id=directory(3),
+        voter_id=1,
+        voter_directory_id=directory(1),
+        last_position=core.state.log.end_position,
+        pre_vote=False,
+    )
+    effects = core.on_request(world.now, 501, later)
+    ended, voted = answers(effects, 500) + answers(effects, 501)
+    assert (ended.after, ended.response.epoch, ended.response.error) == (
+        None,
+        1,
+        RaftError.NOT_LEADER_OR_FOLLOWER,
+    )
+    assert voted.after is not None and voted.response.epoch == 9
+    assert core.state.acknowledged[directory(2)] == Acknowledged(directory(2), 5, 1)
+    # So a candidate of the epoch that follows, from a directory that has forgotten some of it, is refused.
+    forgetful = replace(
+        later, epoch=9, candidate_id=2, candidate_directory_id=directory(2), last_position=LogPosition(1, 4)
+    )
+    (refused,) = answers(core.on_request(world.now, 502, forgetful), 502)
+    assert not refused.response.vote_granted
+    assert memory.refuse_candidate(core.state, forgetful)
+
+
+def test_a_candidate_that_is_an_older_copy_is_named_also_where_its_log_is_too_short_anyway() -> None:
+    world, core = leading()
+    core.on_log_synced(world.now, core.log_end_offset)
+    core.state.acknowledged[directory(2)] = Acknowledged(directory(2), 1, 0)
+    request = VoteRequest(
+        cluster_id=CLUSTER_ID,
+        epoch=9,
+        candidate_id=2,
+        candidate_directory_id=directory(2),
+        voter_id=1,
+        voter_directory_id=directory(1),
+        last_position=LogPosition(0, 0),
+        pre_vote=False,
+    )
+    effects = core.on_request(world.now, 501, request)
+    warned = [one.message for one in effects if isinstance(one, Warn)]
+    assert len(warned) == 1 and "no vote for node 2" in warned[0] and "older copy of itself" in warned[0]
+
+
+@pytest.mark.parametrize(("late_ms", "due_ms"), [(100, None), (5, 5)])
+def test_a_candidate_that_lost_waits_no_longer_than_a_candidate_that_heard_nothing(
+    late_ms: int, due_ms: int | None
+) -> None:
+    """Where it is refused by all shortly before its time ends, the pause after a lost election is cut."""
+    core = make()
+    core.start(0)
+    transitions.become_prospective(core.state, 0)
+    transitions.become_candidate(core.state, 0)
+    role = core.state.role
+    assert isinstance(role, Candidate)
+    role.deadline_ms, role.backoff_until_ms = 100 + late_ms, 100 + 50
+    assert election.election_due_ms(core.state) == 100 + (50 if due_ms is None else due_ms)
+
+
+@pytest.mark.parametrize(("leader_id", "is_told"), [(2, True), (3, False)])
+def test_only_the_leader_that_is_followed_says_where_it_listens(leader_id: int, is_told: bool) -> None:
+    core, _ = follower()
+    endpoints = (Endpoint("L", "elsewhere", 9),)
+    leaders.follow(core.state, 5, 4, leader_id, endpoints)
+    assert core.leader_id == 2
+    assert (core.state.told_endpoints == endpoints) == is_told

@@ -31,7 +31,7 @@ def state(*known: Acknowledged) -> RaftState:
 
 def test_directories_that_no_longer_vote_are_forgotten_first_then_the_oldest() -> None:
     voters = [Acknowledged(directory(number), 1, 1) for number in (2, 3)]
-    gone = [Acknowledged(directory(100 + age), 50, 2 + age) for age in range(memory.DIRECTORIES_MAX)]
+    gone = [Acknowledged(directory(100 + age), 90 - age, 2 + age) for age in range(memory.DIRECTORIES_MAX)]
     made = state(*voters, *gone)
     memory.fold(made, LeaderView(voters={}))
     kept = {one.directory_id for one in memory.remembered(made)}

@@ -125,6 +125,28 @@ def test_a_read_is_ready_where_this_node_leads_and_lost_elsewhere() -> None:
     assert (lone.answered, other.answered) == ([(7, True)], [(8, False)])
 
 
+class Stumbling(Driver):
+    """Cannot apply what is at offset 2."""
+
+    handed = (-1, -1)
+
+    def on_committed(self, batches: raft.Batches) -> None:
+        self.handed = (self.applied_offset, batches.base_offset)
+        if batches.base_offset == 2:
+            raise ValueError("a record that makes no sense")
+
+
+def test_what_a_hook_could_not_apply_is_not_applied() -> None:
+    driver = Stumbling(voters=1)
+    driver.append([b"fine"])
+    assert driver.handed == (1, 1) and driver.applied_offset == 2
+    with pytest.raises(ValueError, match="makes no sense"):
+        driver.append([b"odd"])
+    assert driver.handed == (2, 2) and driver.applied_offset == 2
+    with pytest.raises(RaftUsageError, match="ended with an error"):
+        driver.append([b"more"])
+
+
 def test_leadership_is_given_up_in_order() -> None:
     driver = Driver(voters=1)
     assert driver.core.is_leader

@@ -39,6 +39,20 @@ def test_a_read_is_confirmed_by_any_fetch_of_the_epoch(kind: str) -> None:
         assert [one.token for one in effects if isinstance(one, ReadReady)] == [77] * ready
 
 
+def test_a_read_sees_what_was_committed_when_its_round_began() -> None:
+    """It need not wait for what is committed until it is confirmed."""
+    world, core = leading()
+    core.request_read(world.now, 77)
+    core.append(world.now, Batches.sealed(batch(1, 1)))
+    core.on_log_synced(world.now, 2)
+    assert isinstance(core.state.role, Leader)
+    asked = core.state.role.view.reads.round
+    core.on_request(world.now, 500, fetch_of(2, 2, read_round=asked - 1))
+    assert core.high_watermark == 2
+    effects = core.on_request(world.now, 500, fetch_of(2, 2, read_round=asked))
+    assert [one.offset for one in effects if isinstance(one, ReadReady)] == [1]
+
+
 def seen(core: RaftCore, now_ms: int, node_id: int) -> ReplicaState:
     (found,) = [one for one in core.describe(now_ms) if one.node_id == node_id]
     return found

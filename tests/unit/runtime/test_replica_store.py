@@ -22,7 +22,7 @@ from metaquorum.raft.messages import FetchResponse, FetchSnapshotResponse, RaftE
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.raft.store.tail_cache import HEADER_MEMORY_BYTES, TailCache
 from metaquorum.storage.batches.batch import encode_batch
-from metaquorum.storage.batches.parsed import Batches
+from metaquorum.storage.batches.parsed import NO_BATCHES, Batches
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import CommittedLostError, CorruptFileError, CorruptLogError, FileMissingError
 from metaquorum.storage.files.known_committed import Acknowledged
@@ -139,10 +139,15 @@ def test_reads_are_the_same_from_memory_and_from_files(tmp_path: Path, cached: b
 def test_a_cut_log_forgets_what_was_cached(tmp_path: Path) -> None:
     store = opened(tmp_path)
     append(store, batch(0) + batch(1) + batch(2), 0, 3)
+    assert read(store, 0, 2) == batch(0) + batch(1)
     store.execute(TruncateLog(end_offset=1))
+    assert read(store, 0, 3) == batch(0)
+    assert store.read_log(1, 3, 1 << 20) == NO_BATCHES
     other = batch(1, epoch=9)
     append(store, other, 1, 1)
     assert read(store, 0, 2) == batch(0) + other
+    store.execute(ResetLog(position=LogPosition(9, 1)))
+    assert store.read_log(1, 2, 1 << 20) == NO_BATCHES
     store.execute(ResetLog(position=LogPosition(9, 50)))
     append(store, batch(50, epoch=9), 50, 1)
     assert read(store, 50, 51) == batch(50, epoch=9)
@@ -160,6 +165,11 @@ def test_the_cache_is_bounded_and_keeps_the_newest() -> None:
     assert held == list(range(held[0], 25)) and 4 <= len(held) <= 10
     cache.append(Batches.parse(batch(90)))  # does not follow: the older ones are no help any more
     assert cache.read(24, 25, 1) is None and cache.read(90, 91, 1) == Batches.parse(batch(90))
+    cache.clear()
+    assert cache.read(90, 91, 1) is None
+    other = Batches.parse(batch(90, epoch=7))
+    cache.append(other)
+    assert cache.read(90, 91, 1) == other
 
 
 def test_a_snapshot_is_received_in_chunks_and_counts_only_when_it_is_finished(tmp_path: Path) -> None:
@@ -201,6 +211,20 @@ def test_a_snapshot_that_was_thrown_away_is_received_from_its_start(tmp_path: Pa
     assert Path(store.partial_snapshot(position, 5)).read_bytes() == b"whole"
     store.finish_snapshot(position)
     assert store.snapshots() == [position]
+    store.close()
+
+
+@pytest.mark.parametrize("other", [LogPosition(2, 40), LogPosition(3, 40), LogPosition(2, 41)])
+def test_a_snapshot_that_begins_takes_the_place_of_the_one_that_did_not_end(
+    tmp_path: Path, other: LogPosition
+) -> None:
+    """Of another leader, or the same one from its start: nothing of the former is left."""
+    store = opened(tmp_path)
+    store.execute(WriteSnapshotChunk(snapshot=LogPosition(2, 40), position=0, data=b"former"))
+    store.execute(WriteSnapshotChunk(snapshot=other, position=0, data=b"whole"))
+    store.execute(WriteSnapshotChunk(snapshot=other, position=5, data=b" one"))
+    (path,) = (tmp_path / "__cluster_metadata-0").glob("*.part")
+    assert str(path) == store.partial_snapshot(other, 9) and path.read_bytes() == b"whole one"
     store.close()
 
 
@@ -293,6 +317,7 @@ def test_what_was_known_to_be_committed_is_known_again_after_a_kill(tmp_path: Pa
     assert again.recovered().directory == again.replica_directory
     heard = (Acknowledged(b"d" * 16, 4, 1),)
     again.execute(NoteCommitted(position=LogPosition(1, 5), durably=True, acknowledged=heard))
+    again.execute(NoteCommitted(position=LogPosition(1, 5), durably=False, acknowledged=()))
     due = again.prepare_committed()
     again.persist_committed(due)
     again.committed_persisted(due)
@@ -354,11 +379,12 @@ def test_a_vote_is_for_a_directory_where_the_file_names_one(tmp_path: Path) -> N
     persist(store, 3, 2)
     store.close()
     path = tmp_path / "__cluster_metadata-0" / "quorum-state"
-    for directory_id, expected in ((bytes(16), None), (b"\x07" * 16, b"\x07" * 16)):
-        vote = QuorumState(epoch=3, voted_id=2, voted_directory_id=directory_id)
+    sevens = b"\x07" * 16
+    for voted, directory_id, expected in ((2, bytes(16), None), (2, sevens, sevens), (None, sevens, None)):
+        vote = QuorumState(epoch=3, voted_id=voted, voted_directory_id=directory_id)
         path.write_bytes(vote.encode(version=1))
         again = opened(tmp_path)
-        assert (again.recovered().voted_id, again.recovered().voted_directory_id) == (2, expected)
+        assert (again.recovered().voted_id, again.recovered().voted_directory_id) == (voted, expected)
         again.close()
 
 

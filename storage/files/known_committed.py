@@ -170,6 +170,8 @@ class KnownCommitted:
     def end_write(self, known: Known) -> None:
         """`write(known)` has returned: notes are appended again."""
         self._written = known
+        if self._file is not None:
+            self._file.close()
         self._file = self._disk.open_append(self._path)
         if self.position != known.position:
             self._file.append(encode(self.position))

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaquorum.storage.archive import opened, packer
-from metaquorum.storage.archive.disk import disk_for
+from metaquorum.storage.archive.disk import archive_in, disk_for
 from metaquorum.storage.archive.opened import LogArchive
-from metaquorum.storage.archive.write import ArchiveSource, extract_archive, pack, write_archive
+from metaquorum.storage.archive.write import ArchiveSource, extract_archive, leftovers, pack, write_archive
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
-from metaquorum.storage.errors import DiskError, StorageError
+from metaquorum.storage.errors import DiskError, FileMissingError, StorageError
 from metaquorum.storage.log.reader import LogReader
 from metaquorum.testing.faults import PowerLossError
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -156,6 +156,74 @@ def test_what_nodes_share_is_kept_once_wherever_their_segments_end(seed: int) ->
     disk = in_memory()
     packed = pack(lambda data: None, laid_out(disk, "/nodes", files))
     assert sum(one.content_bytes for one in packed.holds.blocks) == sum(map(len, log)) + len(other)
+
+
+def test_snapshots_of_one_name_are_kept_once_whatever_is_between_them() -> None:
+    """Their batches have offsets of their own: they are compared among themselves."""
+    rng = random.Random(1)
+    snapshots = {f"{end:020}-{3:010}.checkpoint": b"".join(batches(rng, 5)) for end in (7, 8, 9)}
+    files = {f"n{node}/{LOG}/{name}": data for node in range(3) for name, data in snapshots.items()}
+    disk = in_memory()
+    packed = pack(lambda data: None, laid_out(disk, "/nodes", files))
+    assert sum(one.content_bytes for one in packed.holds.blocks) == sum(map(len, snapshots.values()))
+    assert [one.name for one in packed.holds.files] == sorted(files, key=lambda name: (name[3:], name))
+
+
+def test_a_file_that_goes_meanwhile_is_told_and_the_rest_is_kept() -> None:
+    disk = in_memory()
+    listed = laid_out(disk, "/nodes", {"a": b"1", "b": b"2", "c": b"3"})
+    disk.remove("/nodes/b")
+    packed = write_archive(disk, TARGET, listed, "1")
+    assert packed.gone == ["/nodes/b"] and [one.name for one in packed.holds.files] == ["a", "c"]
+
+
+def test_an_archive_is_taken_apart_where_nothing_is() -> None:
+    disk = in_memory()
+    write_archive(disk, TARGET, laid_out(disk, "/nodes", {"x/a": b"1"}), "1")
+    archive = LogArchive(disk.open_read(TARGET))
+    disk.make_directory(f"{FOLDER}/empty")
+    extract_archive(archive, disk, f"{FOLDER}/empty", "1")
+    assert read_file(disk, f"{FOLDER}/empty/x/a") == b"1"
+    for taken in (f"{FOLDER}/empty", TARGET):
+        with pytest.raises(StorageError, match="already exists and is not empty"):
+            extract_archive(archive, disk, taken, "1")
+    with pytest.raises(StorageError, match="already exists; give the name of a new file"):
+        write_archive(disk, TARGET, [], "1")
+    assert disk.list_directory(FOLDER) == ["empty", "q.mqa"]
+
+
+def test_what_writers_that_were_killed_left_is_found_by_their_names() -> None:
+    disk = in_memory()
+    for name in ("q.mqa.7.new", "q.mqa.host-8.new", "q.mqa.7", "p.mqa.7.new", "q.mqa", "qq.mqa.1.new"):
+        write(disk, f"{FOLDER}/{name}", b"half")
+    disk.make_directory(f"{FOLDER}/q.mqa.9.new")
+    found = [(f"{FOLDER}/q.mqa.7.new", "7"), (f"{FOLDER}/q.mqa.host-8.new", "host-8")]
+    assert leftovers(disk, TARGET) == found
+
+
+def test_an_archive_is_a_directory_and_what_is_beside_it_is_not_in_it(tmp_path: Path) -> None:
+    plain, archive = PosixDisk(), f"{tmp_path}/q.mqa"
+    write_archive(plain, archive, laid_out(plain, f"{tmp_path}/d", {"n/a": b"12", "b": b"345"}), "1")
+    assert archive_in(str(tmp_path)) is archive_in(f"{tmp_path}/d/b") is None
+    for path in (archive, f"{archive}/", f"{archive}/n/a", f"{archive}/absent"):
+        assert archive_in(path) == archive
+    disk = disk_for(f"{archive}/n")
+    for path, is_there, is_directory in (
+        (archive, True, True),
+        (f"{archive}/", True, True),
+        (f"{archive}/n", True, True),
+        (f"{archive}/n/a", True, False),
+        (f"{archive}/absent", False, False),
+        (f"{tmp_path}/d", True, True),
+        (f"{tmp_path}/d/b", True, False),
+        (f"{tmp_path}/absent", False, False),
+    ):
+        assert (disk.exists(path), disk.is_directory(path)) == (is_there, is_directory), path
+    assert disk.file_size(f"{archive}/n/a") == 2 and disk.file_size(f"{tmp_path}/d/b") == 3
+    assert disk.list_directory(archive) == disk.list_directory(f"{archive}/") == ["b", "n"]
+    assert disk.list_directory(f"{tmp_path}/d") == ["b", "n"]
+    with pytest.raises(FileMissingError, match="absent"):
+        disk.file_size(f"{archive}/absent")
 
 
 def test_an_archive_does_not_replace_what_came_into_its_place_meanwhile() -> None:

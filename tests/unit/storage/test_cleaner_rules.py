@@ -14,12 +14,19 @@ from metaquorum.storage.batches.batch import (
     seal_batch,
 )
 from metaquorum.storage.batches.codecs import pack
-from metaquorum.storage.batches.encode import encode_records, plain_header
-from metaquorum.storage.batches.format import DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL, Compression
+from metaquorum.storage.batches.encode import control_key, encode_records, plain_header
+from metaquorum.storage.batches.format import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Compression,
+)
 from metaquorum.storage.batches.markers import EndMarker, encode_marker
 from metaquorum.storage.batches.parsed import Batches
 from metaquorum.storage.batches.places import record_places, retimed
-from metaquorum.storage.cleaner.cleaning import Cleaning
+from metaquorum.storage.cleaner.cleaning import Cleaning, CleaningEndedError
 from metaquorum.storage.cleaner.keys import KeyOffsets, key_names
 from metaquorum.storage.cleaner.opened import open_batches
 from metaquorum.storage.cleaner.plan import (
@@ -33,7 +40,7 @@ from metaquorum.storage.cleaner.retained import LastOfProducer, RecordFilter
 from metaquorum.storage.cleaner.transactions import CleanedTransactions
 from metaquorum.storage.errors import CorruptLogError
 from metaquorum.storage.partition.aborted import AbortedTransaction
-from tests.unit.storage.cleaner_bench import load, make_disk, settle
+from tests.unit.storage.cleaner_bench import clean, load, make_disk, settle
 
 NOW, LATER = 10_000, 500
 
@@ -116,6 +123,73 @@ def test_a_tombstone_gets_a_horizon_and_goes_when_it_has_come() -> None:
     assert cleaned(once, last={"a": 3}, now=NOW + LATER - 1) == [once]
     assert cleaned(once, last={"a": 3}, now=NOW + LATER) == [None]
     assert cleaned(once, last={"a": 9}, now=NOW) == [None]
+
+
+@pytest.mark.parametrize("tombstone", [False, True])
+def test_the_time_of_the_append_stays_that_of_every_record(tombstone: bool) -> None:
+    """In a batch with log append time, whatever its records say, with a delete horizon or without."""
+    whole = encode_batch(
+        base_offset=0,
+        leader_epoch=1,
+        timestamp_ms=100,
+        timestamps=[100, 150, 120],
+        keys=[b"a", b"b", b"c"],
+        values=[b"x", b"y", None if tombstone else b"z"],
+        max_timestamp_ms=900,
+        attributes=LOG_APPEND_TIME,
+    )
+    (left,) = cleaned(whole, last={"a": 50, "b": 1, "c": 2})
+    assert left is not None and batch_problem(left, 0, gaps=True) is None
+    header = parse_header(left)
+    assert header.attributes == LOG_APPEND_TIME | (DELETE_HORIZON if tombstone else 0)
+    assert header.max_timestamp_ms == 900
+    assert header.base_timestamp_ms == (NOW + LATER if tombstone else 900)
+    records = RecordBatch(header, left).records()
+    assert [(one.offset, one.timestamp_ms) for one in records] == [(1, 900), (2, 900)]
+    plain = header._replace(attributes=header.attributes & ~LOG_APPEND_TIME)
+    assert {one.timestamp_ms for one in RecordBatch(plain, left).records()} == {900}
+    assert cleaned(left, last={"a": 50, "b": 1, "c": 2}) == [left]
+
+
+def test_a_control_batch_that_ends_no_transaction_stays() -> None:
+    """As one of a kind that a later release knows."""
+    other = encode_batch(
+        base_offset=0,
+        leader_epoch=0,
+        timestamp_ms=1,
+        keys=[control_key(9)],
+        values=[b"v"],
+        producer_id=5,
+        producer_epoch=0,
+        attributes=CONTROL | TRANSACTIONAL,
+    )
+    assert cleaned(other, last={}, now=10**12) == [other]
+
+
+def test_a_pass_that_has_staged_nothing_swaps_nothing_in() -> None:
+    log = load(make_disk(1))
+    log.append(Batches.parse(records(0, "a")))
+    plan = CleaningPlan(first_dirty=0, end=1, dirty_bytes=1, dirty_ratio=1.0, overdue=False)
+    cleaning = Cleaning(log, plan, CleanerSettings(), now_ms=1, key_bytes=1 << 20)
+    with pytest.raises(CleaningEndedError):
+        cleaning.swap()
+    log.close()
+
+
+def test_a_batch_that_a_pass_emptied_has_no_keys_for_the_next_one() -> None:
+    """It stays for its producer alone, in one pass after another."""
+    log = load(make_disk(1))
+    log.append(Batches.parse(records(0, "a", "b", producer=9)))
+    for offset in range(2, 30):
+        log.append(Batches.parse(records(offset, "ab"[offset % 2])))
+    settle(log)
+    seen = []
+    for _ in range(2):
+        assert clean(log, None, 10**13) is not None
+        data = log.read_range(0, 30, 1 << 20)
+        seen.append([(one.base_offset, one.records_count) for one in Batches.sealed(data).headers][:2])
+    assert seen[0] == seen[1] and seen[0][0] == (0, 0)
+    log.close()
 
 
 def test_an_empty_value_is_no_tombstone() -> None:

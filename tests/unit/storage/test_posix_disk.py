@@ -178,6 +178,7 @@ class Scripted:
     def call(self, name: str, *arguments: object, waits: bool = False) -> int:
         if name == "io_setup":
             assert arguments[0] == 1
+            assert arguments[1]._obj.value == 0  # type: ignore[attr-defined]
             return 0
         self.context = self.context or arguments[0]
         assert arguments[0] is self.context
@@ -287,3 +288,8 @@ def test_the_numbers_of_the_calls_are_those_of_the_machine(
         aio.call("io_submit", 8)
     assert asked == [(True, wanted[2], 7)] * 3 + [(False, wanted[2], 8)]
     assert tuple(aio._numbers[name] for name in names) == wanted
+    for word_bytes in (4, 16):
+        with monkeypatch.context() as patched:
+            patched.setattr(ctypes, "sizeof", lambda kind, word_bytes=word_bytes: word_bytes)
+            with pytest.raises(OSError, match="not implemented"):
+                kernel_sync._Aio()

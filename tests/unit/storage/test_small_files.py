@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from metaquorum.storage.disk.interface import read_file
+from metaquorum.storage.disk.interface import read_file, write_atomically
 from metaquorum.storage.errors import (
     CorruptFileError,
     CorruptLogError,
@@ -20,8 +21,13 @@ from metaquorum.storage.errors import (
     StorageError,
 )
 from metaquorum.storage.files.checkpoint_text import decode_offsets, encode_offsets
+from metaquorum.storage.files.directory_ids import add_missing_ids, identity_of
 from metaquorum.storage.files.known_committed import FILE_NAME, Known, KnownCommitted, decode
-from metaquorum.storage.files.meta_properties import MetaProperties, readable_meta_properties
+from metaquorum.storage.files.meta_properties import (
+    MetaProperties,
+    readable_meta_properties,
+    store_meta_properties,
+)
 from metaquorum.storage.files.quorum_state import QuorumState
 from metaquorum.storage.files.snapshots import (
     BOOTSTRAP_SNAPSHOT,
@@ -203,3 +209,72 @@ def test_a_snapshot_goes_on_or_begins_anew(disk: FaultyDisk, left: int, resume: 
     for wrong in (-1, len(data)):
         with pytest.raises(SnapshotPositionError):
             read_chunk(disk, "/data", at, wrong, 1)
+
+
+def test_a_snapshot_that_holds_nothing_is_one_chunk(disk: FaultyDisk) -> None:
+    writer = SnapshotWriter(disk, "/data", LogPosition(1, 30))
+    writer.freeze()
+    writer.close()  # a second end changes nothing
+    chunk = read_chunk(disk, "/data", LogPosition(1, 30), 0, 10)
+    assert (chunk.data, chunk.size_bytes, chunk.is_last) == (b"", 0, True)
+    for wrong in (-1, 1):
+        with pytest.raises(SnapshotPositionError):
+            read_chunk(disk, "/data", LogPosition(1, 30), wrong, 10)
+
+
+# --- ids of directories
+
+
+def identity(cluster_id: str = "c", node_id: int = 1, directory_id: bytes | None = None) -> MetaProperties:
+    return MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
+
+
+def test_directories_of_this_node_get_the_ids_that_they_lack(disk: FaultyDisk) -> None:
+    """Each one of its own; of all others, and of those that cannot be written, nothing changes."""
+    known = bytes([9] * 16)
+    found = {
+        "/data/a": identity(),
+        "/data/b": identity(),
+        "/data/known": identity(directory_id=known),
+        "/data/other": identity(node_id=2),
+        "/data/elsewhere": identity("d"),
+        "/data/used": identity(),
+        "/data/full": identity(),
+    }
+    for path, properties in found.items():
+        disk.make_directory(path)
+        store_meta_properties(disk, path, properties)
+    for path in ("/data/none", "/data/garbled"):
+        disk.make_directory(path)
+    write_atomically(disk, "/data/garbled/meta.properties", b"version=9\n")
+    used = disk.lock("/data/used")
+    disk.inject("/data/full", operation="write")
+    told: list[str] = []
+    add_missing_ids(
+        disk, identity(), sorted([*found, "/data/none", "/data/garbled"]), random.Random(1), told.append
+    )
+    disk.heal()
+    used.release()
+    left = {path: identity_of(disk, path) for path in found}
+    given = {path: left[path].directory_id for path in ("/data/a", "/data/b")}  # type: ignore[union-attr]
+    assert None not in given.values() and len({*given.values(), known}) == 3
+    for path, properties in found.items():
+        assert left[path] == replace(properties, directory_id=given.get(path, properties.directory_id))
+    expected = [
+        *(
+            f"{path} was formatted without a directory.id; it is {uuid_to_text(one or b'')} from now on"
+            for path, one in given.items()
+        ),
+        "/data/full has no directory.id, and it cannot be written: disk error in /data/full",
+        "/data/used has no directory.id, and it cannot be written:",
+    ]
+    assert len(told) == 4
+    assert all(text.startswith(start) for text, start in zip(told, expected, strict=True))
+    assert not disk.exists("/data/none/meta.properties")
+    disk.lock("/data/a").release()  # it was given back
+
+
+@pytest.mark.parametrize("size", [0, 15, 17])
+def test_a_uuid_has_sixteen_bytes(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a uuid has 16 bytes, not {size}"):
+        uuid_to_text(bytes(size))

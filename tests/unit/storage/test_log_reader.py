@@ -15,7 +15,7 @@ from metaquorum.storage.log import reader as reader_module
 from metaquorum.storage.log.log import LogConfig, SegmentedLog
 from metaquorum.storage.log.reader import Damage, LogReader
 from metaquorum.storage.log.recovery import RecoveryPoint, store_recovery_point
-from metaquorum.storage.log.runs import RunReader
+from metaquorum.storage.log.runs import BatchRun, RunReader
 from metaquorum.storage.log.segment import segment_name
 from metaquorum.storage.types import LogPosition
 from metaquorum.testing.faulty_disk import FaultyDisk
@@ -466,6 +466,22 @@ def test_a_file_by_itself_begins_where_its_name_says(
     disk.open_append(path).truncate(0)
     disk.open_append(path).append(b"x" * 90 + batch(8))
     assert everything(LogReader(disk, path, tolerant=True))[1:] == [8]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+@pytest.mark.parametrize("before", [b"", b"x" * 90])
+@pytest.mark.parametrize("name", ["copy.log", segment_name(7)])
+def test_a_reader_of_runs_gives_what_the_plain_one_gives(
+    disk: FaultyDisk, name: str, before: bytes, count: int
+) -> None:
+    """Also where it does not know which offset comes next: at the beginning of a copy, and behind damage."""
+    path = join(DIRECTORY, name)
+    disk.open_append(path).append(before + b"".join(batch(at) for at in range(7, 7 + count)))
+    plain = everything(LogReader(disk, path, tolerant=True))
+    found: list[object] = []
+    for one in RunReader(disk, path).found():
+        found += summary(list(one.batches()) if isinstance(one, BatchRun) else [one])  # type: ignore[arg-type]
+    assert found == plain and found[-count:] == list(range(7, 7 + count))
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -11,7 +11,7 @@ import pytest
 from metaquorum import raft
 from metaquorum.raft.config import Identity, RaftConfig, RecoveredLog, Voter
 from metaquorum.raft.core import RaftCore
-from metaquorum.raft.effects import Warn, WriteSnapshotChunk
+from metaquorum.raft.effects import ResetLog, Warn, WriteSnapshotChunk
 from metaquorum.raft.errors import RaftInvariantError, RaftUsageError
 from metaquorum.raft.messages import FetchResponse, RaftError, RaftRequest, VoteResponse
 from metaquorum.raft.state.roles import Resigned
@@ -31,7 +31,7 @@ from metaquorum.storage.uuids import uuid_to_text
 from metaquorum.testing.faulty_disk import FaultyDisk
 from tests.raft.world import directory
 from tests.unit.raft.test_core import make
-from tests.unit.raft.test_following import redirected
+from tests.unit.raft.test_following import chunk, redirected
 from tests.unit.raft.test_voters import control_batch
 
 VOTERS = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=9000 + at) for at in (1, 2, 3))
@@ -213,6 +213,16 @@ def test_a_chunk_from_a_leader_of_a_later_epoch_is_none_of_this_fetch() -> None:
     effects = core.on_response(5, 2, request.correlation_id, late)
     assert (core.epoch, core.leader_id) == (5, 3)
     assert not any(isinstance(one, WriteSnapshotChunk) for one in effects)
+
+
+@pytest.mark.parametrize("other", [LogPosition(1, 1), LogPosition(3, 1), LogPosition(4, 1)])
+def test_only_the_snapshot_that_was_asked_for_replaces_a_log_that_goes_as_far(other: LogPosition) -> None:
+    """Another one that was loaded meanwhile has nothing that this log lacks."""
+    for loaded in (other, LogPosition(3, 9)):
+        core, request = redirected()
+        core.on_response(5, 2, request.correlation_id, chunk(0, b"0123456789"))
+        resets = [one for one in core.on_snapshot_loaded(6, loaded) if isinstance(one, ResetLog)]
+        assert [one.position for one in resets] == [loaded] * (loaded != other)
 
 
 def test_a_leader_that_resigned_does_not_wait_for_voters_that_went() -> None:

@@ -214,6 +214,23 @@ def test_a_snapshot_that_was_thrown_away_is_received_from_its_start(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_cache_gives_up_the_oldest_batches_down_to_half_of_its_bound(seed: int) -> None:
+    """And no more of them; with their headers, which take memory too."""
+    rng, bound = random.Random(seed), 5_000
+    cache, model, offset = TailCache(bound), [], 0  # type: ignore[var-annotated]
+    for _ in range(60):
+        some = [batch(offset + at, size=rng.randint(0, 400)) for at in range(rng.randint(1, 3))]
+        cache.append(Batches.parse(b"".join(some)))
+        model += [(offset + at, len(data) + HEADER_MEMORY_BYTES) for at, data in enumerate(some)]
+        offset += len(some)
+        if sum(size for _, size in model) > bound:
+            while sum(size for _, size in model) > bound // 2:
+                del model[0]
+        held = [at for at in range(offset) if cache.read(at, at + 1, 1) is not None]
+        assert held == [at for at, _ in model]
+
+
 @pytest.mark.parametrize("other", [LogPosition(2, 40), LogPosition(3, 40), LogPosition(2, 41)])
 def test_a_snapshot_that_begins_takes_the_place_of_the_one_that_did_not_end(
     tmp_path: Path, other: LogPosition

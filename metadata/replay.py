@@ -279,7 +279,7 @@ def _values(batch: RecordBatch) -> Iterator[tuple[int, bytes, int, int]]:
         spans = batch_record_spans(batch)
     except BatchError:
         # Keys, headers, compression or offset gaps: slower, and not what KRaft writes.
-        for raw in list(batch.records()):  # all or none: a batch that cannot be read is not applied in part
+        for raw in batch.records():
             value = raw.value or b""
             yield raw.offset, value, 0, len(value)
         return

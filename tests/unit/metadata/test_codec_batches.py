@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from metaquorum.metadata.errors import ErrorCode, RecordDecodeError, UnknownRecordError
 from metaquorum.metadata.records import codec
-from metaquorum.metadata.records.batches import DecodedRecord, decode_batch
+from metaquorum.metadata.records.batches import DecodedRecord, decode_batch, decode_readable
 from metaquorum.metadata.records.control import (
     LeaderChangeMessage,
     SnapshotFooterRecord,
@@ -20,7 +22,14 @@ from metaquorum.metadata.records.types import (
     UnknownRecord,
 )
 from metaquorum.metadata.text.dump import payload_json
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.batches.batch import (
+    HEADER_BYTES,
+    RecordBatch,
+    encode_batch,
+    iter_batches,
+    parse_header,
+    seal_batch,
+)
 from metaquorum.wire.primitives import Malformed, read_uuids
 
 U = bytes(range(16))
@@ -54,6 +63,51 @@ def test_data_records_with_keys_take_the_general_way() -> None:
         DecodedRecord(40, 1700, 0, NoOpRecord()),
         DecodedRecord(41, 1700, 0, NoOpRecord()),
     )
+
+
+@pytest.mark.parametrize(
+    "framed",
+    [
+        {"max_timestamp_ms": 1900},
+        {"timestamps": [1700, 1800, 1750]},
+        {"keys": [None, b"k", None]},
+        {"headers": [(), (), [(b"h", None)]]},
+    ],
+)
+def test_the_short_way_says_of_places_and_times_what_the_records_say(framed: dict[str, Any]) -> None:
+    values = [codec.encode(NoOpRecord(), 0), codec.encode(TopicRecord("a", U), 0), FUTURE]
+    content = encode_batch(base_offset=40, leader_epoch=3, timestamp_ms=1700, values=values, **framed)
+    (batch,) = iter_batches(content)
+    expected = [
+        (raw.offset, raw.timestamp_ms, *codec.decode_tolerant(raw.value or b"")) for raw in batch.records()
+    ]
+    assert list(decode_batch(batch, tolerant=True)) == expected
+    assert list(decode_readable(batch)) == expected
+    with pytest.raises(UnknownRecordError, match=r"^offset 42: "):
+        decode_batch(batch)
+
+
+@pytest.mark.parametrize("is_control", [False, True])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_of_a_batch_with_a_record_that_is_none_the_others_are_readable(bad: int, is_control: bool) -> None:
+    keys, values = [], []
+    for record in (LeaderChangeMessage(1), LeaderChangeMessage(2), SnapshotFooterRecord()):
+        key, value = codec.encode_control(record)
+        keys.append(key)
+        values.append(value if is_control else codec.encode(TopicRecord(f"t{len(keys)}", U), 0))
+    values[bad] = values[bad] + b"?"
+    batch = _batch(values, keys if is_control else None, is_control=is_control)
+    read = codec.decode_control if is_control else lambda key, value: codec.decode(value or b"")[1]
+    expected = [DecodedRecord(40 + at, 1700, 0, read(keys[at], values[at])) for at in range(3) if at != bad]
+    assert list(decode_readable(batch)) == expected
+    with pytest.raises(RecordDecodeError, match=rf"^offset {40 + bad}: "):
+        decode_batch(batch, tolerant=True)
+
+
+def test_of_a_batch_that_cannot_be_taken_apart_nothing_is_readable() -> None:
+    content = encode_batch(base_offset=40, leader_epoch=3, timestamp_ms=1700, values=[FUTURE] * 3)
+    (batch,) = iter_batches(seal_batch(parse_header(content), content[HEADER_BYTES:-1]))
+    assert decode_readable(batch) == ()
 
 
 def test_control_batches_say_the_version_of_their_message() -> None:

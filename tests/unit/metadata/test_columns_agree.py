@@ -187,19 +187,35 @@ def orders() -> Iterator[Any]:
         both = TOPICS[0], other
         turns = [in_turn(EVEN, ODD, both), in_turn(ODD, EVEN, both)]
         yield pytest.param(turns, id=f"topics 0 and {number} in turn")
-        one_after_the_other = [(at, both[at // 30]) for at in range(60)]
-        yield pytest.param([one_after_the_other], id=f"topic {number} goes on where topic 0 ends")
+        for first, second in (both, both[::-1]):
+            one_after_the_other = [(at, (first, second)[at // 30]) for at in range(60)]
+            names = f"topic {TOPICS.index(second)} goes on where topic {TOPICS.index(first)} ends"
+            yield pytest.param([one_after_the_other], id=names)
         keys = [(at, topic_id) for at in range(50) for topic_id in both]
         yield pytest.param([random.Random(3).sample(keys, 100)], id=f"topics 0 and {number} mixed")
 
 
+def leader_of(index: int, topic_id: bytes) -> int:
+    return index % 1_000_003 * len(TOPICS) + TOPICS.index(topic_id)
+
+
+def led_by_its_own(index: int, topic_id: bytes) -> bytes:
+    """Each partition gets another leader."""
+    return encode(PartitionChangeRecord(index, topic_id, leader=leader_of(index, topic_id)), 0)
+
+
 @pytest.mark.parametrize("keys_of_batches", list(orders()))
 def test_partitions_are_who_they_are_whatever_order_they_come_in(keys_of_batches: list[list[Key]]) -> None:
+    """They are created in that order, and then changed in it."""
     state = base()
     batches: list[RecordBatch] = []
     offset = len(TOPICS)
-    for keys in keys_of_batches:
-        values = [partition(index, topic_id, replicas=1 + index % 3) for index, topic_id in keys]
+    created = [
+        [partition(index, topic_id, replicas=1 + index % 3) for index, topic_id in keys]
+        for keys in keys_of_batches
+    ]
+    changed = [[led_by_its_own(*key) for key in keys] for keys in keys_of_batches]
+    for values in (*created, *changed):
         batches += iter_batches(
             encode_batch(base_offset=offset, leader_epoch=1, timestamp_ms=9, values=values)
         )
@@ -218,6 +234,7 @@ def test_partitions_are_who_they_are_whatever_order_they_come_in(keys_of_batches
             found = image.topics.partition(topic_id, index)
             assert found is not None
             assert (found.index, found.topic_id, len(found.replicas)) == (index, topic_id, 1 + index % 3)
+            assert found.leader == leader_of(index, topic_id)
 
 
 TEXT_ID = b"an id of letters"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -155,6 +156,11 @@ def test_large_batches_with_unusual_company_equal_the_record_path(extra: list[An
 
 
 BASE = [TopicRecord("t", TOPIC_ID), *(partition(at) for at in range(60))]
+OTHER_ID = b"o" * 16
+NAMESAKE = [
+    TopicRecord("t", OTHER_ID),
+    *(msgspec.structs.replace(partition(at), topic_id=OTHER_ID) for at in range(60)),
+]
 MANY = [PartitionChangeRecord(at, TOPIC_ID, directories=(D, D)) for at in range(40)]
 
 
@@ -167,6 +173,10 @@ MANY = [PartitionChangeRecord(at, TOPIC_ID, directories=(D, D)) for at in range(
         ([*BASE, *MANY[:39], MANY[5]], 0),  # one partition changes twice
         ([*BASE, *MANY[:39], PartitionChangeRecord(60, TOPIC_ID, directories=(D, D))], 1),
         ([*BASE, *BASE[1:]], 0),  # every partition written again
+        ([*BASE, *NAMESAKE], 1 + len(NAMESAKE[1:])),  # another topic of the name, and its partitions
+        ([*NAMESAKE, *BASE], len(BASE)),
+        ([*BASE, BASE[0]], 1),  # the topic created again
+        ([*BASE, PartitionChangeRecord(0, OTHER_ID, leader=2), *NAMESAKE], 2 + len(NAMESAKE[1:])),
     ],
 )
 def test_what_the_columns_must_notice_before_they_write(records: list[Any], errors: int) -> None:

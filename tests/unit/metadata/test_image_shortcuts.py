@@ -7,6 +7,7 @@ is taken too often. Chunks here are filled to their last row.
 from __future__ import annotations
 
 import random
+from itertools import permutations
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,6 +113,21 @@ def test_neighbours_in_a_log_are_compared_by_what_was_touched() -> None:
     assert columns.differing_chunks(other) == other.differing_chunks(columns) == [4, 9]
     assert columns.differing_chunks(PartitionColumns(DirectoryTable())) == []
     assert other.differing_chunks(PartitionColumns(DirectoryTable())) == []
+
+
+def test_what_differs_between_any_two_of_many_states() -> None:
+    """Of one builder that goes on: each step touches another chunk, or one that an earlier step touched."""
+    builder = ImageBuilder(MetadataImage(topics=filled(6 * CHUNK_ROWS)))
+    states = [builder.freeze().topics]
+    for step, chunk in enumerate((0, 1, 2, 0, 2)):
+        entry = builder.topics.by_id[A]
+        builder.topics.put_partition(entry, partition(A, chunk * CHUNK_ROWS + step, 7))
+        states.append(builder.freeze().topics)
+    for one, two in permutations(range(len(states)), 2):
+        low, high = sorted((one, two))
+        steps = zip(range(low, high), (0, 1, 2, 0, 2)[low:high], strict=True)
+        expected = tuple(sorted((A, chunk * CHUNK_ROWS + step) for step, chunk in steps))
+        assert partition_changes(states[one], states[two]) == PartitionChanges(changed=expected), (one, two)
 
 
 def test_chunks_of_strangers_are_compared_one_by_one() -> None:

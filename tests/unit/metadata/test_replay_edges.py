@@ -5,18 +5,20 @@ What columns do with many records at once must be what happens record by record,
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 
 from metaquorum.metadata import replay
-from metaquorum.metadata.errors import RecordDecodeError, ReplayError
+from metaquorum.metadata.errors import RecordDecodeError, ReplayError, UnknownRecordError
 from metaquorum.metadata.records import codec
 from metaquorum.metadata.records.codec import decode, encode
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerRecord,
     EndTransactionRecord,
     NoOpRecord,
     PartitionChangeRecord,
@@ -24,7 +26,15 @@ from metaquorum.metadata.records.types import (
     TopicRecord,
 )
 from metaquorum.metadata.replay import Replayer, ReplayState
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.batches.batch import (
+    HEADER_BYTES,
+    RecordBatch,
+    encode_batch,
+    iter_batches,
+    parse_header,
+    seal_batch,
+)
+from metaquorum.storage.errors import BatchError
 from metaquorum.wire.primitives import MAX_VARINT, Malformed, read_uvarint, uvarint
 from tests.images import describe_difference
 
@@ -203,6 +213,105 @@ def test_usual_changes_of_partitions_are_read_in_columns(name: str, monkeypatch:
     assert describe_difference(state.image, base.image, provenance=False) != ""
 
 
+OTHER = b"o" * 16
+STRETCHES: dict[str, list[list[bytes]]] = {
+    "creations": [[encode(PartitionRecord(at, OTHER, (1,), (1,), leader=1), 0) for at in range(60)]],
+    "changes": [[encode(PartitionChangeRecord(at, TOPIC, leader=2), 1) for at in range(60)]],
+}
+STRETCHES["both"] = [*STRETCHES["creations"], *STRETCHES["changes"]]
+STRETCHES["changes, then creations"] = STRETCHES["both"][::-1]
+UNUSUAL = {
+    "a change of replicas": PartitionChangeRecord(70, TOPIC, replicas=(2, 1)),
+    "a partition that moves": PartitionRecord(70, OTHER, (1,), (1,), (), (1,), leader=1),
+    "a change of one that others change": PartitionChangeRecord(40, TOPIC, removing_replicas=(2,)),
+}
+
+
+@pytest.mark.parametrize("at", [0, 30, 60])
+@pytest.mark.parametrize("kind", STRETCHES)
+@pytest.mark.parametrize("unusual", UNUSUAL)
+def test_what_is_unusual_goes_alone(
+    unusual: str, kind: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stretch around it does not go with it, nor those before and behind that one."""
+    odd = UNUSUAL[unusual]
+    first, *rest = STRETCHES[kind]
+    values = [
+        encode(TopicRecord("other", OTHER), 0),
+        *first[:at],
+        encode(odd, 0),
+        *first[at:],
+        *chain.from_iterable(rest),
+    ]
+    base, _ = run([TOPIC_VALUE, *partitions(80)], use_columns=True)
+    expected, _ = run(values, use_columns=False, state=base)
+    single, alone = replay.apply_record, []
+
+    def noted(builder: Any, record: object, offset: int) -> None:
+        alone.append(record)
+        single(builder, record, offset)
+
+    monkeypatch.setattr(replay, "apply_record", noted)
+    state, _ = run(values, use_columns=True, state=base)
+    assert describe_difference(state.image, expected.image) == ""
+    assert odd in alone
+    others = [each for each in alone if each != odd and not isinstance(each, TopicRecord)]
+    # A stretch with a change of one of its own is halved, down to a few.
+    halved = odd.partition_id == 40 and "changes" in kind
+    assert len(others) <= (30 if halved else 0), others
+
+
+FRAMED: dict[str, dict[str, Any]] = {
+    "as usual": {},
+    "with a key": {"keys": [b"k", *[None] * 6]},
+    "with a header": {"headers": [*[()] * 6, [(b"h", b"v")]]},
+    "with times": {"timestamps": [70, 71, 72, 73, 74, 75, 70]},
+}
+
+
+@pytest.mark.parametrize("framed", FRAMED)
+def test_offsets_and_errors_are_the_same_however_records_are_framed(framed: str) -> None:
+    values = [
+        encode(NoOpRecord(), 0),
+        b"\x01\x63\x00\x00",
+        encode(BrokerRecord(1, b"i" * 16, 10), 0),
+        b"\x01\x02\x00\xff",
+        encode(EndTransactionRecord(), 0),
+        encode(BeginTransactionRecord("creation"), 0),
+        TOPIC_VALUE,
+    ]
+    for use_columns in (True, False):
+        refused: list[ReplayError] = []
+        engine = Replayer(on_error=refused.append, use_columns=use_columns)
+        engine.apply_batch(batch_of([encode(NoOpRecord(), 0)] * 100))
+        content = encode_batch(
+            base_offset=100, leader_epoch=5, timestamp_ms=70, values=values, **FRAMED[framed]
+        )
+        engine.apply_batch(next(iter_batches(content)))
+        causes = [(error.offset, type(error.__cause__)) for error in refused]
+        assert causes == [(101, UnknownRecordError), (103, RecordDecodeError), (104, type(None))]
+        state = engine.state()
+        assert state.image.brokers.registration_offset(1) == 102
+        assert state.transaction is not None and state.transaction.begin_offset == 105
+        assert (state.image.provenance.offset, state.end_offset) == (105, 107)
+
+
+def test_of_a_batch_that_cannot_be_taken_apart_nothing_is_applied() -> None:
+    """Its first records are whole, and their framing leaves it to the slow way."""
+    content = encode_batch(
+        base_offset=0,
+        leader_epoch=5,
+        timestamp_ms=70,
+        values=[TOPIC_VALUE, *partitions(MANY)],
+        headers=[[(b"h", b"v")]] * (MANY + 1),
+    )
+    (batch,) = iter_batches(seal_batch(parse_header(content), content[HEADER_BYTES:-1]))
+    engine = Replayer()
+    with pytest.raises(BatchError):
+        engine.apply_batch(batch)
+    assert describe_difference(engine.state().image, ReplayState().image) == ""
+
+
 @pytest.mark.parametrize("fate", ["open", "end", "abort"])
 def test_a_transaction_inside_a_batch_shows_the_place_before_it(fate: str) -> None:
     """Records before the Begin of a batch are visible, at their own place in the log."""
@@ -236,6 +345,18 @@ def test_a_transaction_inside_a_batch_shows_the_place_before_it(fate: str) -> No
         assert (after.image.provenance.offset, after.image.provenance.epoch) == (6, 6)
     else:
         assert state.transaction is None
+
+
+def test_an_abort_takes_back_records_and_not_the_place_in_the_log() -> None:
+    engine = Replayer()
+    engine.apply_batch(batch_of([encode(NoOpRecord(), 0)] * 3, epoch=5, timestamp_ms=70))
+    begun = [encode(BeginTransactionRecord("creation"), 0), TOPIC_VALUE]
+    engine.apply_batch(batch_of(begun, 3, epoch=6, timestamp_ms=80))
+    engine.apply(AbortTransactionRecord(), 5, 7, 90)
+    found = engine.state()
+    assert found.transaction is None and len(found.image.topics) == 0
+    place = found.image.provenance
+    assert (place.offset, place.epoch, place.timestamp_ms) == (5, 6, 80)
 
 
 def test_markers_that_do_not_fit_are_refused_and_change_nothing() -> None:

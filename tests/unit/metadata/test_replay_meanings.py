@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import permutations
 from typing import Any
 
+import msgspec
 import pytest
 
 from metaquorum.metadata.errors import ReplayError
@@ -17,7 +20,13 @@ from metaquorum.metadata.image import (
     ProducerIds,
     images_equal,
 )
-from metaquorum.metadata.records.parts import BrokerEndpoint, QuotaEntity
+from metaquorum.metadata.records.parts import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    QuotaEntity,
+)
 from metaquorum.metadata.records.types import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -47,6 +56,7 @@ from metaquorum.metadata.records.types import (
     ZkMigrationStateRecord,
 )
 from metaquorum.metadata.replay import ReplayState, replay_records
+from metaquorum.metadata.snapshot import partition_record
 
 T1, T2 = b"\x01" * 16, b"\x02" * 16
 D1, D2, D3 = b"\xd1" * 16, b"\xd2" * 16, b"\xd3" * 16
@@ -76,6 +86,53 @@ def broker(*records: Any) -> BrokerRegistration:
     return image(*records).brokers[1]
 
 
+WHOLE = PartitionRecord(
+    partition_id=0,
+    topic_id=T1,
+    replicas=(1, 2, 3),
+    isr=(1, 2),
+    removing_replicas=(3,),
+    adding_replicas=(4,),
+    leader=1,
+    leader_recovery_state=1,
+    leader_epoch=2,
+    partition_epoch=5,
+    directories=(D1, D2, D3),
+    eligible_leader_replicas=(6,),
+    last_known_elr=(7, 8),
+)
+NAMED: dict[str, Any] = {
+    "isr": (2,),
+    "leader": 2,
+    "replicas": (3, 2, 1),
+    "removing_replicas": (1, 2),
+    "adding_replicas": (5, 6),
+    "leader_recovery_state": 0,
+    "directories": (D3, D1, D2),
+    "eligible_leader_replicas": (1,),
+    "last_known_elr": (2,),
+}
+
+
+@pytest.mark.parametrize("named", [(), *([name] for name in NAMED), NAMED.keys()], ids=",".join)
+def test_a_change_leaves_what_it_does_not_name(named: Iterable[str]) -> None:
+    """The fields of a change are those of a partition, and no two of the partition's are alike."""
+    assert {"topic_id", "partition_id", "unknown_tags", *NAMED} == {*PartitionChangeRecord.__struct_fields__}
+    change = PartitionChangeRecord(0, T1, **{name: NAMED[name] for name in named})
+    before, after = image(ORDERS[0], WHOLE), image(ORDERS[0], WHOLE, change)
+    found = partition_record(after.topics.partitions_of(T1)[0], 2)
+    assert partition_record(before.topics.partitions_of(T1)[0], 2) == WHOLE
+    expected = msgspec.structs.replace(
+        WHOLE,
+        partition_epoch=WHOLE.partition_epoch + 1,
+        leader_epoch=WHOLE.leader_epoch + ("leader" in named),
+        **{name: NAMED[name] for name in named},
+    )
+    if [*named] == ["replicas"]:
+        expected = msgspec.structs.replace(expected, directories=(D3, D2, D1))  # each keeps its own
+    assert found == expected
+
+
 def test_registration_is_kept_whole_and_replaced_whole() -> None:
     first = BrokerRecord(
         1,
@@ -93,6 +150,36 @@ def test_registration_is_kept_whole_and_replaced_whole() -> None:
     again = image(NoOpRecord(), first, NoOpRecord(), BrokerRecord(1, b"j" * 16, 12))
     assert again.brokers[1] == BrokerRegistration(broker_id=1, epoch=12, incarnation_id=b"j" * 16)
     assert again.brokers.registration_offset(1) == 3
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_what_a_registration_lists_is_in_one_order(order: tuple[int, ...]) -> None:
+    """By name, as Kafka's snapshots list it: hosts, ports and levels fall otherwise."""
+    listeners = [("A", "y", 30, 2), ("B", "z", 10, 0), ("C", "x", 20, 1)]
+    ranges = [("a", 2, 3), ("b", 0, 9), ("c", 1, 5)]
+    given = [listeners[at] for at in order], [ranges[at] for at in order]
+    found = image(
+        BrokerRecord(
+            1,
+            b"i" * 16,
+            10,
+            tuple(BrokerEndpoint(*each) for each in given[0]),
+            tuple(BrokerFeature(*each) for each in given[1]),
+            log_dirs=tuple((D1, D2, D3)[at] for at in order),
+        ),
+        ControllerRecord(
+            3000,
+            b"i" * 16,
+            False,
+            tuple(ControllerEndpoint(*each) for each in given[0]),
+            tuple(ControllerFeature(*each) for each in given[1]),
+        ),
+    )
+    assert found.brokers[1].directories == (D1, D2, D3)
+    for node in (found.brokers[1], found.controllers[3000]):
+        endpoints = [(at.name, at.host, at.port, at.security_protocol) for at in node.endpoints]
+        levels = [(at.name, at.min_supported_version, at.max_supported_version) for at in node.features]
+        assert (endpoints, levels) == (listeners, ranges)
 
 
 def test_a_repeated_registration_may_keep_its_epoch() -> None:

@@ -133,6 +133,28 @@ def test_s0_17_the_index_is_equal_to_a_scan_on_every_path(seed: int, batch: int,
     assert one_by_one.topics.replica_counts() == truth
 
 
+@pytest.mark.parametrize("use_columns", [True, False])
+@pytest.mark.parametrize("many", [1, 60])
+def test_s0_17_a_broker_that_is_listed_twice_counts_twice(many: int, use_columns: bool) -> None:
+    def changed(replicas: tuple[int, ...]) -> list[object]:
+        places = (UNASSIGNED,) * len(replicas)
+        return [
+            PartitionChangeRecord(at, topic_id(1), replicas=replicas, directories=places)
+            for at in range(many)
+        ]
+
+    records: list[object] = [TopicRecord(name="a", topic_id=topic_id(1))]
+    records += [partition(topic_id(1), at, (1, 1, 2)) for at in range(many)]
+    records += [*changed((2, 2, 2)), *changed((3, 1)), *changed((3, 3))]
+    records.append(RemoveTopicRecord(topic_id=topic_id(1)))
+    counts = [
+        replayed(records[: 1 + many * end], many + 1, use_columns).topics.replica_counts()
+        for end in range(1, 5)
+    ]
+    assert counts == [{1: 2 * many, 2: many}, {2: 3 * many}, {1: many, 3: many}, {3: 2 * many}]
+    assert replayed(records, many + 1, use_columns).topics.replica_counts() == {}
+
+
 def test_s0_17_the_index_survives_a_snapshot() -> None:
     image = replayed(changes(7, 30), 500, use_columns=True)
     position = LogPosition(epoch=1, offset=image.provenance.offset)

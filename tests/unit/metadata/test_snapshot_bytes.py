@@ -103,7 +103,7 @@ def test_a_batch_of_a_snapshot_is_what_the_plain_encoder_makes_of_its_values(cou
 @pytest.mark.parametrize(("count", "before"), [(24, 0), (24, 1), (65, 63), (4100, 0)])
 def test_a_decision_in_columns_is_the_batch_of_its_records(count: int, before: int, level: int) -> None:
     """What a controller writes for a large topic, and for a broker's death: by columns, or one by one."""
-    lists = [(at % 5, 5 + at % 2, 9) for at in range(count)]
+    lists = [(5 + at % 2, at % 5, 9) for at in range(count)]
     active = frozenset(range(10))
     created = new_partitions(TOPICS[0], 7, lists, active, lambda at: bytes([at]) * 16, level >= 17)
     assert created is not None

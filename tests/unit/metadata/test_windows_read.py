@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
+from metaquorum.metadata.columnar.frames import Frames, read_frames
+from metaquorum.metadata.columnar.singles import read_run
 from metaquorum.metadata.columnar.windows import BatchWindow, read_window, windows
 from metaquorum.metadata.records.codec import encode
 from metaquorum.metadata.records.types import ConfigRecord
 from metaquorum.storage.batches.batch import RecordBatch, batch_record_spans, encode_batch, iter_batches
+from metaquorum.storage.batches.walk import walk_batches
 from metaquorum.storage.errors import BatchError
+from metaquorum.storage.log.runs import BatchRun, split_runs
 
 
 def made(counts: list[int], **odd: dict[str, object]) -> list[RecordBatch]:
@@ -36,7 +42,10 @@ def spans(batch: RecordBatch) -> list[bytes]:
 
 
 def values_of(window: BatchWindow) -> list[bytes]:
-    frames = window.frames
+    return values_in(window.frames)
+
+
+def values_in(frames: Frames) -> list[bytes]:
     places = zip(frames.starts.tolist(), frames.lengths.tolist(), strict=True)
     return [frames.data[start : start + length] for start, length in places]
 
@@ -50,6 +59,7 @@ def test_values_offsets_and_parts_are_those_of_the_batches(counts: list[int]) ->
     assert window.offsets().tolist() == list(range(sum(counts)))
     assert window.each(range(len(counts))).tolist() == [at for at, n in enumerate(counts) for _ in range(n)]
     assert window.extent == (sum(counts), 5 + len(counts) - 1)
+    assert window.batches_of(np.arange(sum(counts))) == window.each(range(len(counts))).tolist()
     for low in range(len(counts)):
         part = window.part(low, len(counts))
         assert values_of(part) == [value for batch in batches[low:] for value in spans(batch)]
@@ -75,6 +85,34 @@ def test_what_is_odd_comes_by_itself_in_its_place(odd: dict[str, object]) -> Non
         else:
             found.append(item.header.base_offset if isinstance(item, RecordBatch) else item)
     assert found == ["before", 0, 3, 6, 9, 12, "after"]
+
+
+EDGES = (*range(50, 70), *range(120, 140), *range(8_180, 8_270), *range(16_370, 16_400))
+"""Lengths of values: about where a length takes two and three bytes, and where the middle of three is 0."""
+
+
+@pytest.mark.parametrize("sizes", [EDGES, [2**20 - 40], [2**20]], ids=["edges", "three bytes", "four bytes"])
+def test_records_of_every_length_are_where_they_end(sizes: Sequence[int]) -> None:
+    """In one batch, in batches that are read as a window, and in a run of batches with one record each."""
+    values = [b"\x01\x14\x00".ljust(size, b"\x7f") for size in sizes]
+    whole = encode_batch(base_offset=0, leader_epoch=1, timestamp_ms=5, values=values)
+    each = b"".join(
+        encode_batch(base_offset=at, leader_epoch=1, timestamp_ms=5, values=[value])
+        for at, value in enumerate(values)
+    )
+    (batch,) = iter_batches(whole)
+    windows_read = [read_window([batch]), read_window(list(iter_batches(each)))]
+    walk = walk_batches(each, expected_offset=0, min_epoch=0)
+    runs = [one for one in split_runs(each, walk, 0, "file") if isinstance(one, BatchRun)]
+    assert len(runs) == (sizes is EDGES)
+    read = [
+        read_frames(batch.data, batch.header),
+        *(None if window is None else window.frames for window in windows_read),
+        *map(read_run, runs),
+    ]
+    for frames in read:
+        assert (frames is None) == (sizes == [2**20])
+        assert frames is None or values_in(frames) == values
 
 
 def test_a_gap_and_a_limit_end_a_window() -> None:

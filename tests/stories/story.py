@@ -22,7 +22,13 @@ from metaquorum.metadata.inspect.log.quorum import QuorumView
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all
 from metaquorum.metadata.snapshot import snapshot_batches
-from metaquorum.storage.batches.batch import RecordBatch, encode_batch, iter_batches
+from metaquorum.storage.batches.batch import (
+    RecordBatch,
+    encode_batch,
+    iter_batches,
+    parse_header,
+    seal_batch,
+)
 from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
@@ -145,6 +151,14 @@ class Story:
         """first IDS: the checkpoint of a directory that is formatted for these dynamic voters."""
         content = first_checkpoint([voter(int(one)) for one in rest.split()], timestamp_ms=self._time_ms)
         (self._directory / snapshot_name(BOOTSTRAP_SNAPSHOT)).write_bytes(content)
+
+    def do_hollow(self, rest: str) -> None:
+        """hollow N: a batch of N offsets without a record, as a cleaner leaves one behind."""
+        data = encode_batch(
+            base_offset=self._offset, leader_epoch=self._epoch, timestamp_ms=self._time_ms, values=[b""]
+        )
+        header = parse_header(data)._replace(records_count=0, last_offset_delta=int(rest) - 1)
+        self._append(seal_batch(header, b""), int(rest))
 
     def do_future(self, rest: str) -> None:
         """future TYPE: a batch with a control record of a type from the future."""
@@ -284,9 +298,12 @@ class Story:
             keys=keys,
             is_control=keys is not None,
         )
+        self._append(data, len(values))
+
+    def _append(self, data: bytes, offsets: int) -> None:
         with (self._directory / segment_name(self._segment)).open("ab") as file:
             file.write(data)
-        self._offset += len(values)
+        self._offset += offsets
         self._time_ms += STEP_MS
 
     def _batches(self) -> Iterator[RecordBatch]:

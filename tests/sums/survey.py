@@ -51,12 +51,16 @@ class Survey:
     home: Path
     story: Story = field(init=False)
 
-    def answers(self) -> Iterator[Answer]:
+    def write(self) -> None:
+        """Writes what the story writes, and asks nothing."""
         self.home.mkdir(exist_ok=True)
         self.story = Story(self.home)
         for line in self.text.splitlines():
             if line.startswith("> ") and not line[2:].startswith(ASKS):
                 self.story.run(line[2:])
+
+    def answers(self) -> Iterator[Answer]:
+        self.write()
         nodes = sorted(path.name for path in self.home.iterdir())
         for node in nodes:
             yield from self._of_node(node, is_first=node == nodes[0])

@@ -35,9 +35,9 @@ class Bisection(msgspec.Struct, frozen=True, kw_only=True):
     never_defined: bool = False
     snapshots: int = 0
     loaded: int = 0
-    batches: int = 0
-    unknown: int = 0
-    limits: Limits = msgspec.field(default_factory=Limits)
+    batches: int
+    unknown: int
+    limits: Limits
 
     @property
     def is_found(self) -> bool:

@@ -16,14 +16,14 @@ from metaquorum.metadata.inspect.walk.states import state_at
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.metadata.replay import ReplayState, replay_all
-from metaquorum.metadata.snapshot import load_snapshot
+from metaquorum.metadata.snapshot import load_snapshot, snapshot_batches
 from metaquorum.raft.store.store import ReplicaStore
 from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.disk.interface import Disk, join, read_file
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.meta_properties import load_meta_properties
 from metaquorum.storage.files.quorum_state import load_quorum_state
-from metaquorum.storage.files.snapshots import list_snapshots
+from metaquorum.storage.files.snapshots import list_snapshots, snapshot_path
 from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import segment_name
@@ -492,6 +492,44 @@ def test_a_segment_of_another_log_is_refused_and_not_merged(
             plan_repair(node, request)
         text = str(refused.value)
         assert why in text and "does not belong to this log" in text and "\n" not in text
+
+
+FITS = (5, [r.PartitionChangeRecord(0, ORDERS, leader=1)])
+MADE_ITSELF = (5, [r.TopicRecord("own", bytes([7]) * 16), r.PartitionRecord(0, bytes([7]) * 16, (1,), (1,))])
+
+
+@pytest.mark.parametrize(
+    ("second", "is_refused"),
+    [
+        (STRANGE[:10], True),
+        (STRANGE[:9], False),
+        ([*STRANGE, FITS], False),
+        ([MADE_ITSELF, *STRANGE], False),
+        ([(2, [leads(1, (3001,))]), *STRANGE[:2]], False),
+    ],
+    ids=["strangers", "few strangers", "one fits", "of a topic of its own", "one voter is the same"],
+)
+@pytest.mark.parametrize("behind", ["a hole", "damage", "a snapshot"])
+def test_what_must_come_together_before_a_segment_is_refused(
+    second: list[Batch], is_refused: bool, behind: str
+) -> None:
+    """Behind damage and before a snapshot, what does not fit may build on records that are lost."""
+    node = two_segments(list(STORY), second, 40)
+    path = join(node.log.directory, segment_name(0))
+    if behind == "damage":
+        content = bytearray(read_file(node.log.disk, path))
+        content[-1] ^= 0xFF
+        write(node.log.disk, path, bytes(content))
+    if behind == "a snapshot":
+        position = LogPosition(3, 40)
+        written = b"".join(snapshot_batches(image_of(make_node(memory_disk()).log), position=position))
+        write(node.log.disk, snapshot_path(node.log.directory, position), written)
+    node = node_files(open_log(node.log.disk, HOME))
+    if is_refused and behind == "a hole":
+        with pytest.raises(InspectError, match="does not belong to this log"):
+            plan_repair(node, RepairRequest(past_corruption=True))
+    else:
+        assert plan_repair(node, RepairRequest(past_corruption=True)).end.offset >= 40
 
 
 def test_a_segment_that_goes_on_is_no_stranger() -> None:

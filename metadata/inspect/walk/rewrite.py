@@ -57,6 +57,8 @@ def regular(batch: RecordBatch) -> RecordBatch:
         records = {raw.offset: raw for raw in batch.records()}
     except BatchError:
         return _all_no_op(batch)
+    if not records:
+        return _all_no_op(batch)
     first = next(iter(records.values()))
     filled = [
         records.get(offset) or _emptied(first._replace(offset=offset))

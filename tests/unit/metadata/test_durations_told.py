@@ -1,4 +1,4 @@
-"""How long something lasted, as events have it: as a number, and in their text. The two agree, in every story."""
+"""How long something lasted, as events say it: by a number and in their text, which agree in every story."""
 
 from __future__ import annotations
 

@@ -219,9 +219,8 @@ class _Bounding(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         is_kind = isinstance(node.func, ast.Name) and node.func.id == "isinstance" and len(node.args) == 2
-        kinds = node.args[1] if is_kind else None
         self.generic_visit(node)
-        if kinds is not None:
+        if is_kind:
             node.args[1] = self._as_kinds(node.args[1])
         return node
 

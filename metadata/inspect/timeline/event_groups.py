@@ -299,9 +299,11 @@ def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]
     """Replicas whose log directory became known, or another one."""
     found: dict[tuple[str, int | None], list[PartitionStep]] = {}
     for step in batch.partitions:
-        for cause in causes.get(step.offset, ()):
-            if cause.rule in _PLACES and _is_moved(step, cause.broker_id):
-                found.setdefault((cause.rule, cause.broker_id), []).append(step)
+        # What took a replica out of the ISR may have such a rule, too; the place's own cause is the last one.
+        own = {cause.broker_id: cause.rule for cause in causes.get(step.offset, ()) if cause.rule in _PLACES}
+        for broker, rule in own.items():
+            if _is_moved(step, broker):
+                found.setdefault((rule, broker), []).append(step)
     for (rule, broker), steps in found.items():
         kind, severity, verb = _PLACES[rule]
         text = f"broker {broker} {verb} {listed([step.name for step in steps])}"

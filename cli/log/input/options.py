@@ -141,9 +141,8 @@ def tell_limits(
     """Names on standard error every range that the answer does not cover, and every place that is shown as
     another. With `json_lines`, for tools whose JSON is one object per line, the last line on standard output
     is an object with nothing but that."""
-    for place in shown:
-        if place is not None:
-            click.echo(f"metaquorum: {place.text}", err=True)
+    for text in dict.fromkeys(place.text for place in shown if place is not None):
+        click.echo(f"metaquorum: {text}", err=True)
     for one in coverage:
         click.echo(f"metaquorum: not covered: {one.line}", err=True)
     limits = limits_json(coverage, shown)

@@ -13,14 +13,14 @@ from metaquorum.metadata.inspect.log.metadata_only import refuse_other_logs
 from metaquorum.metadata.inspect.nodes.merge import compare_nodes
 from metaquorum.metadata.inspect.walk.states import nothing_known
 from metaquorum.metadata.records import types as r
-from metaquorum.metadata.records.codec import encode
+from metaquorum.metadata.records.codec import encode, encode_control
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import NotALogError
 from metaquorum.storage.partition.replica_directory import encode_partition_metadata
 from metaquorum.testing.faulty_disk import FaultyDisk
-from tests.unit.metadata.made_logs import START_MS, STORY, encoded, make_node, memory_disk, write
+from tests.unit.metadata.made_logs import START_MS, STORY, encoded, leads, make_node, memory_disk, write
 
 SEGMENT = f"{0:020}.log"
 
@@ -89,6 +89,35 @@ def test_what_producers_alone_write_speaks_against_a_metadata_log(
         refuse_other_logs(log)
         return
     with pytest.raises(NotALogError, match=f"a batch of producer {producer_id}"):
+        refuse_other_logs(log)
+
+
+NO_OP, FUTURE = encode(r.NoOpRecord(), 0), b"\x01\x63\x00\x07"
+ELECTION = encode_control(leads(1))
+FUTURE_CONTROL = ((0).to_bytes(2, "big") + (99).to_bytes(2, "big"), b"\0\0")
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, None])
+@pytest.mark.parametrize("is_control", [False, True])
+def test_one_record_that_is_known_speaks_for_a_batch(known: int | None, is_control: bool) -> None:
+    """Whichever it is, the others may be from the future; without it they speak neither for nor against it.
+    A batch of a user's record follows, which counts as much."""
+    pairs = [ELECTION if at == known else FUTURE_CONTROL for at in range(3)]
+    made = encode_batch(
+        base_offset=0,
+        leader_epoch=1,
+        timestamp_ms=START_MS,
+        values=[value for _, value in pairs]
+        if is_control
+        else [(FUTURE, NO_OP)[at == known] for at in range(3)],
+        keys=[key for key, _ in pairs] if is_control else None,
+        is_control=is_control,
+    )
+    log = a_log(made + batch(3, b"hello"))
+    if known is None:
+        with pytest.raises(NotALogError, match="offset 3: "):
+            refuse_other_logs(log)
+    else:
         refuse_other_logs(log)
 
 

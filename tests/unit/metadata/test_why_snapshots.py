@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from metaquorum.cli.log.why import explanation_json, explanation_lines
 from metaquorum.metadata.inspect.entities.targets import parse_target
 from metaquorum.metadata.inspect.log.log import InspectError, MetadataLog, open_log
 from metaquorum.metadata.inspect.log.points import END, Point
+from metaquorum.metadata.inspect.timeline.story import events
 from metaquorum.metadata.inspect.why import explain as explain_module
 from metaquorum.metadata.inspect.why.explain import explain
 from metaquorum.metadata.inspect.why.explanation import Explanation
@@ -21,6 +23,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.files.snapshots import snapshot_path
 from metaquorum.storage.types import LogPosition
 from tests.conftest import shared_data_path
+from tests.sums.survey import Survey, text_of
 from tests.unit.metadata.made_logs import memory_disk, strict, write
 from tests.unit.metadata.random_logs import random_node
 
@@ -35,8 +38,13 @@ TARGETS = (
 def add_right_snapshots(log: MetadataLog, seed: int, count: int) -> None:
     """Right ones, none of them inside a transaction."""
     rng = random.Random(f"why {seed}")
+    add_snapshots_behind(log, sorted(rng.sample(range(1, len(strict(log))), count)))
+
+
+def add_snapshots_behind(log: MetadataLog, counts: Iterable[int]) -> None:
+    """Right ones, each behind so many batches."""
     batches = strict(log)
-    for upto in sorted(rng.sample(range(1, len(batches)), count)):
+    for upto in counts:
         state = replay_all(ReplayState(), batches[:upto], on_error=lambda error: None)
         header = batches[upto - 1].header
         position = LogPosition(header.leader_epoch, header.next_offset)
@@ -105,6 +113,25 @@ def test_generated_logs_are_explained_alike(
     points = [END, Point(offset=end * 2 // 3)]
     assert_same(node.log, TARGETS, points, monkeypatch)
     assert True in enough and False in enough
+
+
+@pytest.mark.parametrize("name", ["losses", "oldest_of_several", "leaders"])
+def test_stories_are_explained_alike_wherever_a_snapshot_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cause may be before the snapshot from which on the log is read."""
+    Survey(text_of(name), tmp_path).write()
+    log = open_log(PosixDisk(), str(tmp_path / "n"))
+    named = {path for event in events(log, lambda line: None) for path in event.entities}
+    targets = sorted(path for path in named if path.count("/") == 2 or path.startswith("broker/"))
+    add_snapshots_behind(log, range(1, len(strict(log)), 2))
+    log = open_log(PosixDisk(), str(tmp_path / "n"))
+    assert len(log.snapshots()) > 5
+    for text in targets[:6]:
+        for field in (".leader", ".isr") if text.startswith("topic") else (".fenced",):
+            for last in (1, 2):
+                asked = log, text + field, END, last, monkeypatch
+                assert answer(*asked, whole=False) == answer(*asked, whole=True), (text, field, last)
 
 
 @pytest.mark.skipif(shared_data_path() is None, reason="recorded logs are absent: see tests/conftest.py")

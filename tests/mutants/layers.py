@@ -89,6 +89,11 @@ _STATE_TESTS = (
     "tests/properties/test_batch_runs.py",
 )
 
+_SPARK = (
+    *("pipeline/api.py", "pipeline/session.py", "pipeline/source.py", "pipeline/submit.py"),
+    *("pipeline/audit/frames.py", "pipeline/ingest/call.py", "pipeline/ingest/spark.py"),
+)
+
 LAYERS: dict[str, Layer] = {
     layer.name: layer
     for layer in (
@@ -205,6 +210,64 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/cli/test_inspect.py",
                 "tests/unit/cli/test_terminal.py",
             ),
+        ),
+        Layer(
+            name="wire",
+            target=95,
+            files=("wire/**/*.py",),
+            without=("wire/generator", "wire/primitives.py"),  # in the state's layer
+            tests=(
+                "tests/unit/wire",
+                "tests/unit/broker/test_group_parts.py",
+                "tests/unit/kafka/test_admin_captures.py",
+                "tests/unit/kafka/test_connection.py",
+                "tests/unit/metadata/test_codec_errors.py",
+                "tests/properties/test_wire_codec.py",
+                "tests/properties/test_kafka_stream.py",
+                "tests/properties/test_migration_laws.py",
+            ),
+        ),
+        Layer(
+            name="runtime",
+            target=90,
+            files=("runtime/**/*.py",),
+            without=("runtime/allocator.py", "runtime/node_process.py", "runtime/process.py"),  # processes
+            tests=(
+                "tests/unit/runtime",
+                "tests/unit/kafka",
+                "tests/unit/metrics",
+                "tests/unit/server",
+                "tests/unit/cli/test_produce_consume.py",
+                "tests/conformance/test_transport.py",
+                "tests/properties/test_blocking_driver.py",
+                "tests/properties/test_kafka_stream.py",
+            ),
+        ),
+        Layer(
+            name="server",
+            target=90,
+            files=("broker/server/**/*.py", "controller/server/*.py", "combined/*.py"),
+            without=("combined/process.py",),
+            tests=(
+                "tests/unit/server",
+                "tests/unit/kafka",
+                "tests/unit/combined",
+                "tests/unit/metrics",
+            ),
+        ),
+        Layer(
+            name="cli",
+            target=90,
+            files=("cli/**/*.py",),
+            without=("cli/local",),  # starts processes, and ends them
+            tests=("tests/unit/cli", "tests/unit/server", "tests/stories"),
+        ),
+        Layer(
+            name="pipeline",
+            target=90,
+            files=("pipeline/**/*.py",),
+            without=_SPARK,
+            tests=("tests/unit/pipeline", "tests/properties/test_windows_of_brokers.py"),
         ),
     )
 }

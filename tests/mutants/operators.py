@@ -90,6 +90,8 @@ def _passed_over(node: ast.AST) -> bool:
             return True
         case ast.Expr(value=ast.Call(func=ast.Name(id=name))) if name in _SILENT_CALLS:
             return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="os"), attr="kill")):
+            return True  # a signal that is not 0 would end a process that has nothing to do with it
     return False
 
 

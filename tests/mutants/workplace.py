@@ -2,7 +2,8 @@
 
 Owns the run of the tests: once on the sound code, to learn which statements each test runs and how long it
 takes; then, for a mutant, those that run its statement, the likeliest to fail first, until one fails. A child
-that was forked needs no import and no collection. Its tests run under an alarm, since a mistake may loop.
+that was forked needs no import and no collection. Its tests run under an alarm, since a mistake may loop. The
+sound run has a child of its own: threads and sockets that tests leave behind do not survive a fork.
 """
 
 from __future__ import annotations
@@ -120,10 +121,11 @@ class Workplace(Examples):
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         started = time.monotonic()
+        self.finder.import_all()  # what a test would import late is exchanged like all the rest
         if self.remembered is not None and self.remembered.exists():
             self.sound = pickle.loads(self.remembered.read_bytes())
         else:
-            self._run_sound(session.items)
+            self.sound = self._sound_of_child(session.items)
             if self.remembered is not None:
                 self.remembered.write_bytes(pickle.dumps(self.sound))
         for item in session.items:
@@ -140,9 +142,29 @@ class Workplace(Examples):
         self.then(self)
         return True
 
-    def _run_sound(self, items: Sequence[pytest.Item]) -> None:
+    def _sound_of_child(self, items: Sequence[pytest.Item]) -> Sound:
         places = self.finder.marks.lines
         self.sound.at_import = {places[mark] for mark in self.finder.marks.take()}
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                self._run_sound(items)
+                with os.fdopen(writing, "wb") as out:
+                    pickle.dump(self.sound, out)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as got:
+            told = got.read()
+        os.waitpid(child, 0)
+        if not told:
+            raise RuntimeError("the run of the sound code ended early")
+        sound: Sound = pickle.loads(told)
+        return sound
+
+    def _run_sound(self, items: Sequence[pytest.Item]) -> None:
+        places = self.finder.marks.lines
         tests_at = defaultdict(list)
         for at, item in enumerate(items):
             following = items[at + 1] if at + 1 < len(items) else None

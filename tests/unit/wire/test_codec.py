@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from metaquorum.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from metaquorum.wire.schema import StructSchema
+from metaquorum.wire.misfits import misfit
+from metaquorum.wire.schema import INT_RANGES, Field, StructSchema
 from metaquorum.wire.stubs import stub_text
 from metaquorum.wire.table import read_messages
 
@@ -97,6 +99,25 @@ def test_values_that_fit_no_field_are_named(body: Any, text: str) -> None:
     with pytest.raises(EncodeError) as caught:
         codec.encode_request(HEADER, body)
     assert text in str(caught.value)
+
+
+_PACKED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q"}
+
+
+@pytest.mark.parametrize("kind", INT_RANGES)
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_number_fits_its_field_where_its_bytes_can_hold_it(kind: str, is_array: bool) -> None:
+    field = Field(name="n", kafka_name="N", type=f"[]{kind}" if is_array else kind, default=0)
+    low, high = INT_RANGES[kind]
+    for number in (low - 1, low, 0, high, high + 1):
+        try:
+            struct.pack(f">{_PACKED[kind]}", number)
+        except struct.error:
+            why = f"is {number}, not a number from {low} to {high}"
+        else:
+            why = None
+        assert misfit(field, (number,) if is_array else number) == why
+    assert misfit(field, ("1",) if is_array else "1") is not None
 
 
 def test_a_field_that_the_version_lacks_is_refused_unless_it_may_be_left_out() -> None:

@@ -7,14 +7,19 @@ import contextlib
 import select
 import socket
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.errors import ConfigError, StartError
+from metaquorum.runtime.kafka import listener as module
+from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.listener import KafkaListeners
+from metaquorum.runtime.kafka.quotas import Quotas, QuotaWindows
 from metaquorum.runtime.kafka.services import Features, Services
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire import codec
@@ -134,3 +139,112 @@ async def test_tls_as_on_the_other_listeners(site: Site, tmp_path: Path, client_
             await ask(port, ssl.create_default_context())
     finally:
         await listeners.close()
+
+
+WITH_LOGIN = {
+    "listeners": "GRPC://:1,IN://:2,OUT://:3",
+    "listener.security.protocol.map": "IN:PLAINTEXT,OUT:SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "attribute", "kept"),
+    [
+        ("socket.request.max.bytes", "123456789", "request_max_bytes", 123_456_789),
+        ("connections.max.idle.ms", "12345", "max_idle_s", 12.345),
+        ("connection.authentication.timeout.ms", "4321", "login_timeout_s", 4.321),
+        ("connection.failed.authentication.delay.ms", "250", "failed_login_delay_s", 0.25),
+        ("sasl.server.max.receive.size", "77777", "login_max_bytes", 77_777),
+        ("listener.name.out.sasl.server.max.receive.size", "66666", "login_max_bytes", 66_666),
+    ],
+)
+def test_connections_keep_to_what_the_file_says(
+    site: Site, key: str, value: str, attribute: str, kept: float
+) -> None:
+    def connection(more: dict[str, str]) -> ConnectionConfig:
+        config = load_config(site.broker_file({**WITH_LOGIN, **more}))
+        quotas = Quotas(MetadataImage, QuotaWindows(count=2, window_ms=1))
+        listener = config.kafka_listeners[-1]
+        return KafkaListeners(config, None)._connection_config(listener, MetadataImage, quotas, StepEnd())
+
+    usual, changed = connection({}), connection({key: value})
+    names = ("listener", "request_max_bytes", "max_idle_s", "login_timeout_s")
+    differing = [
+        name
+        for name in (*names, "failed_login_delay_s", "login_max_bytes")
+        if getattr(usual, name) != getattr(changed, name)
+    ]
+    assert (differing, getattr(changed, attribute)) == ([attribute], kept)
+
+
+async def connected(port: int, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+
+
+async def is_let_in(caller: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+    """Whether it is answered; closed otherwise."""
+    reader, writer = caller
+    frame = b"".join(codec.encode_request(codec.RequestHeader(18, 0, 1, "me"), ApiVersionsRequest()))
+    writer.write(len(frame).to_bytes(4, "big") + frame)
+    async with asyncio.timeout(60):
+        with contextlib.suppress(OSError):
+            return bool(await reader.read(4))
+    return False
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, [True] * 4),
+        ({"max.connections.per.ip": "2"}, [True, True, False, True]),
+        ({"max.connections": "3"}, [True, True, True, False]),
+        ({"max.connections": "2", "max.connections.per.ip": "1"}, [True, False, False, True]),
+    ],
+)
+async def test_how_many_connections_the_file_allows(
+    site: Site, keys: dict[str, str], expected: list[bool]
+) -> None:
+    """Three of one address and one of another; what has ended makes room."""
+    port = free_port()
+    listening = {"listeners": f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{port}"}
+    listeners = KafkaListeners(load_config(site.broker_file({**listening, **keys})), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    try:
+        for _ in range(2):
+            found, callers = [], []
+            for address in ("127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"):
+                callers.append(await connected(port, address))
+                found.append(await is_let_in(callers[-1]))
+            assert found == expected
+            assert len(listeners) == sum(expected)
+            for _, writer in callers:
+                writer.close()
+            async with asyncio.timeout(60):
+                while len(listeners):
+                    await asyncio.sleep(0)
+    finally:
+        await listeners.close()
+
+
+@pytest.mark.parametrize(
+    ("keys", "windows"), [({}, (11, 1_000)), ({"num": "3"}, (3, 1_000)), ({"size.seconds": "7"}, (11, 7_000))]
+)
+async def test_the_windows_of_quotas_are_those_of_the_file(
+    site: Site, keys: dict[str, str], windows: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    def quotas(image: Callable[[], MetadataImage], found: QuotaWindows) -> Quotas:
+        made.append((found.count, found.window_ms))
+        return Quotas(image, found)
+
+    monkeypatch.setattr(module, "Quotas", quotas)
+    listening = {"listeners": f"GRPC://127.0.0.1:{free_port()},PLAINTEXT://127.0.0.1:{free_port()}"}
+    more = {f"quota.window.{name}": value for name, value in keys.items()}
+    listeners = KafkaListeners(load_config(site.broker_file({**listening, **more})), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    await listeners.close()
+    assert made == [windows]

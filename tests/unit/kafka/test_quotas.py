@@ -25,6 +25,7 @@ from metaquorum.wire.messages import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     MetadataRequest,
+    MetadataResponse,
     ProduceRequest,
     ProduceResponse,
     WriteTxnMarkersRequest,
@@ -206,6 +207,40 @@ def request_percent(bound: float) -> MetadataImage:
     builder = empty.quotas.builder()
     builder.put((("user", None),), {REQUEST_PERCENT: bound})
     return replace(empty, quotas=builder.freeze())
+
+
+@pytest.mark.parametrize(
+    ("principal", "client_id", "kind"),
+    [("User:a", "x", "both"), ("User:a", "y", "user"), ("User:b", "x", "client"), ("User:b", "y", None)],
+)
+@pytest.mark.parametrize("what", ["time", "produce", "fetch"])
+def test_the_one_who_asked_is_charged(principal: str, client_id: str, kind: str | None, what: str) -> None:
+    """Not the one next to it: each of the quotas allows another rate, and only that of the client is used up."""
+    bounds = {"both": 1.0, "user": 2.0, "client": 4.0}
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    names = {"both": {"user": "a", "client-id": "x"}, "user": {"user": "a"}, "client": {"client-id": "x"}}
+    key = {"time": REQUEST_PERCENT, "produce": PRODUCE_BYTES, "fetch": FETCH_BYTES}[what]
+    for name, entity in names.items():
+        builder.put(sorted_entity(dict(entity)), {key: bounds[name]})
+    quotas = quotas_of(replace(empty, quotas=builder.freeze()), count=2, window_ms=600_000)
+    client = Client(listener="KAFKA", address="1.1.1.1", principal=principal)
+    api, body, answer = {
+        "time": (3, MetadataRequest(topics=None), MetadataResponse()),
+        "produce": (0, ProduceRequest(), ProduceResponse()),
+        "fetch": (1, FetchRequest(), FetchResponse()),
+    }[what]
+    request = codec.Request(header=codec.RequestHeader(api, 9, 1, client_id), body=body, end=0)
+
+    def charged_ms() -> int:
+        # 36 s of the processor are 3,600 percent of a second; or so many bytes.
+        spent = Spent(3_600 if what == "produce" else 0, 36.0 if what == "time" else 0.0)
+        return charge(quotas, client, request, spent, answer, 3_600 if what == "fetch" else 0, 0).wait_ms
+
+    # 3,600 in the 600 s of one window are 6 a second: more than each of the bounds.
+    expected = 0 if kind is None else round(1000 * (3_600 / bounds[kind] - 600))
+    limit = 600_000 if what == "time" else expected
+    assert charged_ms() == min(expected, limit)
 
 
 def test_requests_cost_time() -> None:

@@ -5,13 +5,9 @@ Every reference to the function, bound methods and imported names too, sees the 
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import Any
-
-_Cached = functools._lru_cache_wrapper
 
 
 def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[FunctionType]]:
@@ -21,16 +17,6 @@ def functions_by_name(files: frozenset[str]) -> dict[tuple[str, str, int], list[
         if type(at) is FunctionType and at.__code__.co_filename in files:
             code = at.__code__
             found.setdefault((code.co_filename, code.co_qualname, code.co_firstlineno), []).append(at)
-    return found
-
-
-def caches_of(package: str) -> list[Any]:
-    """All functions of the package that remember their results: what the sound code made must not stay, also
-    where another layer remembers it (the codecs that the generator made)."""
-    found = []
-    for at in gc.get_objects():
-        if type(at) is _Cached and at.__wrapped__.__module__.startswith(package):
-            found.append(at)
     return found
 
 

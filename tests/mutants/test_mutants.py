@@ -16,6 +16,7 @@ from tests.mutants.sites import Mutant, Source
 
 PURE = '''
 """A module."""
+from functools import cache
 LIMIT = 3
 
 class Box:
@@ -44,12 +45,20 @@ def unseen():
 def table_of(count):
     return [0] * count
 
+@cache
+def kind():
+    return type("Kind", (), {})
+
+def is_kind(values):
+    return all(isinstance(value, kind()) for value in values[0:])
+
 TABLE = table_of(LIMIT)
+Kind = kind()
 '''
 
 TESTS = """
 import pytest
-from pure.code import TABLE, Box, clipped, loop, table_of
+from metaquorum.pure.code import TABLE, Box, Kind, clipped, is_kind, loop, table_of
 
 def test_fits():
     assert Box().fits(1) and not Box().fits(2)
@@ -62,6 +71,9 @@ def test_clipped():
 
 def test_loop():
     assert loop(3) == 0
+
+def test_kind():
+    assert is_kind([Kind()]) and not is_kind([Kind(), 1]) and not is_kind([1, Kind()])
 
 def test_tables():
     assert table_of(2)
@@ -164,12 +176,14 @@ def test_every_mistake_is_judged_by_the_tests_that_run_it(tmp_path: Path) -> Non
         tuple(line.split("|")[1:]): line.split("|")[0] for line in done.stdout.splitlines() if "|" in line
     }
     survived = {at for at, verdict in verdicts.items() if verdict in ("SURVIVED", "UNSEEN")}
-    assert survived == {("unseen", "return 2"), ("unseen", "return 0")}
+    same = "return all((isinstance(value, kind()) for value in values[:]))"
+    assert survived == {("unseen", "return 2"), ("unseen", "return 0"), ("is_kind", same)}
     assert verdicts["unseen", "return 2"] == "UNSEEN"
     assert verdicts["loop", "pass"] in ("ENDLESS", "KILLED")
     assert verdicts["-", "LIMIT = 4"] == "KILLED"  # code that runs at import, in a process of its own
     assert verdicts["-", "def fits(self, count, *, strict=True):"] == "KILLED"
     assert verdicts["Box.fits", "inner = lambda: count < self.size or not strict"] == "KILLED"
+    assert verdicts["is_kind", "return any((isinstance(value, kind()) for value in values[0:]))"] == "KILLED"
     assert verdicts["table_of", "return [0] // count"] == "KILLED"  # by what it made at import
     assert (tmp_path / "pure/code.py").read_text() == PURE
 

@@ -3,7 +3,7 @@
 Owns the run of the tests: once on the sound code, to learn which statements each test runs and how long it
 takes; then, for a mutant, those that run its statement, the likeliest to fail first, until one fails. A child
 that was forked needs no import and no collection. Its tests run under an alarm, since a mistake may loop. The
-sound run has a child of its own: threads and sockets that tests leave behind do not survive a fork.
+sound run has a child of its own: threads, sockets and caches that tests leave behind would be every child's.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from tests.mutants.exchange import caches_of, exchange, functions_by_name
-from tests.mutants.marking import PREFIX, MarkingFinder
+from tests.mutants.exchange import exchange, functions_by_name
+from tests.mutants.marking import MarkingFinder
 from tests.mutants.sites import Mutant, Source
 
 PATIENCE = 20
@@ -114,7 +114,6 @@ class Workplace(Examples):
     tests: dict[str, Known] = field(default_factory=dict)
     running: dict[int, tuple[Mutant, list[str], float]] = field(default_factory=dict)
     _living: dict[tuple[str, str, int], list[Any]] = field(default_factory=dict)
-    _caches: list[Any] = field(default_factory=list)
     _pipes: dict[int, int] = field(default_factory=dict)
     _killed_in: dict[tuple[str, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -133,7 +132,7 @@ class Workplace(Examples):
                 self.tests[item.nodeid] = Known(item, self.sound.seconds[item.nodeid])
         root = self.finder._root
         paths = frozenset(str(root / file) for file in self.finder._files)
-        self._living, self._caches = functions_by_name(paths), caches_of(PREFIX)
+        self._living = functions_by_name(paths)
         self.say(
             f"{len(self.tests)} tests pass on the sound code, known in {time.monotonic() - started:.0f} s"
         )
@@ -149,6 +148,8 @@ class Workplace(Examples):
         child = os.fork()
         if child == 0:
             try:
+                os.close(reading)
+                _confine()
                 self._run_sound(items)
                 with os.fdopen(writing, "wb") as out:
                     pickle.dump(self.sound, out)
@@ -279,18 +280,11 @@ class Workplace(Examples):
         """Runs the tests with the mistake in place; a byte to `out` for each that passed. Does not return."""
         result = _KILLED
         try:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, 1)
-            os.dup2(null, 2)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            _confine()
             if mutant.at_import or self._only_at_import(mutant):
                 _alone(self, mutant, self._tests_for_import(names))
             if not self._exchange(mutant, code):
                 _alone(self, mutant, names)
-            for cache in self._caches:
-                cache.cache_clear()
             result = self._run_until_one_fails(names, out)
             if result == _SURVIVED and (mutant.file, mutant.statement) in self.sound.at_import:
                 # What it had made at import, such as a codec, was still there.
@@ -316,6 +310,16 @@ class Workplace(Examples):
                 return _KILLED
             os.write(out, b".")
         return _SURVIVED
+
+
+def _confine() -> None:
+    """Keeps a child, the sound run's too, quiet and within bounds."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:

@@ -24,6 +24,7 @@ from metaquorum.runtime.kafka.services import Features, Services
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire import codec
 from metaquorum.wire.messages import ApiVersionsRequest
+from tests.unit.kafka.test_connection import until
 from tests.unit.server.nodes import Site, free_port, new_site
 from tests.unit.server.test_servers import certificate_files
 
@@ -221,9 +222,7 @@ async def test_how_many_connections_the_file_allows(
             assert len(listeners) == sum(expected)
             for _, writer in callers:
                 writer.close()
-            async with asyncio.timeout(60):
-                while len(listeners):
-                    await asyncio.sleep(0)
+            await until(lambda: not len(listeners))
     finally:
         await listeners.close()
 

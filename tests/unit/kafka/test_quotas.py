@@ -215,7 +215,7 @@ def request_percent(bound: float) -> MetadataImage:
 )
 @pytest.mark.parametrize("what", ["time", "produce", "fetch"])
 def test_the_one_who_asked_is_charged(principal: str, client_id: str, kind: str | None, what: str) -> None:
-    """Not the one next to it: each of the quotas allows another rate, and only that of the client is used up."""
+    """Not the one beside it: each quota allows another rate."""
     bounds = {"both": 1.0, "user": 2.0, "client": 4.0}
     empty = MetadataImage()
     builder = empty.quotas.builder()

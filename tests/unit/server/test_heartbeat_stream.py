@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from metaquorum.broker.events import (
     ControllerRequestFailed,
     ControllerResponseArrived,
@@ -268,3 +270,17 @@ async def test_a_last_word_that_nobody_takes_holds_nobody_up_for_ever() -> None:
     async with voters(passive) as calls:
         while not passive.taken:  # on a busy machine nobody may be reached in so short a time
             assert not await calls.farewell(1, LEAVE, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint", "then"),
+    [
+        *[(1, None, 2), (2, None, 0), (0, None, 1)],
+        *[(1, 0, 0), (1, 2, 2)],
+        *[(1, 1, 2), (1, 9, 2)],  # the one that it named is itself, or has no known address
+        *[(9, None, 0), (9, 2, 2)],
+    ],
+)
+async def test_who_is_asked_after_one_that_is_not_active(asked: int, hint: int | None, then: int) -> None:
+    addresses = {node_id: PeerAddress("127.0.0.1", 1) for node_id in (0, 1, 2)}
+    assert ControllerCalls(addresses, lambda outcome: None, None)._next(asked, hint) == then

@@ -85,11 +85,15 @@ async def test_an_answer_that_no_frame_can_hold_is_an_error_at_once(caplog: pyte
 async def test_versions_that_know_the_refusal_are_refused(name: str, strict_from: int) -> None:
     requests, api = Requests(), API_BY_NAME[name]
     service = service_of(requests)
-    for version, strict in ((strict_from - 1, False), (strict_from, True)):
-        header = codec.RequestHeader(api.key, version, 1, "cli")
+    for version, strict, client_id in (
+        (strict_from - 1, False, "cli"),
+        (strict_from, True, "cli"),
+        (strict_from, True, None),
+    ):
+        header = codec.RequestHeader(api.key, version, 1, client_id)
         frame = b"".join(codec.encode_request(header, TOPICS[name]))
         answer = await service.Forward(pb.ForwardRequest(frame=frame, principal="User:a:b"), None)
-        assert requests.asked.pop() == Mutator(user="a:b", client_id="cli", strict=strict)
+        assert requests.asked.pop() == Mutator(user="a:b", client_id=client_id or "", strict=strict)
         assert codec.decode_response(api.key, version, answer.frame).body.throttle_time_ms == 7
 
 

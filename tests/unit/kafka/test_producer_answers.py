@@ -88,10 +88,19 @@ async def test_the_producers_of_partitions() -> None:
         )
     )
     message = DescribeProducersRequest
-    topics = tuple(message.TopicRequest(name=name, partition_indexes=(0, 1)) for name in ("orders", "nobody"))
-    _, response = await ask("describe_producers", 61, message(topics=topics), answer)
+    topics = tuple(message.TopicRequest(name=name, partition_indexes=(1, 0)) for name in ("orders", "nobody"))
+    asked, response = await ask("describe_producers", 61, message(topics=topics), answer)
+    assert asked.partitions == ((ORDERS, 1), (ORDERS, 0))
     orders, nobody = response.topics
-    (one,) = orders.partitions[0].active_producers
+    for topic, name, codes in ((orders, "orders", (6, 0)), (nobody, "nobody", (3, 3))):
+        assert topic.name == name
+        found = [(part.partition_index, part.error_code) for part in topic.partitions]
+        assert found == [(1, codes[0]), (0, codes[1])]
+    assert orders.partitions[0].error_message == "moved" and not orders.partitions[0].active_producers
+    assert nobody.partitions[0].error_message == "there is no such topic"
+    (one,) = orders.partitions[1].active_producers
     assert (one.producer_id, one.producer_epoch, one.last_sequence, one.last_timestamp) == (7, 2, -1, 55)
     assert (one.coordinator_epoch, one.current_txn_start_offset) == (9, 40)
-    assert orders.partitions[1].error_code == 6 and [part.error_code for part in nobody.partitions] == [3, 3]
+    busy = ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "busy")
+    _, refused = await ask("describe_producers", 61, message(topics=topics), busy)
+    assert {part.error_code for topic in refused.topics for part in topic.partitions} == {busy.code}

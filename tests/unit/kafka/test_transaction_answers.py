@@ -176,6 +176,24 @@ async def test_brokers_ask_about_several_transactions() -> None:
     assert found == {"t": [0, 48], "u": [16, 16]} and all(each.verify_only for each in it.asked)
 
 
+@pytest.mark.parametrize(
+    ("api", "body", "code"),
+    [
+        ("add_offsets_to_txn", AddOffsetsToTxnRequest(transactional_id="", group_id="g"), 42),
+        ("add_offsets_to_txn", AddOffsetsToTxnRequest(transactional_id="t", group_id=""), 24),
+        ("add_offsets_to_txn", AddOffsetsToTxnRequest(transactional_id="", group_id=""), 24),
+        ("end_txn", EndTxnRequest(transactional_id=""), 42),
+        ("init_producer_id", InitProducerIdRequest(transactional_id=""), 42),
+    ],
+)
+async def test_who_names_nothing_is_refused_before_a_coordinator_is_asked(
+    api: str, body: Any, code: int
+) -> None:
+    it = Coordinators()
+    assert (await ask(api, 0, body, it)).error_code == code
+    assert it.asked == []
+
+
 async def test_offsets_belong_to_the_partition_of_their_group() -> None:
     body = AddOffsetsToTxnRequest(transactional_id="t", producer_id=5, producer_epoch=1, group_id="g")
     it = Coordinators(ErrorCode.NONE)

@@ -15,6 +15,8 @@ from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.kafka.client.errors import ConnectionFailed
 from metaquorum.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from tests.unit.broker.manager_world import Cluster, topic_id
+from tests.unit.kafka.test_data_answers import Site, Verifier, codes, in_transaction
+from tests.unit.server.test_data_requests import ORDERS
 
 TOPIC, PARTITIONS, HERE = "__transaction_state", 5, 1
 ASKED = AddPartitions(
@@ -63,9 +65,9 @@ async def verify(asked: Asked, known: MetadataImage, me: int = HERE) -> list[Err
 
 @pytest.mark.parametrize("me", [0, 1, 2])
 async def test_the_coordinator_of_this_broker_is_asked_here(me: int) -> None:
-    codes = [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED]
-    asked = Asked(core.CoordinatorResponse(body=codes))
-    assert await verify(asked, image(me), me) == codes
+    told = [ErrorCode.NONE, ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED]
+    asked = Asked(core.CoordinatorResponse(body=told))
+    assert await verify(asked, image(me), me) == told
     (request,) = asked.here
     assert (request.topic, request.partition, request.body) == (TOPIC, partition_of("t", PARTITIONS), ASKED)
     assert asked.others == []
@@ -117,3 +119,25 @@ async def test_no_coordinator_is_there(known: MetadataImage) -> None:
     asked = Asked(None)
     assert await verify(asked, known) == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
     assert asked.here == [] and asked.others == []
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not now"), ErrorCode.NOT_ENOUGH_REPLICAS),
+        (ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "moved"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (None, ErrorCode.INVALID_TXN_STATE),
+    ],
+)
+async def test_where_nothing_may_be_written_nothing_is(
+    refusal: ApiError | None, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions cannot say what the coordinator has to be asked about, or it says no to all."""
+    monkeypatch.setattr(Verifier, "codes", {("orders", at): ErrorCode.INVALID_TXN_STATE for at in range(3)})
+    guards = tuple(core.VerificationGuard(key=(ORDERS, at), guard=9) for at in range(3))
+    site = Site()
+    response = await site.ask(
+        "produce", 9, in_transaction(), refusal or core.VerificationBegun(guards=guards)
+    )
+    assert codes(response) == [code] * 3
+    assert isinstance(site.asked, core.BeginVerification)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from metaquorum.broker.replica.events import DataEvent, PeerFetched, PeerFetchFailed, SendFetch
-from metaquorum.broker.server.data.peers import PeerFetches
+from metaquorum.broker.server.data.peers import IDLE_CONNECTIONS_MAX, PeerFetches
 from metaquorum.broker.server.peers import Peer, PeerConnector
 from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
@@ -144,6 +144,19 @@ async def test_a_connection_is_used_again_and_a_second_one_while_it_is_held() ->
         assert len(leader.connections) == 2
         leader.answer.set_result(answer)
         assert {(await follower.report()).correlation_id for _ in range(2)} == {7, 8}
+
+
+async def test_idle_connections_to_a_leader_are_bounded() -> None:
+    many = IDLE_CONNECTIONS_MAX + 3
+    async with leading(Leader()) as leader, following() as follower:
+        answer, leader.answer = leader.answer, asyncio.get_running_loop().create_future()
+        for number in range(many):
+            follower.send(leader.port, number)
+        await until(lambda: len(leader.fetched) == many)
+        assert len(leader.connections) == many
+        leader.answer.set_result(answer)
+        assert {(await follower.report()).correlation_id for _ in range(many)} == set(range(many))
+        await until(lambda: len(leader.connections) == IDLE_CONNECTIONS_MAX)
 
 
 async def test_an_answer_that_comes_too_late_counts_for_nothing() -> None:

@@ -17,8 +17,12 @@ FEWER = {
     "Fetch": (4, 18),
     "ListOffsets": (0, 10),
     "DescribeLogDirs": (0, 4),
-    **{"InitProducerId": (0, 5), "AddPartitionsToTxn": (0, 4), "AddOffsetsToTxn": (0, 3), "EndTxn": (0, 3)},
-    **{"TxnOffsetCommit": (0, 3), "WriteTxnMarkers": (0, 1)},
+    "InitProducerId": (0, 5),
+    "AddPartitionsToTxn": (0, 4),
+    "AddOffsetsToTxn": (0, 3),
+    "EndTxn": (0, 3),
+    "TxnOffsetCommit": (0, 3),
+    "WriteTxnMarkers": (0, 1),
     "ListTransactions": (0, 1),
 }
 NOT_OF_BROKERS = {

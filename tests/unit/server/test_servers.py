@@ -125,8 +125,9 @@ async def test_a_brokers_image_is_served_while_it_is_unfenced_only(site: Site) -
 
 @pytest.mark.parametrize("which", ["its only directory", "the process"])
 async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_its_sessions_end(
-    site: Site, which: str
+    site: Site, which: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     sessions = {"broker.session.timeout.ms": "600000"}
     async with running_controller(site.controller_file(sessions)):
         async with AdminClient([("127.0.0.1", site.controller_port)]) as client:
@@ -141,6 +142,8 @@ async def test_a_broker_that_cannot_go_on_is_fenced_by_its_last_word_and_not_by_
                     else:
                         process.driver.post(DirectoryFailed(directory_id=only, reason="the disk is gone"))
                     await process.driver.wait()
+            assert "the controller knows that this broker is stopping" in caplog.text
+            assert "no controller could be notified" not in caplog.text
             assert (await client.list_brokers()).brokers[0].fenced
             assert (await client.describe_topics(["orders"])).topics[0].partitions[0].leader == -1
             # Its id is free: the next process need not wait for the session to end.

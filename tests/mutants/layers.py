@@ -253,6 +253,7 @@ LAYERS: dict[str, Layer] = {
                 "tests/unit/kafka",
                 "tests/unit/combined",
                 "tests/unit/metrics",
+                "tests/unit/broker/test_group_captures.py",
             ),
         ),
         Layer(

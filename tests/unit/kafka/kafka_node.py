@@ -43,7 +43,7 @@ class FakeNode:
         rules = None
         if sasl is not None:
             rules = ListenerRules(sasl=sasl, certificates=None)  # type: ignore[arg-type]
-        self._config = ConnectionConfig(
+        self.config = ConnectionConfig(
             listener="KAFKA", request_max_bytes=100_000, max_idle_s=60, rules=rules, failed_login_delay_s=0
         )
         self.handlers.setdefault("Metadata", self.brokers)
@@ -75,7 +75,7 @@ class FakeNode:
         )
 
     def connection(self) -> ClientConnection:
-        return ClientConnection(self._config, self._services, self._limits, self.open.add, self.open.discard)
+        return ClientConnection(self.config, self._services, self._limits, self.open.add, self.open.discard)
 
 
 def _newest(name: str) -> int:

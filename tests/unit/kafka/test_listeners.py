@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from metaquorum.metadata.access.authorizer import Caller
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.metadata.settings.acls import Operation, ResourceType
+from metaquorum.runtime.config.access.listeners import STANDARD_AUTHORIZER, new_authorizer
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.errors import ConfigError, StartError
@@ -177,6 +180,53 @@ def test_connections_keep_to_what_the_file_says(
         if getattr(usual, name) != getattr(changed, name)
     ]
     assert (differing, getattr(changed, attribute)) == ([attribute], kept)
+
+
+@pytest.mark.parametrize(
+    ("keys", "reauth_ms"),
+    [
+        ({}, (0, 0)),
+        ({"connections.max.reauth.ms": "9"}, (9, 9)),
+        ({"listener.name.out.connections.max.reauth.ms": "8"}, (8, 8)),
+        ({"listener.name.out.scram-sha-512.connections.max.reauth.ms": "7"}, (0, 7)),
+        (
+            {
+                "connections.max.reauth.ms": "9",
+                "listener.name.out.connections.max.reauth.ms": "8",
+                "listener.name.out.scram-sha-256.connections.max.reauth.ms": "7",
+            },
+            (7, 8),
+        ),
+    ],
+)
+def test_the_nearest_key_says_when_a_session_ends(
+    site: Site, keys: dict[str, str], reauth_ms: tuple[int, int]
+) -> None:
+    mechanisms = "SCRAM-SHA-256", "SCRAM-SHA-512"
+    offered = {"sasl.enabled.mechanisms": ",".join(mechanisms)}
+    config = load_config(site.broker_file({**WITH_LOGIN, **offered, **keys}))
+    assert config.access["OUT"].max_reauth_ms == dict(zip(mechanisms, reauth_ms, strict=True))
+
+
+@pytest.mark.parametrize("opens", ["true", "false"])
+def test_who_decides_is_what_the_file_says(site: Site, opens: str) -> None:
+    assert new_authorizer(load_config(site.broker_file()).values) is None
+    keys = {
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:root;User:CN=node,O=x ",
+        "allow.everyone.if.no.acl.found": opens,
+    }
+    found = new_authorizer(load_config(site.broker_file(keys)).values)
+    assert found is not None
+
+    def may(principal: str) -> bool:
+        return found.allows(MetadataImage(), Caller(principal, "h"), Operation.READ, ResourceType.TOPIC, "t")
+
+    assert [may(each) for each in ("User:root", "User:CN=node,O=x", "User:other")] == [
+        True,
+        True,
+        opens == "true",
+    ]
 
 
 async def connected(port: int, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -116,6 +116,19 @@ def test_connections_of_an_address(own: float | None, waits: list[int]) -> None:
     assert quotas.connect("2.2.2.2", 0) == 0
 
 
+@pytest.mark.parametrize("own", [None, 2.0])
+def test_a_connection_that_is_refused_does_not_count(own: float | None) -> None:
+    """Else an address that goes on trying would never get in."""
+    empty = MetadataImage()
+    builder = empty.quotas.builder()
+    builder.put((("ip", None if own is None else "1.1.1.1"),), {"connection_creation_rate": own or 2.0})
+    quotas = quotas_of(replace(empty, quotas=builder.freeze()), count=2, window_ms=10_000)
+    taken = [quotas.connect("1.1.1.1", 0) for _ in range(20)]
+    waits = [quotas.connect("1.1.1.1", 0) for _ in range(20)]
+    assert taken == [0] * 20 and waits == [500] * 20
+    assert [quotas.connect("1.1.1.1", 10_500) for _ in range(2)] == [0, 500]
+
+
 ALICE = Client(listener="KAFKA", address="1.1.1.1", principal="User:a")
 
 

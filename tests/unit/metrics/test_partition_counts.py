@@ -17,11 +17,11 @@ TOPIC_ID = bytes(15) + b"\x01"
 OTHER_ID = bytes(15) + b"\x02"
 
 
-def partition(index: int, *, leader: int = 1, isr: tuple[int, ...] = (1, 2, 3)) -> PartitionInfo:
+def partition(index: int, *, leader: int = 0, isr: tuple[int, ...] = (0, 1, 2)) -> PartitionInfo:
     return PartitionInfo(
         topic_id=TOPIC_ID,
         index=index,
-        replicas=(1, 2, 3),
+        replicas=(0, 1, 2),
         isr=isr,
         leader=leader,
         leader_epoch=0,
@@ -61,8 +61,8 @@ async def test_counts_follow_random_changes() -> None:
         changed = [
             partition(
                 rng.randrange(3 * CHUNK_ROWS),
-                leader=rng.choice((-1, 1, 2)),
-                isr=rng.choice(((1, 2, 3), (1, 2), (2,))),
+                leader=rng.choice((-1, 0, 1)),
+                isr=rng.choice(((0, 1, 2), (0, 1), (1,))),
             )
             for _ in range(rng.randrange(1, 200))
         ]

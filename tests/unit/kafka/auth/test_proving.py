@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,17 @@ async def test_a_login_on_a_connection(mechanism: str | None, password: str, pro
                 with pytest.raises(ClientError, match=problem) as error:
                     await client.ask(ListGroupsRequest())
                 assert not password or password not in str(error.value)
+
+
+async def test_requests_may_be_longer_than_logins_once_the_login_is_over() -> None:
+    node = FakeNode({"ListGroups": lambda _: ListGroupsResponse()}, sasl=rules("PLAIN"))
+    node.config = dataclasses.replace(node.config, login_max_bytes=2_000, request_max_bytes=50_000)
+    security = ClientSecurity(login=Credentials(mechanism="PLAIN", user="alice", password=PASSWORD))
+    async with running(node) as servers:
+        async with KafkaClient(servers, timeout_ms=60_000, security=security) as client:
+            long = ListGroupsRequest(states_filter=("x" * 10_000,))
+            assert (await client.ask(long)).error_code == 0
+    assert node.asked.count("ListGroups") == 1
 
 
 # ---- the file

@@ -21,13 +21,13 @@ from metaquorum.metadata.inspect.walk.steps import WalkStep
 from metaquorum.metadata.invariants import ERROR, WARNING
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
+from metaquorum.metadata.records.parts import FENCED
 
 RECORD_RULES = {
     "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset at which its registration was"
     " decided: that of the record, or of the first one that was written with it",
-    "records-change-something": (
-        "no record sets a value that was already set, or removes something that did not exist"
-    ),
+    "records-change-something": "no record sets a value that was already set, or removes something that did"
+    " not exist; but a new controller of Kafka 4 may fence a fenced broker again",
     "credentials-work": "a SCRAM credential has a known mechanism, 4096 iterations or more, a salt, and keys"
     " of the mechanism's length",
     "clock-does-not-jump": "batch times neither fall by a second nor jump ahead by a day",
@@ -135,6 +135,8 @@ def _idle(records: list[DecodedRecord], step: WalkStep) -> Iterator[Fault]:
     for one, key in zip(records, keys, strict=True):
         if key is None or often[key] > 1:  # of several about one thing, only the last shows
             continue
+        if isinstance(one.record, r.BrokerRegistrationChangeRecord) and one.record.fenced == FENCED:
+            continue  # a new controller of Kafka 4 fences whom it has not heard of, fenced or not
         if isinstance(one.record, r.PartitionChangeRecord):
             place = one.record.topic_id, one.record.partition_id
             old, new = step.before.topics.partition(*place), step.after.topics.partition(*place)

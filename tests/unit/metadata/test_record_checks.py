@@ -11,7 +11,7 @@ from metaquorum.metadata.inspect.checks.record_checks import RECORD_RULES, falls
 from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.codec import encode
-from metaquorum.metadata.records.parts import UNFENCED, QuotaEntity
+from metaquorum.metadata.records.parts import FENCED, UNFENCED, QuotaEntity
 from metaquorum.storage.batches.batch import encode_batch
 from metaquorum.storage.disk.interface import join
 from tests.conftest import REPOSITORY
@@ -84,6 +84,7 @@ CHANGES: list[tuple[list[Batch], list[int]]] = [
     ([(2, [r.UnfenceBrokerRecord(1, 2)])], [15]),
     ([(2, [r.BrokerRegistrationChangeRecord(1, 2, fenced=UNFENCED)])], [15]),
     ([(2, [r.FenceBrokerRecord(1, 2)])], []),
+    ([(2, [r.BrokerRegistrationChangeRecord(1, 2, fenced=FENCED)])] * 2, []),  # as Kafka 4 does
     ([(2, [r.PartitionChangeRecord(0, ORDERS)])], [15]),
     ([(2, [r.PartitionChangeRecord(0, ORDERS, isr=(1,))])], [15]),
     ([(2, [r.PartitionChangeRecord(0, ORDERS, leader=1)])], []),  # raises the leader epoch

@@ -37,6 +37,7 @@ from metaquorum.metadata.inspect.log.clock import clock_of
 from metaquorum.metadata.inspect.log.coverage import before_the_log, known_from
 from metaquorum.metadata.inspect.log.places import batch_at
 from metaquorum.metadata.inspect.log.points import END, Point, parse_span_ms
+from metaquorum.metadata.inspect.log.quorum import quorum_at
 from metaquorum.metadata.inspect.nodes.merge import NodesReport
 from metaquorum.metadata.inspect.summary.limits import cannot_tell, gap_ms, idle_interval_ms, last_time_ms
 from metaquorum.metadata.inspect.summary.losses import NAME as NAME_OF_LOST
@@ -179,8 +180,9 @@ class _Found:
             interval_ms=interval_ms,
             uncertain=self.summary.uncertain_fences,
             gaps=self.summary.counts["gap in time"],
-            nodes=1 if self.nodes is None else len(self.nodes.nodes),
             names_who=self.summary.names_who,
+            has_records=self.seen.first_ms is not None,
+            may_lack_votes=self.nodes is None and len(quorum_at(log, self.at_end.end_offset).voters) != 1,
         )
 
     def _time_at(self, offset: int) -> int:

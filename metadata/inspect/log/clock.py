@@ -2,8 +2,9 @@
 
 The definition, the same for all tools: of the stamps in log order, the longest series that never falls
 counts. A batch outside it is *odd*: it was stamped by a clock that was set wrong for a while, or by a node
-whose clock lags. Its time is that of the counting batch before it. So one batch stamped six years ahead does
-not order what is after it. Where stamps never fall, every batch has its own. Knows headers only.
+whose clock lags. Odd batches in a row are moved together, by the least that brings them between the counting
+batches around them: what lies between them stays, where there is room. So one batch stamped six years ahead
+does not order what is after it. Where stamps never fall, every batch has its own. Knows headers only.
 """
 
 from __future__ import annotations
@@ -264,8 +265,8 @@ _KNOWN: WeakKeyDictionary[MetadataLog, tuple[int, LogClock]] = WeakKeyDictionary
 
 
 def _times(stamps: Longs) -> tuple[Longs, Longs]:
-    """The stamps, those outside the longest series that never falls replaced by the one before them; and
-    how far these are off. Batches without a time (below 0) never count."""
+    """The stamps, those outside the longest series that never falls moved into it; and how far these are off.
+    Batches without a time (below 0) never count, and have that of the counting batch before them."""
     counts = np.flatnonzero(stamps >= 0)
     chosen = counts[_longest(stamps[counts].tolist())]
     if not len(chosen):
@@ -277,7 +278,16 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
     off = np.where(stamps < before, stamps - before, ahead)
     off[chosen] = 0
     off[stamps < 0] = 0
-    return before, off
+    times = before.copy()
+    odd = np.flatnonzero(off)
+    cuts = np.flatnonzero((np.diff(places[odd]) != 0) | (np.diff(np.sign(off[odd])) != 0)) + 1
+    for rows in np.split(odd, cuts):
+        if len(rows):
+            moved = stamps[rows] - off[rows][np.argmax(np.abs(off[rows]))]
+            low = before[rows[0]] if places[rows[0]] >= 0 else None
+            high = behind[rows[0]] if places[rows[0]] + 1 < len(chosen) else None
+            times[rows] = np.clip(moved, low, high)
+    return np.maximum.accumulate(times), off
 
 
 def _longest(stamps: list[int]) -> list[int]:

@@ -54,11 +54,21 @@ def last_time_ms(log: MetadataLog) -> int | None:
 
 
 def cannot_tell(
-    *, image: MetadataImage, interval_ms: int | None, uncertain: int, gaps: int, nodes: int, names_who: bool
+    *,
+    image: MetadataImage,
+    interval_ms: int | None,
+    uncertain: int,
+    gaps: int,
+    names_who: bool,
+    has_records: bool,
+    may_lack_votes: bool,
 ) -> list[str]:
-    """In lines for people, the most important first."""
+    """In lines for people, the most important first. With `may_lack_votes`, this is the log of one of several
+    voters, and what it ends with may be nowhere else."""
     lines = []
-    if interval_ms is None:
+    if not has_records:
+        lines.append("what happened: no record is here")
+    elif interval_ms is None:
         lines.append("whether there were times without a leader: idle controllers wrote nothing")
     if gaps:
         lines.append(f"what happened in the {count(gaps, 'gap') if gaps > 1 else 'gap'}: nothing was written")
@@ -66,7 +76,7 @@ def cannot_tell(
         lines.append(f"whether {count(uncertain, 'fence')} followed an orderly stop or a silence")
     if not _has_default_min_isr(image):
         lines.append("min.insync.replicas in brokers' files: taken as 1 unless a record sets it")
-    if nodes == 1:
+    if may_lack_votes and has_records:
         lines.append("whether its last records were committed: compare the other nodes' logs")
     hidden = "heartbeats, lag, and what clients saw"
     lines.append(hidden if names_who else f"who asked for a change; {hidden}")

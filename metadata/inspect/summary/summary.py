@@ -243,7 +243,7 @@ class Summary:
             self._quorum_section(),
             self._listed("voters", "voters changed", ""),
             self._listed("outages", "total outages", "no broker unfenced"),
-            self._listed("gaps", "gaps in time", "nothing was written, so no controller led"),
+            self._listed("gaps", "gaps in time", self._gap_meaning()),
             self._listed("clocks", "clock jumps", "times are those of the batches around"),
             self._broker_section(),
             self._stretch_section("leaderless", self._leaderless, CRITICAL),
@@ -257,6 +257,12 @@ class Summary:
         ]
         self.sections = [section for section in made if section is not None]
         return self.sections
+
+    def _gap_meaning(self) -> str:
+        elected = {row.offset for row in self._rows.get("quorum", [])}
+        if {row.offset for row in self._rows.get("gaps", [])} <= elected:
+            return "nothing was written, so no controller led"
+        return "nothing was written; where no election follows, the same controller stood still"
 
     def _quorum_section(self) -> Section:
         rows = self._rows.get("quorum", [])

@@ -11,6 +11,7 @@ from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 from metaquorum.metadata.inspect.log.clock import JUMP_MS, LEAP_MS
 from metaquorum.metadata.inspect.log.points import utc_text
 from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
+from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.records.types import NoOpRecord
 
 GAP_MS = 5_000
@@ -45,9 +46,7 @@ class TimeEvents:
         self.silence_ms = None if last is None else now - last if tells else -1
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
-                text = (
-                    f"nothing was written for {duration(now - last)}; a live controller writes even when idle"
-                )
+                text = f"nothing was written for {duration(now - last)}; {_reason(changes)}"
                 yield Grouped(offset, "gap in time", "quorum", text, "warning", None, (), span_ms=now - last)
             elif now < last:
                 text = f"the time of this batch is {duration(last - now)} before that of the one before it"
@@ -63,6 +62,13 @@ class TimeEvents:
         before = self._last_ms if len(times) == 1 else times[0]
         self.silence_ms = None if before is None else times[-1] - before
         self._last_ms = times[-1]
+
+
+def _reason(changes: BatchChanges) -> str:
+    """What a silence before a batch tells: where no election ends it, the same controller writes again."""
+    if any(isinstance(record, LeaderChangeMessage) for _, record in changes.records):
+        return "a live controller writes even when idle"
+    return f"the controller of epoch {changes.epoch} stood still, or its clock was set"
 
 
 def _jump(offset: int, stamp_ms: int, off_ms: int, time_ms: int) -> Grouped:

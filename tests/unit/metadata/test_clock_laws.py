@@ -46,14 +46,25 @@ def told(stamps: list[int]) -> tuple[list[int], list[int]]:
     chosen = [counting[place] for place in _longest([stamps[at] for at in counting])]
     if not chosen or all(one <= two for one, two in itertools.pairwise(stamps)):
         return list(stamps), [0] * len(stamps)
-    times, off = [], []
+    slots, off = [], []
     for at, stamp in enumerate(stamps):
-        before = stamps[max((each for each in chosen if each <= at), default=chosen[0])]
-        behind = stamps[min((each for each in chosen if each > at), default=chosen[-1])]
-        times.append(before)
+        slot = max((each for each in chosen if each <= at), default=None)
+        next_one = min((each for each in chosen if each > at), default=None)
+        slots.append((slot, next_one))
+        before, behind = stamps[chosen[0] if slot is None else slot], stamps[chosen[-1]]
+        behind = behind if next_one is None else stamps[next_one]
         is_odd = at not in chosen and stamp >= 0
         off.append(0 if not is_odd else min(stamp - before, 0) or max(stamp - behind, 0))
-    return times, off
+    times = [stamps[chosen[0] if slot is None else slot] for slot, _ in slots]
+    odd = [at for at, by in enumerate(off) if by]
+    for _, group in itertools.groupby(odd, key=lambda at: (slots[at], off[at] > 0)):
+        together = list(group)
+        by = max((off[at] for at in together), key=abs)
+        slot, next_one = slots[together[0]]
+        for at in together:
+            moved = stamps[at] - by if slot is None else max(stamps[at] - by, stamps[slot])
+            times[at] = moved if next_one is None else min(moved, stamps[next_one])
+    return list(itertools.accumulate(times, max)), off
 
 
 @given(STAMPS)

@@ -281,24 +281,38 @@ def test_the_idle_interval_is_that_of_the_first_batches(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("names_who", [False, True])
 @pytest.mark.parametrize("has_default", [False, True])
 @pytest.mark.parametrize(
-    ("interval", "uncertain", "gaps", "nodes"),
-    [(None, 0, 0, 1), (500, 1, 1, 2), (500, 2, 3, 0), (0, 0, 0, 3)],
-)
+    ("interval", "uncertain", "gaps", "has_records", "may_lack_votes"),
+    [(None, 0, 0, True, True), (500, 1, 1, True, False), (500, 2, 3, True, False), (0, 0, 0, True, True),
+     (None, 0, 0, False, True), (None, 0, 0, False, False)],
+)  # fmt: skip
 def test_a_summary_says_what_the_log_cannot_tell(
-    interval: int | None, uncertain: int, gaps: int, nodes: int, has_default: bool, names_who: bool
+    interval: int | None,
+    uncertain: int,
+    gaps: int,
+    has_records: bool,
+    may_lack_votes: bool,
+    has_default: bool,
+    names_who: bool,
 ) -> None:
     settings = {"min.insync.replicas": "2"} if has_default else {"other": "1"}
     key = ConfigResource(4, "")
     image = cast(MetadataImage, SimpleNamespace(configs={key: settings}))
     told = cannot_tell(
-        image=image, interval_ms=interval, uncertain=uncertain, gaps=gaps, nodes=nodes, names_who=names_who
+        image=image,
+        interval_ms=interval,
+        uncertain=uncertain,
+        gaps=gaps,
+        names_who=names_who,
+        has_records=has_records,
+        may_lack_votes=may_lack_votes,
     )
     wanted = [
-        ("whether there were times without a leader", interval is None),
+        ("what happened: no record is here", not has_records),
+        ("whether there were times without a leader", interval is None and has_records),
         ("what happened in the gap:" if gaps == 1 else f"what happened in the {gaps} gaps:", gaps > 0),
         (f"whether {uncertain} fence{'s' * (uncertain > 1)} followed", uncertain > 0),
         ("min.insync.replicas in brokers' files", not has_default),
-        ("whether its last records were committed", nodes == 1),
+        ("whether its last records were committed", may_lack_votes and has_records),
         ("heartbeats, lag" if names_who else "who asked for a change; heartbeats, lag", True),
     ]
     assert len(told) == sum(due for _, due in wanted)

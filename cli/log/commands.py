@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from metaquorum.cli.errors import EXIT_FAILED, EXIT_UNKNOWN_RECORDS, as_failure
+from metaquorum.cli.errors import as_failure, log_exit_code
 from metaquorum.cli.log.archive import archive
 from metaquorum.cli.log.bisect import bisect_command
 from metaquorum.cli.log.check import check
@@ -37,7 +37,7 @@ from metaquorum.cli.text.output import json_line, json_option, secrets_option, s
 from metaquorum.metadata.errors import RecordDecodeError
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.inspect.entities.suggest import suggestion
-from metaquorum.metadata.inspect.log.coverage import Coverage
+from metaquorum.metadata.inspect.log.coverage import Coverage, before_the_log
 from metaquorum.metadata.inspect.log.places import ShownAs
 from metaquorum.metadata.records.batch_cause import BatchCause, cause_in
 from metaquorum.metadata.records.batches import DecodedRecord
@@ -148,7 +148,7 @@ def dump(
                 raise
             printer.complain(failure.format_message())
     printer.tell_nothing_shown()
-    printer.tell_places()
+    printer.tell_limits()
     return printer.exit_code()
 
 
@@ -178,6 +178,7 @@ class _Printer:
         self._causes = causes
         self._asked = self._selection = selection
         self._places: list[ShownAs] = []
+        self._coverage = Coverage()
         self._as_json = as_json
         self._secrets = secrets
         self._lines: list[str] = []
@@ -196,6 +197,7 @@ class _Printer:
         path = log.path
         self._selection, shown = self._asked.settled(log, grows=follow)
         self._places += shown
+        self._coverage.add(before_the_log(log, None))
         selection = self._selection
         self._namer = log.namer()
         start = None if selection.needs_names else selection.from_offset
@@ -300,9 +302,9 @@ class _Printer:
         text = self._selection.nothing_text()
         click.echo(f"metaquorum: no record was shown: {text}{hints if names else ''}", err=True)
 
-    def tell_places(self) -> None:
-        """Times that were taken for offsets, because a log's clock jumps."""
-        tell_limits(Coverage(), self._places, json_lines=self._as_json)
+    def tell_limits(self) -> None:
+        """Records that are not here, and times that were taken for offsets, because a log's clock jumps."""
+        tell_limits(self._coverage, self._places, json_lines=self._as_json)
 
     def exit_code(self) -> int:
         if self._unknown:
@@ -311,9 +313,9 @@ class _Printer:
                 f"metaquorum: {records} a type or version that this release does not know; shown as read",
                 err=True,
             )
-        if self._damaged:
-            return EXIT_FAILED
-        return EXIT_UNKNOWN_RECORDS if self._unknown else 0
+        return log_exit_code(
+            damaged=self._damaged, uncovered=bool(self._coverage), unknown=bool(self._unknown)
+        )
 
 
 def _json_lines(item: ReadBatch, records: Sequence[DecodedRecord], secrets: bool) -> list[str]:

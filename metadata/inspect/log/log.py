@@ -284,7 +284,8 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
     if not log.segments and not log.snapshots():
         orphans = [one for one in disk.list_directory(found) if one.endswith(INDEX_SUFFIXES)]
         lost = f" ({orphans[0]} is there without its log)" if orphans else ""
-        raise NotALogError(found, f"holds no .log segment{lost}")
+        what = ".log segment" if name_of(found) == METADATA_DIRECTORY else "metadata log"
+        raise NotALogError(found, f"holds no {what}{lost}")
     return log
 
 

@@ -26,12 +26,18 @@ MAX_DIRECTORIES = 100_000
 
 def find_logs(disk: Disk, path: str) -> list[MetadataLog]:
     """Every metadata log at or below a directory, by path. The logs of partitions are passed over, and so are
-    directories that cannot be read. Raises InspectError for a tree that is too large."""
+    directories that cannot be read; hidden ones, which may hold older copies, where others have a log.
+    Raises InspectError for a tree that is too large."""
     left = [MAX_DIRECTORIES]
-    return sorted(_below(disk, path, MAX_DEPTH, left), key=lambda log: log.path)
+    found = list(_below(disk, path, MAX_DEPTH, left)) or list(
+        _below(disk, path, MAX_DEPTH, left, hidden=True)
+    )
+    return sorted(found, key=lambda log: log.path)
 
 
-def _below(disk: Disk, path: str, depth: int, left: list[int]) -> Iterator[MetadataLog]:
+def _below(
+    disk: Disk, path: str, depth: int, left: list[int], *, hidden: bool = False
+) -> Iterator[MetadataLog]:
     left[0] -= 1
     if left[0] < 0:
         raise InspectError(
@@ -48,8 +54,8 @@ def _below(disk: Disk, path: str, depth: int, left: list[int]) -> Iterator[Metad
         return
     for name in names:
         inner = join(path, name)
-        if not name.startswith(".") and disk.is_directory(inner):
-            yield from _below(disk, inner, depth - 1, left)
+        if (hidden or not name.startswith(".")) and disk.is_directory(inner):
+            yield from _below(disk, inner, depth - 1, left, hidden=hidden)
 
 
 def _is_metadata(log: MetadataLog) -> bool:

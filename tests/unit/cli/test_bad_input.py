@@ -96,11 +96,11 @@ def header_cut(path: Path) -> Path:
     ("make", "parts"),
     [
         (missing, ["nothing-here does not exist", "check the path"]),
-        (empty_directory, ["holds no .log segment"]),
+        (empty_directory, ["holds no metadata log"]),
         (empty_segment, ["00000000000000000000.log", "is empty"]),
         (empty_segments, ["is empty"]),
         (empty_checkpoint, ["checkpoint", "is empty"]),
-        (foreign_directory, ["holds no .log segment"]),
+        (foreign_directory, ["holds no metadata log"]),
         (foreign_file, ["notes.txt", "is neither a segment nor a checkpoint"]),
         (text_called_log, ["at byte 0", "expected magic 2"]),
         (old_magic, ["at byte 0 (offset 0)", "expected magic 2, found 1"]),

@@ -211,6 +211,14 @@ def test_logs_are_found_below_a_directory_and_those_of_partitions_are_not() -> N
     assert short_names(logs) == ["a", "copied", "deep/er/b"]
 
 
+def test_hidden_directories_are_looked_into_where_no_other_has_a_log() -> None:
+    disk = memory_disk()
+    make_node(disk, home="/q/.data/kafka")
+    assert short_names(find_logs(disk, "/q")) == ["kafka"]
+    make_node(disk, home="/q/now")
+    assert short_names(find_logs(disk, "/q")) == ["now"]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_cut_and_spoilt_on_each_node_what_is_read_is_the_true_log(seed: int) -> None:
     """Three copies, each ended, trimmed and damaged at random: every batch of the merged log is the true one,

@@ -35,7 +35,8 @@ METADATA_VERSION_NAMES: dict[int, str] = dict(
 """Name of every metadata.version level that this program can write. No record changed from 25 to 29."""
 
 _LATER_NAMES = {30: "4.3-IV0", 31: "4.4-IV0", 32: "4.4-IV1", 33: "4.4-IV2"}
-"""Levels at which records have fields that this program does not write: it reads what it knows of them."""
+"""Levels at which records have fields that this program does not write: it reads what it knows of them. From
+4.3-IV0 on brokers are registered with cordoned directories (KIP-1066), which stay among the unknown tags."""
 
 MIN_METADATA_VERSION = 1
 MAX_METADATA_VERSION = max(METADATA_VERSION_NAMES)

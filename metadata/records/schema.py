@@ -112,7 +112,7 @@ def _feature(cls: type[Any]) -> StructSchema:
 RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
     _record(
         records.BrokerRecord,
-        3,
+        4,
         _f("broker_id", "int32"),
         _f("is_migrating_zk_broker", "bool", since=2),
         _f("incarnation_id", "uuid"),
@@ -216,7 +216,7 @@ RECORD_SCHEMAS: tuple[RecordSchema, ...] = (
     ),
     _record(
         records.BrokerRegistrationChangeRecord,
-        2,
+        3,
         _f("broker_id", "int32"),
         _f("broker_epoch", "int64"),
         _f("fenced", "int8", tag=0, none_on_wire=0),

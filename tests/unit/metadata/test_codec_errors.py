@@ -156,9 +156,9 @@ def test_a_field_that_the_version_cannot_carry(record: Record, version: int, fie
     assert codec.decode(codec.encode(record, latest)) == (latest, record)
 
 
-@pytest.mark.parametrize("version", [-1, 4, 127])
+@pytest.mark.parametrize("version", [-1, 5, 127])
 def test_versions_that_do_not_exist_are_not_written(version: int) -> None:
-    with pytest.raises(UnsupportedVersionError, match=f"BrokerRecord has no version {version}; write 0 to 3"):
+    with pytest.raises(UnsupportedVersionError, match=f"BrokerRecord has no version {version}; write 0 to 4"):
         codec.encode(BROKER, version)
 
 
@@ -195,6 +195,13 @@ def test_unknown_tags_stand_in_one_order_with_the_known_ones() -> None:
     assert value.endswith(bytes.fromhex("03 00 01 01 02 01 01 07 01 62"))
     _, again = codec.decode(value)
     assert again.unknown_tags == ((2, b"\x01"), (7, b"b"))
+
+
+def test_what_kafka_4_3_writes_of_brokers_is_read_and_its_cordoned_directories_are_kept() -> None:
+    registered = BrokerRecord(1, U, 7, unknown_tags=((1, b"\x02" + U),))
+    assert codec.decode(codec.encode(registered, 4)) == (4, registered)
+    changed = BrokerRegistrationChangeRecord(1, 7, unknown_tags=((3, b"\x01"),))
+    assert codec.decode(bytes.fromhex("01 11 03 00000001 0000000000000007 01 03 01 01")) == (3, changed)
 
 
 def test_sentinels_of_the_wire_are_none_here() -> None:

@@ -57,7 +57,9 @@ def test_control_record_of_kafka_is_read_shown_and_written_alike(row: dict[str, 
 
 def test_every_type_and_version_of_kafka_3_7_has_golden_bytes() -> None:
     present = {(row["apiKey"], row["version"]) for row in DATA_ROWS}
-    assert present == {(schema.key, version) for schema in RECORD_SCHEMAS for version in schema.versions}
+    of_kafka_4_3 = {(0, 4), (17, 3)}
+    known = {(schema.key, version) for schema in RECORD_SCHEMAS for version in schema.versions}
+    assert present == known - of_kafka_4_3
     assert {row["controlType"] for row in CONTROL_ROWS} == {2, 3, 4}
     assert [schema.key for schema in CONTROL_SCHEMAS] == [2, 3, 4, 5, 6]
 

@@ -65,6 +65,10 @@ KNOWN_FEATURES: tuple[Feature, ...] = (
 )
 """Level 0 means: not finalized. kraft.version lives in control records, the others in FeatureLevelRecords."""
 
+FOREIGN_FEATURES: dict[str, int] = {"share.version": 1, "streams.version": 1}
+"""Features of group types that this program does not have, which Kafka 4.2 finalizes in every new cluster:
+brokers can work at these levels, because nothing else depends on them; no one can finalize them here."""
+
 LEVEL_DIRECTORIES = 17
 """metadata.version 3.7-IV2: registrations and partitions name log directories (KIP-858)."""
 

@@ -30,7 +30,7 @@ from metaquorum.broker.server.kafka.transactions.offered import TransactionServi
 from metaquorum.broker.server.metrics import BrokerFigures
 from metaquorum.broker.server.published import Published
 from metaquorum.broker.server.status_service import BrokerSelfService
-from metaquorum.metadata.features import KNOWN_FEATURES
+from metaquorum.metadata.features import FOREIGN_FEATURES, KNOWN_FEATURES
 from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.parts import BrokerFeature
 from metaquorum.metadata.replica import MetadataReplica
@@ -387,11 +387,9 @@ def broker_node(
 
 def _features() -> tuple[BrokerFeature, ...]:
     """What this program can work at, as every broker of it registers."""
+    ranges = [(feature.name, feature.min_level, feature.max_level) for feature in KNOWN_FEATURES]
+    ranges += [(name, 0, level) for name, level in FOREIGN_FEATURES.items()]
     return tuple(
-        BrokerFeature(
-            name=feature.name,
-            min_supported_version=feature.min_level,
-            max_supported_version=feature.max_level,
-        )
-        for feature in KNOWN_FEATURES
+        BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+        for name, low, high in ranges
     )

@@ -50,6 +50,13 @@ class AnswerQueue:
             self._leave()
         return chunks
 
+    def drop(self) -> None:
+        """The connection has ended: no answer leaves any more."""
+        self._first += len(self._sizes)
+        self._sizes.clear()
+        self._done.clear()
+        self.bytes_under_way = 0
+
     def _leave(self) -> None:
         size = self._sizes.popleft()
         self._first += 1

@@ -39,7 +39,10 @@ class Coming(Generic[T]):
     def result(self) -> T:
         """The value, which is there. Raises what `set_exception` was given."""
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback knows this frame
         return self._value  # type: ignore[return-value]
 
     @property
@@ -127,7 +130,9 @@ class Driven(Coming[T]):
         except StopIteration as done:
             waits_for, value = None, done.value
         except (Exception, asyncio.CancelledError) as raised:
-            waits_for, failure = None, raised
+            # Its trace is without this frame, which would be part of a cycle.
+            inner = raised.__traceback__ and raised.__traceback__.tb_next
+            waits_for, failure = None, raised.with_traceback(inner)
         finally:
             _Stepping.now = before
         if waits_for is not None:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
-from metaquorum.runtime.kafka.throttling import FETCH, Spent, Timed, bounded, charge
+from metaquorum.runtime.kafka.throttling import FETCH, Asked, Spent, Timed, bounded, charge
 from metaquorum.runtime.sockets.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
@@ -35,17 +35,11 @@ from metaquorum.wire.errors import DecodeError, EncodeError
 
 REQUESTS_MAX = 64
 """Requests of one connection that are under way; it is not read on before one is answered."""
+LINGER_S = 5.0
+"""How long what was answered may take to leave after the connection has ended."""
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 _log = logging.getLogger(__name__)
-
-
-class _Asked(NamedTuple):
-    """A request under way, and its place among the answers."""
-
-    place: int
-    request: codec.Request
-    spent: Spent
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -66,14 +60,14 @@ class ClientConnection(asyncio.BufferedProtocol):
         most, key = config.request_max_bytes, REQUEST_MAX_BYTES
         self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=most, left=self._share.answered)
         if config.rules is not None and config.rules.sasl is not None:
-            self._login = Login(config.rules.sasl, self._api_versions)
+            self._login = Login(config.rules.sasl, partial(services.before_login, config.listener))
             most, key = config.login_max_bytes, "sasl.server.max.receive.size"
         self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
         self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
         self._client, self._peer = Client(listener=config.listener, address=""), "a client"
         self._muted_until_s = 0.0
-        self._counted = self._ended = self._write_blocked = self._read_paused = False
+        self._counted = self._ended = self._lost = self._write_blocked = self._read_paused = False
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -130,26 +124,42 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended = True
-        self._frames.clear()
-        for timer in self._timers.values():
-            timer.cancel()
-        for future in list(self._waiting):
-            future.cancel()
-        self._share.close()
+        self._ended = self._lost = True
+        self._let_go()
+        self._departing.drop()
+        # A transport over TLS knows its protocol for good.
+        del self._transport
         if self._counted:
             self._limits.closed(self._client.address)
             self._gone(self)
 
     def end(self, reason: str | None = None) -> None:
         """Closes the connection after what was written; a `reason` is logged."""
+        if self._lost:
+            return
         if reason is not None and not self._ended:
             _log.warning(
                 "closed the connection of %s to listener %s: %s", self._peer, self._config.listener, reason
             )
         self._ended = True
+        self._let_go()
         self._departing.flush()
         self._transport.close()
+        self._timers["linger"] = self._loop.call_later(LINGER_S, self._transport.abort)
+
+    def _let_go(self) -> None:
+        """Nothing is kept for a connection that has ended, whoever may still know it: what is part of a cycle
+        is found late."""
+        for timer in self._timers.values():
+            timer.cancel()
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            future.cancel()
+        self._timers.clear()
+        self._frames.clear()
+        self._buffer.drop()
+        self._answers.drop()
+        self._share.close()
 
     def _look_for_idleness(self) -> None:
         now_s = self._loop.time()
@@ -171,7 +181,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _is_late(self) -> None:
         self.end(f"its request did not arrive within {PATIENCE_S:g} s while others waited for memory")
-        self._transport.abort()
+        if not self._lost:
+            self._transport.abort()
 
     @property
     def _quotas(self) -> Quotas | None:
@@ -214,15 +225,14 @@ class ClientConnection(asyncio.BufferedProtocol):
     # ---- who is there
 
     def _know_by_certificate(self) -> None:
-        """The principal of a client that showed a certificate, which TLS has checked."""
         rules, tls = self._config.rules, self._transport.get_extra_info("ssl_object")
-        certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        if certificate is None or rules is None:
-            return
         try:
-            self._client = replace(self._client, principal=f"User:{rules.certificates.user_of(certificate)}")
+            user = None if rules is None else rules.user_of(tls)
         except CertificateError as error:
             self.end(str(error))
+            return
+        if user is not None:
+            self._client = replace(self._client, principal=f"User:{user}")
 
     def _look_for_login(self) -> None:
         if self._login is not None and self._login.granted is None:
@@ -256,25 +266,9 @@ class ClientConnection(asyncio.BufferedProtocol):
 
         def finish() -> None:
             self._send(place, chunks)
-            self._transport.close()
+            self.end()
 
         self._timers["refusal"] = self._loop.call_later(self._config.failed_login_delay_s, finish)
-
-    def _api_versions(self, frame: bytes | bytearray) -> tuple[Chunks, bool]:
-        """The answer to an ApiVersions before the login, and whether the client has to ask again; nothing for
-        a frame that is none."""
-        if len(frame) < _HEAD.size:
-            return [], False
-        api_key, version, correlation_id = _HEAD.unpack_from(frame)
-        handler = self._services.find(api_key, version)
-        if handler is None:
-            body = self._services.unsupported_version()
-            return codec.encode_response(API_VERSIONS, 0, correlation_id, body), True
-        try:
-            answer: Any = handler(codec.decode_request(frame), self._client)
-        except DecodeError:
-            return [], False
-        return codec.encode_response(API_VERSIONS, version, correlation_id, answer), bool(answer.error_code)
 
     # ---- requests and answers
 
@@ -324,9 +318,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         except Exception:
             self._failed(request)
             return
-        self._wait(_Asked(place, request, Spent(size, time.perf_counter() - begun_s)), answer)
+        self._wait(Asked(place, request, Spent(size, time.perf_counter() - begun_s)), answer)
 
-    def _wait(self, asked: _Asked, answer: Any) -> None:
+    def _wait(self, asked: Asked, answer: Any) -> None:
         """Answers a request with what its handler returned, now or when it comes."""
         if type(answer) is Later:
             coming = answer.coming
@@ -352,32 +346,34 @@ class ClientConnection(asyncio.BufferedProtocol):
         place = self._answers.begin(size)
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
-    def _came(self, asked: _Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
+    def _came(self, asked: Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
         self._waiting.discard(coming)
         if not self._ended:
             self._finish(asked, lambda: finish(coming.result()))
             if self._frames or self._read_paused:
                 self._work()
 
-    def _awaited(self, asked: _Asked, future: asyncio.Future[Any]) -> None:
+    def _awaited(self, asked: Asked, future: asyncio.Future[Any]) -> None:
         self._waiting.discard(future)
         if not (self._ended or future.cancelled()):
             self._finish(asked, future.result)
             self._work()
 
-    def _finish(self, asked: _Asked, make: Callable[[], Any]) -> None:
-        """Answers with what `make` makes."""
+    def _finish(self, asked: Asked, make: Callable[[], Any]) -> None:
+        """Answers with what `make` makes. An error's trace would keep the connection."""
         begun_s = time.perf_counter()
         try:
             body = make()
         except EndConnection as error:
             self.end(str(error))
+            error.__traceback__ = None
         except Exception as error:
             self._failed(asked.request, error)
+            error.__traceback__ = None
         else:
             self._answer(asked, body, begun_s)
 
-    def _answer(self, asked: _Asked, body: Any, begun_s: float) -> None:
+    def _answer(self, asked: Asked, body: Any, begun_s: float) -> None:
         """`begun_s`: when the work on the answer began."""
         try:
             chunks = [] if body is None else self._services.prepared.encode(asked.request.header, body)

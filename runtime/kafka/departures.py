@@ -41,3 +41,12 @@ class Departing:
         chunks, self._chunks = self._chunks, []
         if chunks:
             self._send(chunks)
+
+    def drop(self) -> None:
+        """The connection is gone: nothing leaves any more."""
+        self._chunks = []
+        self._send = _nowhere
+
+
+def _nowhere(chunks: Chunks) -> None:
+    return

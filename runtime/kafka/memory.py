@@ -192,5 +192,10 @@ class Share:
         for budget, size in self._whole.items():
             budget.held_bytes -= size
         self._whole = {}
+        self._wake = self.is_late = _nothing
         self._memory.left(self)
         self._memory.freed()
+
+
+def _nothing() -> None:
+    return

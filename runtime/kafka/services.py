@@ -5,6 +5,7 @@ Owns the table of offered APIs; what is not in it is not advertised. Knows no so
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
@@ -14,12 +15,17 @@ from metaquorum.metadata.access.authorizer import ANONYMOUS
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.features import KNOWN_FEATURES, KRAFT_VERSION
 from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.kafka.answers import Chunks
 from metaquorum.runtime.kafka.auth.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, outside_of_a_login
 from metaquorum.runtime.kafka.coming import Coming, Driven
 from metaquorum.runtime.kafka.prepared import Prepared
+from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, API_VERSIONS
 from metaquorum.wire.codec import Request
+from metaquorum.wire.errors import DecodeError
 from metaquorum.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+
+_HEAD = struct.Struct(">hhi")
 
 
 class EndConnection(Exception):
@@ -122,6 +128,22 @@ class Services:
     def unsupported_version(self) -> ApiVersionsResponse:
         """The answer, in version 0, to an ApiVersions request of a version that is not offered (KIP-511)."""
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._api_keys())
+
+    def before_login(self, listener: str, frame: bytes | bytearray) -> tuple[Chunks, bool]:
+        """The answer to an ApiVersions of someone who has not logged in, and whether the client has to ask
+        again; nothing for a frame that is none."""
+        if len(frame) < _HEAD.size:
+            return [], False
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        handler = self.find(api_key, version)
+        if handler is None:
+            body = self.unsupported_version()
+            return codec.encode_response(API_VERSIONS, 0, correlation_id, body), True
+        try:
+            answer: Any = handler(codec.decode_request(frame), Client(listener=listener, address=""))
+        except DecodeError:
+            return [], False
+        return codec.encode_response(API_VERSIONS, version, correlation_id, answer), bool(answer.error_code)
 
     def _api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
         return tuple(

@@ -35,6 +35,14 @@ class Spent:
         self.seconds += perf_counter() - self._since
 
 
+class Asked(NamedTuple):
+    """A request under way, and its place among the answers."""
+
+    place: int
+    request: Request
+    spent: Spent
+
+
 class Timed:
     """An awaitable whose own steps, and not its waiting, are counted."""
 

@@ -131,6 +131,11 @@ class FrameBuffer:
             first, self._rest = self._rest[_LENGTH.size :], b""
             self._begin_long_frame(first, length)
 
+    def drop(self) -> None:
+        """Forgets what has arrived: no more frames are taken."""
+        self.waits = self._has_place = False
+        self._rest, self._missing, self._pieces = b"", 0, []
+
     def _is_whole(self, size: int) -> None:
         self._has_place = False
         self._gate.arrived(size)

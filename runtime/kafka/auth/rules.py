@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
+from ssl import SSLObject
 
 import msgspec
 
@@ -33,6 +34,11 @@ class ListenerRules(msgspec.Struct, frozen=True, kw_only=True):
 
     sasl: SaslRules | None
     certificates: PrincipalRules
+
+    def user_of(self, tls: SSLObject | None) -> str | None:
+        """The user of a certificate that TLS has checked; None: none was shown. Raises CertificateError."""
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        return None if certificate is None else self.certificates.user_of(certificate)
 
 
 class LoginRules:

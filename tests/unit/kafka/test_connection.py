@@ -55,6 +55,9 @@ class Server:
             raise ValueError("a bug")
         return MetadataResponse(cluster_id=request.header.client_id)
 
+    def begun(self, connection: ClientConnection) -> None:
+        self.open.add(connection)
+
     async def find_coordinator(self, request: codec.Request, client: Client) -> Any:
         gate = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
@@ -65,7 +68,7 @@ class Server:
 async def serving(server: Server, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     def make() -> ClientConnection:
         return ClientConnection(
-            server.config, server.services, server.limits, server.open.add, server.open.discard
+            server.config, server.services, server.limits, server.begun, server.open.discard
         )
 
     listening = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0, ssl=tls)

@@ -24,7 +24,7 @@ from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
 from metaquorum.runtime.kafka.departures import Departing
 from metaquorum.runtime.kafka.limits import ConnectionLimits
-from metaquorum.runtime.kafka.memory import PATIENCE_S, Share
+from metaquorum.runtime.kafka.memory import Share
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
 from metaquorum.runtime.kafka.throttling import FETCH, Asked, Spent, Timed, bounded, charge
@@ -180,7 +180,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._work()
 
     def _is_late(self) -> None:
-        self.end(f"its request did not arrive within {PATIENCE_S:g} s while others waited for memory")
+        self.end("its request arrived too slowly while others waited for memory")
         if not self._lost:
             self._transport.abort()
 
@@ -279,7 +279,9 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._begin(frames.popleft())
         if self._ended:
             return
-        pause = bool(frames) or self._is_held or self._buffer.waits or not answers.has_room
+        held_back = bool(frames) or self._is_held or not answers.has_room
+        self._share.is_held_back = held_back
+        pause = held_back or self._buffer.waits
         if pause != self._read_paused:
             self._read_paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()

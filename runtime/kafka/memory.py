@@ -1,23 +1,24 @@
 """The memory that the requests of one listener take, over all its connections (`queued.max.request.bytes`).
 
-Owns the budgets and the lines before them. A frame counts with the length that it announces, from the moment
-it may be received until it is answered. Long frames, which do not fit into one read, have three quarters of
-the bound, short ones the rest: heartbeats, joins and followers' fetches do not wait for large produces. At
-the bound, a connection is read no further than the length of its next frame, and waits for its turn. The
-bytes held never exceed the bound but for these lengths. Answers, and what TLS has read ahead, do not count.
+Owns the budgets and the lines before them. A frame counts with the room made for it, which grows with what
+has arrived, and when it is whole with its length, until it is answered. Long frames, which do not fit into
+one read, have three quarters of the bound, short ones the rest: heartbeats, joins and followers' fetches do
+not wait for large produces. Where there is no room, a connection is read no further than the length of its
+next frame, and waits for its turn. The bytes held never exceed the bound but for some of these per
+connection. Answers, and what TLS has read ahead, do not count.
 
-Why no connection waits forever: one that waits holds nothing but what one read had brought, and the first in
-line fits once the others have gone, since each budget holds the longest frame of its kind. One that has a
-place needs no more to be received whole; if it is not within PATIENCE_S while others wait, it ends. What is
-whole is under way, and ends within its own time limit: a group's members wait for each other by short frames,
-a produce for followers, which leave the ISR when they are not heard. Budgets are by listener: brokers with a
-listener of their own wait for no client at all.
+Why no connection waits forever: a frame goes on only where all that is missing of it fits. So there is always
+an order in which those that have begun can be received whole, each with what the ones before it leave: one
+that goes on could be the first of this order, and each budget holds the longest frame of its kind. One that
+waits for PATIENCE_S is overtaken by no frame that has not begun, and frames of clients that send nothing
+meanwhile end, the largest first. What is whole is under way, and ends within its own time limit: a group's
+members wait for each other by short frames, a produce for followers, which leave the ISR when they are not
+heard. Budgets are by listener: brokers with a listener of their own wait for no client at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
@@ -26,20 +27,30 @@ SHORT_MAX_BYTES = SCRATCH_BYTES - 4
 """The longest frame that fits into one read, with its length."""
 SHORT_BUDGET_MIN_BYTES = 4 * SCRATCH_BYTES
 """What is left to short frames, at least: `queued.max.request.bytes` is larger than one request by this."""
-PATIENCE_S = 30.0
-"""How long a frame may take to arrive while others wait: producers give up after the same time by default."""
+PATIENCE_S = 2.0
+"""How long a frame waits before others' that do not arrive end."""
+HELD_BACK_PATIENCE_S = 30.0
+"""The same for frames whose connections are not read, for another reason than memory."""
+FEW_BYTES = 4
+"""What is read of a frame without room for it, time and again, does not count."""
+SLOW_BYTES_PER_S = 16 * 1024
+"""A frame that arrives no faster does not arrive."""
 
 
 class _Budget:
-    """Bytes of one kind of frames. `max_bytes` None: no bound."""
+    """Bytes of one kind of frames. `max_bytes` None: no bound. `line`: who waits, and since when."""
 
     def __init__(self, max_bytes: int | None) -> None:
         self.max_bytes = max_bytes
         self.held_bytes = 0
-        self.waiting: deque[Share] = deque()
+        self.line: dict[Share, float] = {}
 
     def fits(self, size: int) -> bool:
         return self.max_bytes is None or self.held_bytes + size <= self.max_bytes
+
+    def waited_s(self, now_s: float) -> float:
+        """How long the first in line has waited."""
+        return now_s - next(iter(self.line.values()), now_s)
 
 
 class RequestMemory:
@@ -51,10 +62,11 @@ class RequestMemory:
             long_max = min(long_max, max_bytes - SHORT_BUDGET_MIN_BYTES)
         self.long = _Budget(long_max)
         self.short = _Budget(None if max_bytes is None or long_max is None else max_bytes - long_max)
-        self._receiving: dict[Share, float] = {}
-        """Frames that have a place and are not whole, and since when."""
+        self._receiving: dict[Share, None] = {}
+        """Those whose frames have begun and are not whole."""
         self._is_waking = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._looked_s = 0.0
+        self._look: asyncio.TimerHandle | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -63,113 +75,166 @@ class RequestMemory:
     @property
     def waiting(self) -> int:
         """Connections that wait for memory."""
-        return len(self.long.waiting) + len(self.short.waiting)
+        return len(self.long.line) + len(self.short.line)
 
     def budget(self, size: int) -> _Budget:
         return self.long if size > SHORT_MAX_BYTES else self.short
 
     def begins(self, share: Share) -> None:
-        self._receiving.setdefault(share, asyncio.get_running_loop().time())
+        if share not in self._receiving:
+            share.moved_s = asyncio.get_running_loop().time()
+            self._receiving[share] = None
 
     def arrived(self, share: Share) -> None:
         self._receiving.pop(share, None)
 
+    def may_go_on(self, share: Share, budget: _Budget) -> bool:
+        """Whether all that is missing of its frame fits, and its turn has come."""
+        if not budget.fits(share.missing(budget)):
+            return False
+        if not budget.line or share.has_begun(budget) or next(iter(budget.line)) is share:
+            return True
+        return budget.waited_s(asyncio.get_running_loop().time()) < PATIENCE_S
+
     def waits(self, share: Share, budget: _Budget) -> None:
         """`share` is told when it is its turn."""
-        if share not in budget.waiting:
-            budget.waiting.append(share)
-        if self._patience is None:
-            self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._lose_patience)
+        loop = asyncio.get_running_loop()
+        budget.line.setdefault(share, loop.time())
+        if self._look is None:
+            self._looked_s = loop.time()
+            for each in self._receiving:
+                each.came_bytes = 0
+            self._look = loop.call_later(PATIENCE_S / 4, self._look_for_stalled)
 
     def left(self, share: Share) -> None:
         """Its connection is gone."""
         for budget in (self.long, self.short):
-            if share in budget.waiting:
-                budget.waiting.remove(share)
+            budget.line.pop(share, None)
         self.arrived(share)
 
     def freed(self) -> None:
         """Some bytes are: those who wait are asked, once the present work is done."""
-        if (self.long.waiting or self.short.waiting) and not self._is_waking:
+        if (self.long.line or self.short.line) and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
         self._is_waking = False
         for budget in (self.long, self.short):
-            while budget.waiting and budget.waiting[0].goes_on():
-                pass
-        if not self.waiting and self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+            for share in list(budget.line):
+                if share in budget.line and self.may_go_on(share, budget):
+                    share.goes_on()
 
-    def _lose_patience(self) -> None:
-        self._patience = None
+    def _look_for_stalled(self) -> None:
+        """Ends frames that do not arrive, where others wait for too long, until the first of these fits."""
+        self._look = None
         loop = asyncio.get_running_loop()
-        late = [share for share, since in self._receiving.items() if loop.time() - since >= PATIENCE_S]
-        for share in late:
-            share.is_late()
+        now_s = loop.time()
+        enough, self._looked_s = (now_s - self._looked_s) * SLOW_BYTES_PER_S, now_s
+        for share in self._receiving:
+            share.look(now_s, enough)
+        for budget in (self.long, self.short):
+            if budget.waited_s(now_s) < PATIENCE_S:
+                continue
+            first = next(iter(budget.line))
+            stalled = [each for each in self._receiving if each.is_stalled(budget, now_s)]
+            stalled.sort(key=lambda each: each.partial_bytes, reverse=True)
+            for share in stalled:
+                if budget.fits(first.missing(budget)):
+                    break
+                share.is_late()
         if self.waiting:
-            self._patience = loop.call_later(PATIENCE_S / 10, self._lose_patience)
+            self._look = loop.call_later(PATIENCE_S / 4, self._look_for_stalled)
 
 
 class Share:
-    """What one connection holds: the gate of its frames. `wake` is called when its next frame may be
-    received, `late` when it came too slowly while others waited."""
+    """What one connection holds: the gate of its frames. `wake` is called when its next frame may go on,
+    `late` when it came too slowly while others waited."""
 
     def __init__(self, memory: RequestMemory, wake: Callable[[], None], late: Callable[[], None]) -> None:
         self._memory = memory
         self._wake = wake
         self.is_late = late
-        self._partial, self._partial_budget = 0, memory.short
+        self.is_held_back = False
+        """Whether the connection is not read for another reason than memory."""
+        self.moved_s, self.came_bytes = 0.0, 0
+        """When the frame last came on, and what has come since someone looked."""
+        self.partial_bytes, self._partial_budget = 0, memory.short
         """What counts of the frame that is not whole, and where."""
         self._whole: dict[_Budget, int] = {}
-        self._wanted = 0
-        """The length of the frame that waits for its place; 0: none does."""
+        self._length = self._wanted = 0
+        """Of the frame that waits: its length, and the bytes of it that room is wanted for."""
+        self._is_granted = False
 
     @property
     def has_room(self) -> bool:
         """Whether one more read of SCRATCH_BYTES of short frames fits, and no one waits. What it brings of a
         frame that has to wait is held meanwhile, of one frame of each kind: others then read lengths only."""
         memory, short = self._memory, self._memory.short
-        if memory.long.waiting or short.waiting:
+        if memory.long.line or short.line:
             return False
         return short.max_bytes is None or short.held_bytes + SCRATCH_BYTES <= short.max_bytes
 
-    def reserve(self, length: int) -> bool:
-        """Whether a frame that announces `length` bytes may be received now; if not, `wake` is called."""
+    def has_begun(self, budget: _Budget) -> bool:
+        """Whether it holds bytes of the frame that is not whole."""
+        return self.partial_bytes > 0 and self._partial_budget is budget
+
+    def missing(self, budget: _Budget) -> int:
+        """What the frame that waits needs beside what counts already."""
+        return self._length - (self.partial_bytes if self._partial_budget is budget else 0)
+
+    def reserve(self, length: int, wanted: int) -> bool:
+        """Whether there is room for the first `wanted` bytes of a frame of `length`; if not, `wake` comes."""
+        if self._is_granted:
+            self._is_granted = False
+            return True
         memory, budget = self._memory, self._memory.budget(length)
-        is_first = not budget.waiting or budget.waiting[0] is self
-        if not (is_first and budget.fits(length)):
-            self._wanted = length
+        self._length, self._wanted = length, wanted
+        if not memory.may_go_on(self, budget):
             memory.waits(self, budget)
             return False
-        if budget.waiting and budget.waiting[0] is self:
-            budget.waiting.popleft()
-        self._wanted = 0
-        self._count_partial(length, budget)
+        budget.line.pop(self, None)
+        self._count_partial(wanted, budget)
         memory.begins(self)
         return True
 
-    def goes_on(self) -> bool:
-        """It is first in line: whether there is room now."""
-        if not self.reserve(self._wanted):
-            return False
-        self._wake()
-        return True
+    def goes_on(self) -> None:
+        """It is its turn, and there is room."""
+        if self.reserve(self._length, self._wanted):
+            self._is_granted, self.moved_s = True, asyncio.get_running_loop().time()
+            self._wake()
 
     def keeps(self, size: int) -> None:
-        """`size` bytes of a frame without a place were read already."""
-        self._count_partial(size, self._memory.short)
+        """`size` bytes of a frame were read before there was room for it."""
+        if size - self.partial_bytes > FEW_BYTES:
+            self.came_bytes += size - self.partial_bytes
+            self._count_partial(size, self._memory.short)
+            self._memory.begins(self)
+
+    def came(self, size: int) -> None:
+        """`size` bytes more of a frame arrived where there was room for them."""
+        self.came_bytes += size
+
+    def look(self, now_s: float, enough: float) -> None:
+        """Notes whether `enough` bytes have come since the last look; a frame that waits needs none."""
+        memory = self._memory
+        waits = self in memory.long.line or self in memory.short.line
+        if waits or self.came_bytes >= enough:
+            self.moved_s = now_s
+        self.came_bytes = 0
+
+    def is_stalled(self, budget: _Budget, now_s: float) -> bool:
+        patience_s = HELD_BACK_PATIENCE_S if self.is_held_back else PATIENCE_S
+        return self._partial_budget is budget and now_s - self.moved_s >= patience_s
 
     def _count_partial(self, size: int, budget: _Budget) -> None:
-        self._partial_budget.held_bytes -= self._partial
+        self._partial_budget.held_bytes -= self.partial_bytes
         budget.held_bytes += size
-        self._partial, self._partial_budget = size, budget
+        self.partial_bytes, self._partial_budget = size, budget
 
     def arrived(self, size: int) -> None:
         """A frame is whole; it counts until it is `answered`."""
-        if self._partial:
+        if self.partial_bytes:
             self._memory.arrived(self)
             self._count_partial(0, self._memory.short)
         memory = self._memory
@@ -183,7 +248,7 @@ class Share:
         budget = memory.short if size <= SHORT_MAX_BYTES else memory.long
         budget.held_bytes -= size
         self._whole[budget] -= size
-        if memory.long.waiting or memory.short.waiting:
+        if memory.long.line or memory.short.line:
             memory.freed()
 
     def close(self) -> None:

@@ -130,7 +130,7 @@ class Services:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self._api_keys())
 
     def before_login(self, listener: str, frame: bytes | bytearray) -> tuple[Chunks, bool]:
-        """The answer to an ApiVersions of someone who has not logged in, and whether the client has to ask
+        """The answer to an ApiVersions that comes before a login, and whether the client has to ask
         again; nothing for a frame that is none."""
         if len(frame) < _HEAD.size:
             return [], False

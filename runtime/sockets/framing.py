@@ -3,7 +3,7 @@
 Owns where received bytes go: small frames into a scratch buffer, out of which they are taken at once, a
 longer one into pieces of its own. Memory grows with what has arrived (at most twice as much), never with what
 a length announces; a connection whose frames are whole holds none. A gate says whether there is room for
-more: without it a frame's length is read and nothing else, until the gate has a place for the frame.
+more: where it is short of room, a frame's length is read, and the rest into pieces that it has room for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 _LENGTH = struct.Struct(">i")
 SCRATCH_BYTES = 256 * 1024
-_PIECE_MIN_BYTES = 64 * 1024
+_PIECE_MIN_BYTES, _SHORT_PIECE_MIN_BYTES = 64 * 1024, 4 * 1024
 _PIECE_MAX_BYTES = 1024 * 1024
 REQUEST_MAX_BYTES = "socket.request.max.bytes"
 
@@ -29,11 +29,14 @@ class Gate(Protocol):
     def has_room(self) -> bool:
         """Whether a whole scratch buffer of short frames may be read."""
 
-    def reserve(self, length: int) -> bool:
-        """Whether a frame of `length` bytes, that is not whole, has a place; else it waits for one."""
+    def reserve(self, length: int, wanted: int) -> bool:
+        """Whether there is room for the first `wanted` bytes of a frame of `length`; else it waits."""
+
+    def came(self, size: int) -> None:
+        """`size` of these bytes have arrived."""
 
     def keeps(self, size: int) -> None:
-        """`size` bytes of a frame that waits were read already."""
+        """`size` bytes of a frame, for which there was no room yet, were read all the same."""
 
     def arrived(self, size: int) -> None:
         """A frame is whole."""
@@ -42,8 +45,10 @@ class Gate(Protocol):
 class _OpenGate:
     has_room = True
 
-    def reserve(self, length: int) -> bool:
+    def reserve(self, length: int, wanted: int) -> bool:
         return True
+
+    def came(self, size: int) -> None: ...
 
     def keeps(self, size: int) -> None: ...
 
@@ -66,15 +71,13 @@ class FrameBuffer:
         self.allow(max_bytes, key)
         self._gate: Gate = gate or _OpenGate()
         self.waits = False
-        self._has_place = False
-        """Whether the gate has room for all of the frame that is not whole."""
         self._scratch = memoryview(bytearray(SCRATCH_BYTES) if scratch is None else scratch)
         self._rest = b""
-        """The begin of a frame that fits into the scratch buffer."""
-        self._missing = 0
-        """Bytes of the long frame that have not come yet; 0: no long frame is being received."""
+        """The begin of a frame that is not received in pieces."""
         self._pieces: list[bytearray] = []
-        self._piece_filled = 0
+        self._missing = self._piece_filled = self._room = 0
+        """Of the frame in pieces: the bytes that have not come yet, those in its last piece, those of all
+        pieces. `_missing` 0: there is none."""
 
     def allow(self, max_bytes: int, key: str = REQUEST_MAX_BYTES) -> None:
         """The longest frame from now on, and the key of the configuration that says so."""
@@ -91,10 +94,8 @@ class FrameBuffer:
         self._scratch[: len(rest)] = rest
         if self._gate.has_room:
             return self._scratch[len(rest) :]
-        end = _LENGTH.size
-        if len(rest) >= end:
-            end += _LENGTH.unpack_from(rest)[0]
-        return self._scratch[len(rest) : end]
+        # No more than the length; one byte where room became short within a frame.
+        return self._scratch[len(rest) : max(_LENGTH.size, len(rest) + 1)]
 
     def received(self, count: int) -> list[bytes | bytearray]:
         """The frames that `count` more bytes complete, without their lengths.
@@ -109,36 +110,35 @@ class FrameBuffer:
                 and _LENGTH.unpack_from(self._scratch)[0] == size
             ):
                 # One whole frame and nothing else, as most clients send them.
-                self._is_whole(size)
+                self._gate.arrived(size)
                 return [self._scratch[_LENGTH.size : count].tobytes()]
             return self._cut(len(self._rest) + count)
         self._missing -= count
         self._piece_filled += count
+        self._gate.came(count)
         if self._missing:
             if self._piece_filled == len(self._pieces[-1]):
                 self._next_piece()
             return []
         frame = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces = []
-        self._is_whole(len(frame))
+        self._gate.arrived(len(frame))
         return [frame]
 
     def go_on(self) -> None:
-        """The gate has a place for the frame that waited."""
-        self.waits, self._has_place = False, True
-        (length,) = _LENGTH.unpack_from(self._rest)
-        if _LENGTH.size + length > len(self._scratch):
-            first, self._rest = self._rest[_LENGTH.size :], b""
-            self._begin_long_frame(first, length)
+        """The gate has room for the frame that waited."""
+        self.waits = False
+        if self._pieces:
+            self._next_piece()
+            return
+        rest, self._rest = self._rest, b""
+        (length,) = _LENGTH.unpack_from(rest)
+        self._begin_pieces(rest[_LENGTH.size :], length)
 
     def drop(self) -> None:
         """Forgets what has arrived: no more frames are taken."""
-        self.waits = self._has_place = False
+        self.waits = False
         self._rest, self._missing, self._pieces = b"", 0, []
-
-    def _is_whole(self, size: int) -> None:
-        self._has_place = False
-        self._gate.arrived(size)
 
     def _cut(self, filled: int) -> list[bytes | bytearray]:
         """The whole frames in the scratch buffer; what is left is kept, or begins pieces of its own."""
@@ -154,33 +154,39 @@ class FrameBuffer:
                 )
             begin, end = position + _LENGTH.size, position + _LENGTH.size + length
             if end > filled:
-                self._has_place = self._has_place or self._gate.reserve(length)
-                self.waits = not self._has_place
-                if self._has_place and end - position > len(view):
-                    self._begin_long_frame(view[begin:filled], length)
+                if _LENGTH.size + length > len(view) or not self._gate.has_room:
+                    self._begin_pieces(view[begin:filled], length)
                     return frames
                 break
             frames.append(view[begin:end].tobytes())
-            self._is_whole(length)
+            self._gate.arrived(length)
             position = end
         if position < filled:
             self._rest = view[position:filled].tobytes()
-        if self.waits:
-            self._gate.keeps(len(self._rest))
+            self._gate.keeps(len(self._rest) - _LENGTH.size)
         return frames
 
-    def _begin_long_frame(self, first: memoryview | bytes, length: int) -> None:
-        self._missing = length
-        self._pieces = []
-        self._next_piece(len(first))
+    def _begin_pieces(self, first: memoryview | bytes, length: int) -> None:
+        self._missing, self._room = length, 0
+        if not self._next_piece(len(first)):
+            self._rest = _LENGTH.pack(length) + first
+            self._missing = 0
+            self._gate.keeps(len(first))
+            return
         self._pieces[0][: len(first)] = first
         self._piece_filled = len(first)
         self._missing -= len(first)
         if self._piece_filled == len(self._pieces[0]):
             self._next_piece()
 
-    def _next_piece(self, arrived: int = 0) -> None:
-        arrived += sum(len(piece) for piece in self._pieces)
-        size = min(max(arrived, _PIECE_MIN_BYTES), _PIECE_MAX_BYTES, self._missing)
-        self._pieces.append(bytearray(size))
-        self._piece_filled = 0
+    def _next_piece(self, at_least: int = 0) -> bool:
+        """One piece more, as large as all before it, if the gate has room; else the frame `waits`."""
+        length = self._room + self._missing
+        fewest = _PIECE_MIN_BYTES if length > len(self._scratch) else _SHORT_PIECE_MIN_BYTES
+        size = min(max(self._room, fewest, at_least), max(_PIECE_MAX_BYTES, at_least), self._missing)
+        self.waits = not self._gate.reserve(length, self._room + size)
+        if not self.waits:
+            self._pieces.append(bytearray(size))
+            self._room += size
+            self._piece_filled = 0
+        return not self.waits

@@ -148,7 +148,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._timers["linger"] = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _let_go(self) -> None:
-        """Nothing is kept for a connection that has ended, whoever may still know it: what is part of a cycle
+        """Nothing is kept for a connection that has ended, even if it is still known: what is part of a cycle
         is found late."""
         for timer in self._timers.values():
             timer.cancel()

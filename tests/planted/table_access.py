@@ -181,12 +181,12 @@ ACCESS_BUGS = (
         caught_by=(QUOTAS,),
     ),
     Bug(
-        name="a-refused-fetch-is-counted",
-        breaks="a fetch that is answered empty uses nothing",
-        source="KIP-219",
+        name="a-fetch-asks-for-more-than-its-quota",
+        breaks="a consumer with a quota gets its records at that rate",
+        source="KIP-13",
         file="runtime/kafka/throttling.py",
-        old="quotas.take_back(FETCH_BYTES, user, client_id, answer_size)",
-        new="quotas.take_back(FETCH_BYTES, user, client_id, 0)",
+        old="if room is None or room >= body.max_bytes:",
+        new="if room is None or room < body.max_bytes:",
         caught_by=(QUOTAS,),
     ),
     Bug(

@@ -34,8 +34,8 @@ _KAFKA_NAMES = {
 }
 
 CALLER: ContextVar[BatchCause | None] = ContextVar("CALLER", default=None)
-"""On whose behalf this task asks, set at the door through which the call came; `request` only where it is not
-that which is asked. None: this process."""
+"""On whose behalf this task asks, set by the listener that the call came through; `request` only where it is
+not that which is asked. None: this process."""
 
 WAITING_MAX = 20_000
 """Requests whose answer is outstanding; more are refused as retriable."""

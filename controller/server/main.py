@@ -54,7 +54,7 @@ from metaquorum.runtime.rpc.decoding import GuardedServer
 from metaquorum.runtime.rpc.image_service import MetadataService
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.rpc.rights import grpc_rights
-from metaquorum.runtime.sockets.lane import PORT_KEY, LaneDoor
+from metaquorum.runtime.sockets.lane import PORT_KEY, LaneListener
 from metaquorum.runtime.tls.material import TlsMaterial
 
 STOP_GRACE_S = 0.1
@@ -120,7 +120,7 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
     )
 
 
-def lane_door(config: NodeConfig, tls: TlsMaterial | None) -> LaneDoor | None:
+def lane_listener(config: NodeConfig, tls: TlsMaterial | None) -> LaneListener | None:
     """Where other voters take up lanes; None: the configuration wants none."""
     listener, port = config.listeners[0], config.number(PORT_KEY)
     if port < 0:
@@ -128,7 +128,7 @@ def lane_door(config: NodeConfig, tls: TlsMaterial | None) -> LaneDoor | None:
     context = None
     if listener.is_tls and tls is not None:
         context = tls.server_context("required" if config.tls.client_auth else "none")
-    return LaneDoor(listener.host, port, context)
+    return LaneListener(listener.host, port, context)
 
 
 class ControllerRole:
@@ -151,8 +151,8 @@ class ControllerRole:
         self._raft = raft = process.raft
         self._server = server
         self._process = process
-        self._door = lane_door(config, tls)
-        service = RaftService(self._hear, process.controllers, self._door)
+        self._lane_listener = lane_listener(config, tls)
+        service = RaftService(self._hear, process.controllers, self._lane_listener)
         process.drive(
             driven,
             tls,
@@ -205,8 +205,8 @@ class ControllerRole:
 
     async def start(self) -> None:
         """Takes connections."""
-        if self._door is not None:
-            await self._door.open()
+        if self._lane_listener is not None:
+            await self._lane_listener.open()
         await self._server.start()
 
     def answer(self, effect: Answer) -> None:
@@ -269,8 +269,8 @@ class ControllerRole:
         """Ends what asks and what is asked."""
         await self._joining.close()
         await self._registration.close()
-        if self._door is not None:
-            self._door.close()
+        if self._lane_listener is not None:
+            self._lane_listener.close()
         await self._server.stop(STOP_GRACE_S)
 
     def left(self, ending: Ending) -> None:

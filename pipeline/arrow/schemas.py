@@ -1,4 +1,4 @@
-"""One door to all Arrow tables of the data source: their schemas by the option `type`, and their rows."""
+"""All Arrow tables of the data source: their schemas by the option `type`, and their rows."""
 
 from __future__ import annotations
 

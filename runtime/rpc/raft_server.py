@@ -31,7 +31,7 @@ from metaquorum.runtime.api import raft as raft_codec
 from metaquorum.runtime.rpc import eager
 from metaquorum.runtime.rpc.channels import END_OF_STREAM
 from metaquorum.runtime.rpc.raft_client import RaftClient
-from metaquorum.runtime.sockets.lane import LANE_KEY, Lane, LaneDoor
+from metaquorum.runtime.sockets.lane import LANE_KEY, Lane, LaneListener
 from metaquorum.runtime.transport import EventSink
 
 REQUESTS_PER_STREAM_MAX = 1024
@@ -160,12 +160,12 @@ class _Stream(_Caller):
 
 class RaftService:
     """The gRPC service, which `add_raft_service` registers; `respond` is how the driver answers. `peers`: the
-    ids that are answered first; None: everyone is. `door`: offers lanes; None: streams carry everything."""
+    ids that are answered first; None: everyone is. `listener` offers lanes; None: no one does."""
 
     def __init__(
-        self, sink: EventSink, peers: Container[int] | None = None, door: LaneDoor | None = None
+        self, sink: EventSink, peers: Container[int] | None = None, listener: LaneListener | None = None
     ) -> None:
-        self._door = door
+        self._lane_listener = listener
         self._sink = sink
         self._peers = peers
         self._others: deque[tuple[_Caller, int, RaftResponse]] = deque()
@@ -219,8 +219,8 @@ class RaftService:
         """Serves one caller until it goes away."""
         stream = _Stream(asyncio.get_running_loop(), context)
         lanes: list[_LaneCaller] = []
-        door = self._door
-        offer = None if door is None else door.offer(lambda lane: lanes.append(self._on_lane(lane)))
+        listener = self._lane_listener
+        offer = None if listener is None else listener.offer(lambda lane: lanes.append(self._on_lane(lane)))
         try:
             if offer is not None:
                 await context.send_initial_metadata(((LANE_KEY, offer.text()),))
@@ -231,8 +231,8 @@ class RaftService:
             _log.warning("closed the stream of a peer that sent an invalid Raft request: %s", error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            if door is not None and offer is not None:
-                door.withdraw(offer)
+            if listener is not None and offer is not None:
+                listener.withdraw(offer)
             for caller in (stream, *lanes):
                 caller.close()
                 self._forget(caller)

@@ -172,7 +172,7 @@ async def take_up(
     return lane
 
 
-class LaneDoor:
+class LaneListener:
     """The server's end: `offer` lanes, and open the port for them. One that is taken up twice, or by someone
     who knows no offer, is closed. `tls`: what callers must speak."""
 

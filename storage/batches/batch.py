@@ -1,4 +1,4 @@
-"""Record batches in message format 2 (magic 2): iterate, check, split; and the door to making them.
+"""Record batches in message format 2 (magic 2): iterate, check, split.
 
 Owns the walk over batches in a buffer and the framing of records inside one. A record's key and value are
 bytes here: what they mean is the business of the metadata layer. Touches no file. Import everything about

@@ -1,6 +1,6 @@
 """Record batches that travel together: their bytes, and their headers, parsed once.
 
-Owns the door through which bytes become batches of a log: from an append, from the answer to a fetch, from a
+Owns the step by which bytes become batches of a log: from an append, from the answer to a fetch, from a
 read. Behind it no one looks at a header's bytes again. Knows no file, no log and no record.
 """
 

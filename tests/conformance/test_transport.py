@@ -35,7 +35,7 @@ from metaquorum.raft.voters.voter_set import PreferredCandidate
 from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import GrpcRaftTransport, RaftService, add_raft_service
-from metaquorum.runtime.sockets.lane import LaneDoor
+from metaquorum.runtime.sockets.lane import LaneListener
 from metaquorum.runtime.transport import RaftTransport
 from metaquorum.storage.types import LogPosition
 from tests.conformance.memory_transport import MemoryNetwork
@@ -125,18 +125,18 @@ class MemoryPair(Pair):
 
 
 class GrpcPair(Pair):
-    door: LaneDoor | None = None
+    lane_listener: LaneListener | None = None
 
     async def start(self) -> None:
         self.server = new_server()
         port = bind(self.server, "127.0.0.1", 0, None)
-        service = RaftService(self.callee_sink, None, self.door)
+        service = RaftService(self.callee_sink, None, self.lane_listener)
         add_raft_service(service, self.server)
         await self.server.start()
         rng = random.Random(1)
         self.callee = GrpcRaftTransport(RaftClient({}, self.callee_sink, rng=rng), service)
         addresses = {2: PeerAddress("127.0.0.1", port)}
-        self.client = RaftClient(addresses, self.caller_sink, rng=rng, lanes=self.door is not None)
+        self.client = RaftClient(addresses, self.caller_sink, rng=rng, lanes=self.lane_listener is not None)
         self.caller = GrpcRaftTransport(self.client, None)
 
     async def kill(self) -> None:
@@ -149,8 +149,8 @@ class GrpcPair(Pair):
 
 class LanePair(GrpcPair):
     async def start(self) -> None:
-        self.door = LaneDoor("127.0.0.1", 0)
-        await self.door.open()
+        self.lane_listener = LaneListener("127.0.0.1", 0)
+        await self.lane_listener.open()
         await super().start()
         self.caller.send(2, 999, fetch(), PATIENT_MS)
         arrived = await self.callee_sink.next(RaftRequestArrived)
@@ -160,8 +160,8 @@ class LanePair(GrpcPair):
 
     async def close(self) -> None:
         await super().close()
-        assert self.door is not None
-        self.door.close()
+        assert self.lane_listener is not None
+        self.lane_listener.close()
 
 
 @pytest.fixture(params=[MemoryPair, GrpcPair, LanePair])

@@ -1,4 +1,4 @@
-"""The files behind a path on this machine, for the tools: thin doors to `metadata.inspect.log.log`.
+"""The files behind a path on this machine, for the tools, on top of `metadata.inspect.log.log`.
 
 Owns that the disk is this machine's or an archive on it, which of several nodes stands for all, and that the
 end of reading large logs is awaited with a line of progress on a terminal.

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from metaquorum.controller.server.main import lane_door
+from metaquorum.controller.server.main import lane_listener
 from metaquorum.raft.events import (
     RaftRequestAbandoned,
     RaftRequestArrived,
@@ -28,7 +28,7 @@ from metaquorum.runtime.rpc.channels import bind, new_server
 from metaquorum.runtime.rpc.raft_client import RECONNECT, PeerAddress, RaftClient
 from metaquorum.runtime.rpc.raft_server import RaftService, add_raft_service
 from metaquorum.runtime.sockets import lane as lanes
-from metaquorum.runtime.sockets.lane import PORT_KEY, Lane, LaneDoor, Offer, take_up
+from metaquorum.runtime.sockets.lane import PORT_KEY, Lane, LaneListener, Offer, take_up
 from metaquorum.runtime.tls.material import TlsMaterial
 from tests.conformance.test_transport import until
 from tests.unit.server.test_servers import certificate_files
@@ -54,8 +54,8 @@ def nothing() -> None:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[LaneDoor]:
-    made = LaneDoor(HOST, 0)
+async def listener() -> AsyncIterator[LaneListener]:
+    made = LaneListener(HOST, 0)
     await made.open()
     yield made
     made.close()
@@ -77,10 +77,10 @@ class End:
         return await asyncio.wait_for(self.got.get(), 20)
 
 
-async def test_messages_go_both_ways_whole_and_in_order_until_one_end_closes(door: LaneDoor) -> None:
+async def test_messages_go_both_ways_whole_and_in_order_until_one_end_closes(listener: LaneListener) -> None:
     here, there = End(), End()
     messages = [b"", b"one", bytes(range(256)) * 8_000, b"last"]
-    lane = await take_up(door.offer(there.begin), HOST, here.got.put_nowait, here.lost.set)
+    lane = await take_up(listener.offer(there.begin), HOST, here.got.put_nowait, here.lost.set)
     assert there.lane is not None
     for message in messages:
         lane.write(message)
@@ -93,13 +93,13 @@ async def test_messages_go_both_ways_whole_and_in_order_until_one_end_closes(doo
 
 
 @pytest.mark.parametrize("which", ["unknown", "used", "withdrawn"])
-async def test_a_lane_that_no_stream_was_offered_is_closed(door: LaneDoor, which: str) -> None:
+async def test_a_lane_that_no_stream_was_offered_is_closed(listener: LaneListener, which: str) -> None:
     taken: list[Lane] = []
-    offer = door.offer(taken.append)
+    offer = listener.offer(taken.append)
     if which == "unknown":
         offer = Offer.new(offer.port)
     elif which == "withdrawn":
-        door.withdraw(offer)
+        listener.withdraw(offer)
     else:
         (await take_up(offer, HOST, lambda _: None, nothing)).close()
         taken.clear()
@@ -122,9 +122,11 @@ async def test_something_else_that_listens_there_is_not_taken_for_a_lane(answer:
     server.close()
 
 
-async def test_who_says_nothing_is_not_waited_for(door: LaneDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_says_nothing_is_not_waited_for(
+    listener: LaneListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lanes, "HANDSHAKE_S", 0.01)
-    reader, writer = await asyncio.open_connection(HOST, door.offer(lambda _: None).port)
+    reader, writer = await asyncio.open_connection(HOST, listener.offer(lambda _: None).port)
     assert await asyncio.wait_for(reader.read(), 20) == b""
     writer.close()
     with socket.create_server((HOST, 0)) as silent, pytest.raises(TimeoutError):
@@ -137,7 +139,7 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(
             StartError, match=f"cannot listen on {HOST}:{port}: .*controller.quorum.lane.port"
         ):
-            await LaneDoor(HOST, port).open()
+            await LaneListener(HOST, port).open()
 
 
 def test_what_is_no_offer_is_refused() -> None:
@@ -151,11 +153,11 @@ def test_what_is_no_offer_is_refused() -> None:
 class Nodes:
     """Node 1 asks node 2, whose streams offer lanes."""
 
-    def __init__(self, door: LaneDoor) -> None:
+    def __init__(self, listener: LaneListener) -> None:
         self.events: dict[int, asyncio.Queue[Any]] = {1: asyncio.Queue(), 2: asyncio.Queue()}
         self.server = new_server()
         port = bind(self.server, HOST, 0, None)
-        self.service = RaftService(self._sink(2), None, door)
+        self.service = RaftService(self._sink(2), None, listener)
         add_raft_service(self.service, self.server)
         addresses = {2: PeerAddress(HOST, port)}
         self.client = RaftClient(addresses, self._sink(1), rng=random.Random(1), lanes=True)
@@ -182,8 +184,8 @@ class Nodes:
         await self.server.stop(None)
 
 
-async def test_the_end_of_a_lane_is_that_of_its_stream_and_of_all_that_waits(door: LaneDoor) -> None:
-    nodes = Nodes(door)
+async def test_the_end_of_a_lane_is_that_of_its_stream_and_of_all_that_waits(listener: LaneListener) -> None:
+    nodes = Nodes(listener)
     await nodes.server.start()
     first = await nodes.ask(1)
     await until(lambda: nodes.client.has_lane(2))
@@ -199,11 +201,11 @@ async def test_the_end_of_a_lane_is_that_of_its_stream_and_of_all_that_waits(doo
 
 
 async def test_raft_goes_on_over_grpc_where_the_lane_cannot_be_reached(
-    door: LaneDoor, caplog: pytest.LogCaptureFixture
+    listener: LaneListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    door.close()
-    nodes = Nodes(door)
+    listener.close()
+    nodes = Nodes(listener)
     await nodes.server.start()
     await nodes.ask(1)
     await until(lambda: "its lane cannot be reached" in caplog.text)
@@ -213,16 +215,16 @@ async def test_raft_goes_on_over_grpc_where_the_lane_cannot_be_reached(
 
 
 async def test_a_lane_over_which_nothing_comes_any_more_is_left_for_the_stream(
-    door: LaneDoor, caplog: pytest.LogCaptureFixture
+    listener: LaneListener, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    nodes = Nodes(door)
+    nodes = Nodes(listener)
     await nodes.server.start()
     await nodes.ask(1)
     await until(lambda: nodes.client.has_lane(2))
     caller, _ = nodes.service._callers[await nodes.ask(2)]
     caller._lane._take = lambda message: None  # type: ignore[attr-defined]
-    door.close()
+    listener.close()
     for correlation_id in range(3, 6):
         nodes.client.send(2, correlation_id, FETCH, 20)
         failed = await nodes.next(1, RaftRequestFailed)
@@ -238,8 +240,8 @@ async def test_a_lane_over_which_nothing_comes_any_more_is_left_for_the_stream(
     await nodes.close()
 
 
-async def test_a_lane_on_which_an_answer_came_between_two_timeouts_stays(door: LaneDoor) -> None:
-    nodes = Nodes(door)
+async def test_a_lane_on_which_an_answer_came_between_two_timeouts_stays(listener: LaneListener) -> None:
+    nodes = Nodes(listener)
     await nodes.server.start()
     await nodes.ask(1)
     await until(lambda: nodes.client.has_lane(2))
@@ -253,15 +255,15 @@ async def test_a_lane_on_which_an_answer_came_between_two_timeouts_stays(door: L
 
 
 async def test_bytes_that_are_no_request_end_the_lane_with_a_warning(
-    door: LaneDoor, caplog: pytest.LogCaptureFixture
+    listener: LaneListener, caplog: pytest.LogCaptureFixture
 ) -> None:
-    nodes = Nodes(door)
+    nodes = Nodes(listener)
     here = End()
 
     def begin(lane: Lane) -> None:
         nodes.service._on_lane(lane)
 
-    lane = await take_up(door.offer(begin), HOST, here.got.put_nowait, here.lost.set)
+    lane = await take_up(listener.offer(begin), HOST, here.got.put_nowait, here.lost.set)
     lane.write(b"\xff\xff")
     await asyncio.wait_for(here.lost.wait(), 20)
     assert "no valid Raft message: its bytes cannot be decoded" in caplog.text
@@ -283,10 +285,10 @@ def test_a_controller_offers_lanes_by_its_configuration(
         lines[PORT_KEY] = port
     path = tmp_path / "node.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    door = lane_door(load_config(path, "controller"), None)
-    assert (door is not None) is offers
+    listener = lane_listener(load_config(path, "controller"), None)
+    assert (listener is not None) is offers
     if port == "9193":
-        assert door is not None and door.address == (HOST, 9193)
+        assert listener is not None and listener.address == (HOST, 9193)
 
 
 async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_path: Path) -> None:
@@ -304,13 +306,13 @@ async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_pat
         f"ssl.client.auth=required\nssl.keystore.location={tmp_path}/node.pem\n"
         f"ssl.truststore.location={tmp_path}/authority.crt\n"
     )
-    door = lane_door(load_config(path, "controller"), files["node"])
-    assert door is not None
-    await door.open()
+    listener = lane_listener(load_config(path, "controller"), files["node"])
+    assert listener is not None
+    await listener.open()
     here, there = End(), End()
 
     async def connect(tls: ssl.SSLContext | None) -> Lane:
-        return await take_up(door.offer(there.begin), HOST, here.got.put_nowait, here.lost.set, tls)
+        return await take_up(listener.offer(there.begin), HOST, here.got.put_nowait, here.lost.set, tls)
 
     lane = await connect(files["node"].client_context())
     lane.write(b"hidden")
@@ -319,4 +321,4 @@ async def test_with_tls_a_lane_is_for_those_whose_certificate_is_trusted(tmp_pat
     for refused in (files["stranger"].client_context(), None):
         with pytest.raises(OSError):
             await connect(refused)
-    door.close()
+    listener.close()

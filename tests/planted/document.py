@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 from tests.planted.bug import is_simulator
-from tests.planted.bugs import BUGS, SECTIONS
+from tests.planted.bugs import BUGS
 
 DOCUMENT = Path("docs/planted-bugs.md")
 
@@ -25,8 +24,7 @@ python -m tests.planted --list               # names, laws and their sources, an
 python -m tests.planted --document           # writes this page
 ```
 
-The simulator alone catches {simulated}. The table is in `tests/planted/`:
-
+The simulator alone catches {simulated}. The table is in `tests/planted/`.
 """
 
 MINUTES = 26
@@ -35,9 +33,4 @@ MINUTES = 26
 def render() -> str:
     """The whole page."""
     simulated = [bug for bug in BUGS if any(map(is_simulator, bug.caught_by))]
-    counts = "; ".join(f"{title} {len(bugs)}" for title, bugs in SECTIONS) + "."
-    return (
-        INTRODUCTION.format(count=len(BUGS), simulated=len(simulated), minutes=MINUTES)
-        + textwrap.fill(counts, 120, break_on_hyphens=False, break_long_words=False)
-        + "\n"
-    )
+    return INTRODUCTION.format(count=len(BUGS), simulated=len(simulated), minutes=MINUTES)

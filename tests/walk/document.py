@@ -15,12 +15,10 @@ INTRODUCTION = """\
 # Walkthrough: the files that a request passes
 
 `make walk` prints these lists with the functions, and `make walk OPTIONS=--document` writes this page: a
-controller and brokers run in one process, with real gRPC and real files, and a recorder notes every call from
-one file to another.
+recorder notes every call from one file to another in a cluster within one process.
 
-Each list leads from the entry point to the answer, along the callers of the main steps, such as the decision,
-the write, the sync and the commit. A file is described where it first appears. `make walk` also lists the
-files that these ask, for example for deadlines and invariants, but not values and helpers.
+Each list leads from the entry point to the answer, along the callers of the main steps. A file is described
+where it first appears.
 """
 
 

@@ -83,13 +83,13 @@ def test_the_page_has_a_row_for_every_record(schema: RecordSchema) -> None:
     )
     versions = _versions_text(schema.latest_version)
     shown = versions if versions == at_default else f"{versions} ({at_default})"
-    assert f"| {schema.key} | {schema.type_name} | {shown} |\n" in PAGE
+    assert f"\n- {schema.key} {schema.type_name} {shown}\n" in PAGE
 
 
 def test_the_page_has_a_row_for_every_control_record() -> None:
     for schema in CONTROL_SCHEMAS:
         versions = _versions_text(schema.latest_version)
-        assert f"| {schema.key} | {schema.type_name} | {versions} |\n" in PAGE
+        assert f"\n- {schema.key} {schema.type_name} {versions}\n" in PAGE
 
 
 # The draft's table: record, and its fields; Epoch of an ISR change and Deleting became something else.

@@ -24,8 +24,8 @@ from metaquorum.metadata.records.batches import DecodedRecord
 from metaquorum.metadata.records.parts import FENCED
 
 RECORD_RULES = {
-    "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset at which its registration was"
-    " decided: that of the record, or of the first one that was written with it",
+    "broker-epoch-is-offset": "a new incarnation's broker epoch is the offset of its registration, or of the"
+    " first record written with it",
     "records-change-something": "no record sets a value that was already set, or removes something that did"
     " not exist; but a new controller of Kafka 4 may fence a fenced broker again",
     "credentials-work": "a SCRAM credential has a known mechanism, 4096 iterations or more, a salt, and keys"

@@ -26,8 +26,6 @@ An unknown key, a value out of range or an impossible combination ends the proce
 touches anything, with one line that says what to change. Names are Apache Kafka's; an asterisk marks our own.
 In parentheses: the role that has the key, our default, other choices. Times are in ms and sizes in bytes
 where a name ends so; switches are `true` or `false`.
-
-`python -m metaquorum.runtime.config.docs > docs/configuration.md` makes this page.
 """
 
 

@@ -37,8 +37,7 @@ What differs from Kafka:
 - Committed metadata that cannot be replayed ends the process. In a running process, `MetadataErrorCount`
   and `metadata-load-error-count` count damaged fetched snapshots, and `metadata-apply-error-count` is 0.
 - `commit-latency-*` are per batch; Kafka divides by the number of records.
-- Counts over all partitions are of the committed image. An error of a partition counts once per request and
-  code in `ErrorsPerSec`.
+- An error of a partition counts once per request and code in `ErrorsPerSec`.
 """
 
 _SAID_ABOVE = re.compile(r",? [Oo]ver the last 30 to 60 s\.?| NaN: none\.| -1: (?:none|unknown)\.")

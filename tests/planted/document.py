@@ -21,7 +21,6 @@ named for a bug must fail. The exit code is 0 if every bug is caught.
 python -m tests.planted                      # all {count}: {minutes} minutes on two busy cores
 python -m tests.planted vote-not-written     # one by name
 python -m tests.planted --list               # names, laws and their sources, and what catches each
-python -m tests.planted --document           # writes this page
 ```
 
 The simulator alone catches {simulated}. The table is in `tests/planted/`.

@@ -31,6 +31,16 @@ def test_derived_durations(config: RaftConfig, derived: tuple[int, ...]) -> None
     assert tuple(getattr(config, name) for name in NAMES) == derived
 
 
+def test_bounds_and_periods_that_are_not_timeouts() -> None:
+    """Those are in docs/raft.md, which another test reads."""
+    config = RaftConfig()
+    assert (config.fetch_max_bytes, config.snapshot_chunk_bytes) == (1 << 20, 1 << 20)
+    assert (config.parked_fetches_max, config.pending_reads_max) == (1 << 12, 1 << 14)
+    assert (config.observer_session_ms, config.new_voter_lag_max) == (5 * 60_000, 1000)
+    assert (config.note_committed_ms, config.sync_committed_ms) == (50, 5000)
+    assert (config.high_watermark_linger_ms, config.bootstrap_ids) == (0, ())
+
+
 @pytest.mark.parametrize(
     ("doublings", "pause"),
     [(0, 3), (1, 6), (2, 12), (DOUBLINGS_MAX, 3 << 16), (DOUBLINGS_MAX + 1, 3 << 16), (10_000, 3 << 16)],

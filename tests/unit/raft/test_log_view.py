@@ -129,3 +129,13 @@ def test_trim_forgets_epochs() -> None:
     assert (log.start_offset, log.epochs.entries) == (3, ((2, 3),))
     log.trim(1)
     assert log.start_offset == 3
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_the_record_before_an_offset_is_of_the_epoch_that_covers_it(start: int) -> None:
+    """Before the first of all there is none: epoch 0. Before a log that starts late it is the snapshot's."""
+    snapshots = (LogPosition(3, 7),) if start else ()
+    log = view([4, 4, 6], start, snapshots)
+    assert [log.epoch_before(start + at) for at in range(4)] == [3 if start else 0, 4, 4, 6]
+    assert log.end_position == LogPosition(6, start + 3)
+    assert view([], start, snapshots).end_position == LogPosition(3 if start else 0, start)

@@ -186,3 +186,16 @@ def test_only_the_leader_that_is_followed_says_where_it_listens(leader_id: int, 
     leaders.follow(core.state, 5, 4, leader_id, endpoints)
     assert core.leader_id == 2
     assert (core.state.told_endpoints == endpoints) == is_told
+
+
+def test_a_leader_that_is_found_again_may_listen_elsewhere() -> None:
+    """What it says of itself replaces what was known; where it says nothing, that stays."""
+    core, _ = follower()
+    for endpoints in ((), (Endpoint("L", "here", 9),), (Endpoint("L", "there", 9),), ()):
+        before = core.state.told_endpoints
+        transitions.become_prospective(core.state, 5)
+        leaders.follow(core.state, 5, 4, 2, endpoints)
+        assert core.leader_id == 2
+        assert core.state.told_endpoints == (endpoints or before)
+    leaders.follow(core.state, 5, 5, 3, ())
+    assert (core.leader_id, core.state.told_endpoints) == (3, ())

@@ -184,22 +184,21 @@ def test_a_cleaned_segment_that_is_no_segment_takes_the_place_of_its_own_alone()
     assert read_file(disk, join(PLACE, segment_name(1))) == batch(1)
 
 
-def transaction(log: PartitionLog, *, end: bool = True) -> None:
+def transaction(log: PartitionLog, *, end: bool = True, producer: int = 7) -> None:
     data = encode_batch(
         base_offset=log.end_offset,
         leader_epoch=1,
         timestamp_ms=1,
         values=[b"v"],
-        producer_id=7,
+        producer_id=producer,
         producer_epoch=0,
         base_sequence=log.end_offset,
         attributes=TRANSACTIONAL,
     )
     log.append(Batches.parse(data))
     if end:
-        marker = bytearray(
-            encode_marker(EndMarker(False, 0), producer_id=7, producer_epoch=0, timestamp_ms=1)
-        )
+        ended = EndMarker(False, 0)
+        marker = bytearray(encode_marker(ended, producer_id=producer, producer_epoch=0, timestamp_ms=1))
         marker[:8] = log.end_offset.to_bytes(8, "big")
         marker[12:16] = (1).to_bytes(4, "big")
         log.append(Batches.parse(bytes(marker)))
@@ -223,6 +222,23 @@ def test_a_checkpoint_does_not_take_back_what_a_roll_wrote_of_aborted_transactio
     assert len(files) == 4 and read_file(disk, path) == rolled
     log.checkpointed(checkpoint)
     log.close()
+
+
+@pytest.mark.parametrize("producer", [0, 1, 2**62])
+@pytest.mark.parametrize("end", [False, True])
+def test_a_producer_is_found_again_whatever_its_id(producer: int, end: bool) -> None:
+    """The first one of a cluster has the id 0."""
+    disk = new_disk()
+    log = load(disk)
+    transaction(log, end=end, producer=producer)
+    known, aborted = log.producers.all(), list(log.producers.aborted)
+    assert [one.producer_id for one in known] == [producer] and len(known[0].batches) == 1
+    assert log.producers.has_open(producer, 0) != end and len(aborted) == end
+    log.sync()
+    log.close()
+    again = load(disk)
+    assert again.producers.all() == known and list(again.producers.aborted) == aborted
+    again.close()
 
 
 def test_a_file_is_read_while_it_is_held_and_not_synced_once_it_is_closed() -> None:

@@ -242,3 +242,24 @@ def test_a_record_that_names_no_voter_is_refused() -> None:
     none = ControlValue(VOTERS_TYPE, voters_record(VoterSet()).value)
     with pytest.raises(BatchError, match="VotersRecord at offset 7 names no voter"):
         voter_changes(control_batch(none))
+
+
+TAGS = b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
+"""Two fields of a later release: number 5 of two bytes, number 129 of none."""
+
+
+def test_fields_of_a_later_release_are_passed_over() -> None:
+    """Wherever a record may have them; one that is cut off is damage."""
+    level = kraft_version_record(1)
+    assert level.value.endswith(b"\x00")
+    more = ControlValue(level.control_type, level.value[:-1] + TAGS)
+    assert [one.kraft_version for one in voter_changes(control_batch(more))] == [1]
+    for cut in range(1, len(TAGS)):
+        damaged = ControlValue(level.control_type, more.value[:-cut])
+        with pytest.raises(BatchError, match="KRaftVersionRecord at offset 7"):
+            voter_changes(control_batch(damaged))
+    one = VoterSet([VoterNode(node_id=1, directory_id=directory(1))])
+    record = voters_record(one)
+    assert record.value.endswith(b"\x00\x00\x00")  # of the range of versions, of the voter, of the record
+    more = ControlValue(record.control_type, record.value[:-3] + 3 * TAGS)
+    assert [change.voters for change in voter_changes(control_batch(more))] == [one]

@@ -9,7 +9,7 @@ import pytest
 
 from metaquorum import raft
 from metaquorum.raft.effects import AppendLog, NoteCommitted, PersistQuorumState
-from metaquorum.raft.store.stored_voters import read_voters, with_voters
+from metaquorum.raft.store.stored_voters import read_changes, read_voters, with_voters
 from metaquorum.raft.voters.history import VotersAt
 from metaquorum.raft.voters.records import VoterChange, encode_control_batch, voters_record
 from metaquorum.storage.batches.encode import encode_batch
@@ -72,6 +72,23 @@ def test_a_caller_that_has_read_the_log_saves_a_second_look(tmp_path: Path) -> N
     assert changes == plain.recovered().voter_changes
     assert [change.offset for change in changes] == [-1, -1, 0, 1, 2]
     plain.close()
+
+
+def test_of_a_batch_that_begins_below_the_newest_snapshot_only_what_is_behind_it_counts(
+    tmp_path: Path,
+) -> None:
+    store = standalone(tmp_path)
+    batch = encode_control_batch(
+        [voters_record(voters(1, 3)), voters_record(voters(1, 4))], base_offset=0, epoch=1, timestamp_ms=0
+    )
+    store.execute(AppendLog(batches=Batches.sealed(batch)))
+    store.write_snapshot(LogPosition(1, 1), with_voters([], VotersAt(1, voters(1, 3)), timestamp_ms=4))
+    found = read_changes(PosixDisk(), store.log, LogPosition(1, 1))
+    assert [(change.offset, change.voters) for change in found if change.voters is not None] == [
+        (0, voters(1, 3)),
+        (1, voters(1, 4)),
+    ]
+    store.close()
 
 
 def test_quorum_state_has_the_version_of_kraft_version(tmp_path: Path) -> None:

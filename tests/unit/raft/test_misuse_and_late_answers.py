@@ -244,8 +244,8 @@ def test_a_record_that_names_no_voter_is_refused() -> None:
         voter_changes(control_batch(none))
 
 
-TAGS = b"\x02" + b"\x05\x02ab" + b"\x81\x01\x00"
-"""Two fields of a later release: number 5 of two bytes, number 129 of none."""
+TAGS = b"\x02" + b"\x03\x02ab" + b"\x81\x01\x00"
+"""Two fields of a later release: number 3 of two bytes, number 129 of none."""
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:

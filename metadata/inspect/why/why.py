@@ -239,9 +239,9 @@ class Chain:
             own = False
             match record:
                 case r.PartitionRecord() | r.PartitionChangeRecord():
-                    own = (self._namer.topic_name(record.topic_id), record.partition_id) == wanted
+                    own = (self._feed.topic_name(record.topic_id), record.partition_id) == wanted
                 case r.RemoveTopicRecord(topic_id=topic_id):
-                    own = wanted is not None and self._namer.topic_name(topic_id) == wanted[0]
+                    own = wanted is not None and self._feed.topic_name(topic_id) == wanted[0]
             if own:
                 self._alone(changes, offset, record)
 

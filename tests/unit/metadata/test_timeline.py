@@ -9,6 +9,7 @@ import pytest
 
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
 from metaquorum.metadata.records import types as r
@@ -18,6 +19,20 @@ from tests.conftest import shared_data_path
 ROOT = shared_data_path() or Path("absent")
 ID = bytes(range(16))
 OTHER = bytes(range(1, 17))
+
+
+def test_the_silence_before_the_last_batch_of_a_stretch() -> None:
+    """A stretch of one batch ends the silence behind the one before it."""
+    times = TimeEvents(5_000, 1_000)
+    silences = []
+    for stretch in ([1_600], [1_700, 1_900], [2_000]):
+        times.stretch(stretch, is_idle=True)
+        silences.append(times.silence_ms)
+    assert silences == [600, 200, 100]
+    times.lose()
+    times.stretch([2_300], is_idle=True)
+    assert times.silence_ms is None
+    assert TimeEvents(5_000, None).silence_ms is None
 
 
 def told(path: Path) -> list[TimelineEvent]:

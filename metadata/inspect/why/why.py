@@ -86,9 +86,8 @@ class Chain:
         if not self._feed.is_known:
             return Concern()  # which topic a partition is of is not known
         if self._kind == "topic":
-            wanted = (self._target.partition or (self._target.entity.partition("/")[2],))[0]
-            by_name = wanted and self._target.partition is not None
-            return Concern(topics=frozenset({wanted}), together=True) if by_name else Concern()
+            wanted = self._target.partition
+            return Concern() if wanted is None else Concern(topics=frozenset({wanted[0]}), together=True)
         return Concern(topics=frozenset(), together=True)
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
@@ -117,6 +116,8 @@ class Chain:
     def forget(self, offset: int) -> None:
         """The records before `offset` are lost: what follows tells what it says by itself, until `learn`."""
         self._kept, self._alone_from, self._said = self._now(), offset, {}
+        for topic in self._feed.state.topics.freeze().all():
+            self._namer.learn(topic.topic_id, topic.name)
         self._feed.forget()
         self._concern = self._concern_of()
 
@@ -239,16 +240,19 @@ class Chain:
             own = False
             match record:
                 case r.PartitionRecord() | r.PartitionChangeRecord():
-                    own = (self._feed.topic_name(record.topic_id), record.partition_id) == wanted
+                    own = (self._namer.topic_name(record.topic_id), record.partition_id) == wanted
                 case r.RemoveTopicRecord(topic_id=topic_id):
-                    own = wanted is not None and self._feed.topic_name(topic_id) == wanted[0]
+                    own = wanted is not None and self._namer.topic_name(topic_id) == wanted[0]
             if own:
                 self._alone(changes, offset, record)
 
     def _alone(self, changes: BatchChanges, offset: int, record: object) -> None:
         """A record about what was there before the log began: what it says is all that is known."""
         is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
-        said = {} if is_end else {**self._said, **said_fields(record)}
+        own = said_fields(record)
+        if not is_end and own and self._target.field not in (None, *own):
+            return
+        said = {} if is_end else {**self._said, **own}
         text = f"the state before offset {self._alone_from} is unknown, and so is the cause"
         cause = record_causes(record)[0] if is_end else Cause(rule="unexplained", text=text, certain=False)
         self._changed(changes, offset, record, (self._said, said), (cause,))

@@ -1,4 +1,4 @@
-"""`python -m tests.mutants`: makes small mistakes in the pure code, and asks the tests to notice each.
+"""`python -m tests.mutants`: makes small mistakes in the code, and asks the tests to notice each.
 
 Exit codes: 0 the layers reach their targets, 1 one does not, 2 wrong usage. Nothing is written into the
 sources: mistakes live in forked processes. The same seed draws the same sample of the same sources.

@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from metaquorum.pipeline.ingest import reading
 from metaquorum.pipeline.ingest import writer as module
 from metaquorum.pipeline.ingest.layout import WrittenFile
 from metaquorum.pipeline.ingest.writer import ClusterWriter, as_arrow, date_text, day_of
 from metaquorum.pipeline.intervals.moments import DAY_MS, MAX_TIME_MS
+from metaquorum.pipeline.intervals.states.ended import StateRows
 from metaquorum.pipeline.tables import TABLES
 
 EPOCHS = "quorum_epochs"
@@ -95,3 +97,27 @@ def test_times_are_milliseconds_of_utc_or_none() -> None:
     times = [None if at is None else at.timestamp() for at in data.column("from_time").to_pylist()]
     assert times == [1.5, None, 0.0]
     assert data.column("epoch").to_pylist() == [1, 2, 3]
+
+
+STATES = [
+    column.name for column in TABLES["partition_states"].columns if column.name not in ("cluster", "date")
+]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 1, 0)])
+def test_rows_of_all_tables_are_written_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(reading, "FLUSH_ROWS", 2)
+    states = StateRows()
+    states.parts.append([tuple(0 if name == "from_time" else None for name in STATES)])
+    tables: list[Any] = [
+        ("partition_states", states),
+        (EPOCHS, [epoch(at, 5) for at in range(5)]),
+        ("damage", []),
+    ]
+    made = ClusterWriter(str(tmp_path), "c", "run")
+    reading.write_rows(made, [tables[at] for at in order], final=True)
+    files = {file.table: file for file in made.close()}
+    assert {name: file.rows for name, file in files.items()} == {"partition_states": 1, EPOCHS: 5}
+    assert content(tmp_path, files[EPOCHS]) == [0, 1, 2, 3, 4]

@@ -13,6 +13,9 @@ from metaquorum.metadata.records.batches import decode_batch
 from metaquorum.pipeline.intervals import ClusterReplay, StateError
 from metaquorum.storage.batches.batch import RecordBatch
 from tests.unit.pipeline.intervals.telling import (
+    DIR_A,
+    DIR_B,
+    DIR_C,
     Line,
     alive,
     batches,
@@ -112,6 +115,35 @@ def story() -> list[RecordBatch]:
 def test_every_cut_of_a_story_goes_on_the_same(cut: int) -> None:
     given = story()
     assert_same(in_runs(given, [cut]), given)
+
+
+def losses() -> list[RecordBatch]:
+    """Two directories are lost one after the other; a process that registers later brings both back."""
+    topic = b"T" * 16
+    lines: list[Line] = [
+        (0, [leads(3000)]),
+        (0, [broker(1, 1, dirs=(DIR_A, DIR_B, DIR_C)), broker(2, 2, dirs=(DIR_C,))]),
+        (0, [alive(1, 1), alive(2, 2)]),
+        (0, [r.TopicRecord("t", topic), *[partition(at, (1, 2), topic) for at in range(4)]]),
+        (1_000, [r.BrokerRegistrationChangeRecord(1, 1, log_dirs=(DIR_B, DIR_C))]),
+        (2_000, [change(0, topic, leader=2, isr=(2,))]),
+        (3_000, [r.BrokerRegistrationChangeRecord(1, 1, log_dirs=(DIR_C,)), fence(2, 2)]),
+        (4_000, [r.NoOpRecord()] * 2_100),
+        (5_000, [change(1, topic, leader=2, isr=(2,)), alive(2, 2)]),
+        (6_000, [r.NoOpRecord()] * 2_100),
+        (7_000, [broker(1, 9, dirs=(DIR_A, DIR_B, DIR_C))]),
+        (8_000, [r.NoOpRecord()] * 100),
+    ]
+    return batches(lines)
+
+
+@pytest.mark.parametrize("cut", range(5, 12))
+def test_what_is_lost_over_a_cut_is_over_when_it_is_back(cut: int) -> None:
+    given = losses()
+    assert_same(in_runs(given, [cut]), given)
+    rows = named("incidents", tables_of(replayed(given))["incidents"])
+    lost = [row for row in rows if "director" in row["what"]]
+    assert len(lost) == 2 and all(row["to_offset"] is not None for row in lost)
 
 
 def test_no_resume_point_inside_a_transaction() -> None:

@@ -260,3 +260,20 @@ def test_an_error_that_is_open_where_a_run_goes_on_ends_in_the_next() -> None:
     whole = tables_of(feed(ClusterReplay("made", log_end=end), given))["violations"]
     assert sorted(map(tuple, rows)) == whole
     assert [row[:1] for row in whole] == [("leader-in-isr",)]
+
+
+@pytest.mark.parametrize(
+    ("first", "rules"),
+    [
+        (change(0, leader=2), ["leader-epoch-grows", "partition-epoch-grows"]),
+        (change(0, isr=(1, 2)), ["partition-epoch-grows"]),
+    ],
+)
+def test_a_partition_that_is_written_again_turns_its_epochs_back(first: Any, rules: list[str]) -> None:
+    """Also beside others that are new, and where nothing else is to be judged."""
+    again = [partition(9, (1, 2, 3)), partition(0, (1, 2, 3))]
+    given = batches([*BASE, (20, [first]), (30, again), (40, [r.ConfigRecord(2, "orders", "a", "1")])])
+    found = [row for row in told(given, "violations") if row["rule"] in STEP_RULES]
+    base = given[-2].header.base_offset
+    assert sorted(row["rule"] for row in found) == rules
+    assert {(row["where"], row["from_offset"]) for row in found} == {("topic/orders/0", base)}

@@ -38,6 +38,7 @@ from tests.unit.pipeline.intervals.telling import (
     change,
     fence,
     leads,
+    named,
     partition,
     read_log,
     replayed,
@@ -221,3 +222,29 @@ def test_lists_of_several_lengths() -> None:
         (95, [change(2, PAYMENTS, replicas=(3, 2)), change(0, PAYMENTS, adding_replicas=())]),
     ]
     assert assert_same(batches(lines), 2) > 8
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        change(0, isr=()),
+        change(0, isr=(), leader=-1),
+        change(0, isr=(1, 1, 2)),
+        change(0, isr=(1, 4), leader=1),
+        change(0, isr=(2, 3), leader=1),
+        change(0, replicas=(), directories=()),
+        change(0, replicas=(1, 1, 2), directories=(DIR_A, DIR_A, DIR_C)),
+    ],
+)
+def test_lists_that_break_a_rule_are_seen_among_sound_ones(odd: Any) -> None:
+    start: list[Line] = [
+        (0, [leads(3000)]),
+        (0, [broker(1, 1, dirs=(DIR_A,)), *(broker(at, at, dirs=(DIR_C,)) for at in (2, 3))]),
+        (0, [alive(at, at) for at in (1, 2, 3)]),
+        (10, [r.TopicRecord("orders", ORDERS), *(partition(at, (1, 2, 3)) for at in range(60))]),
+    ]
+    sound: list[Line] = [(20 + at, [change(at, isr=(1, 2))]) for at in range(1, 60)]
+    given = batches([*start, *sound[:30], (50, [odd]), *sound[30:]])
+    assert assert_same(given) > 0
+    rules = {row["rule"] for row in named("violations", tables_of(replayed(given))["violations"])}
+    assert rules

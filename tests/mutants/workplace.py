@@ -327,6 +327,7 @@ def _alone(place: Workplace, mutant: Mutant, names: list[str]) -> None:
     names = names[:MOST_NAMES]
     seconds = sum(place.tests[name].seconds for name in names)
     signal.setitimer(signal.ITIMER_REAL, ALONE_GRACE_S + PATIENCE * seconds)
+    _confine()  # the tests that ran here have given standard output back
     root = str(place.finder._root)
     os.chdir(root)
     os.execv(

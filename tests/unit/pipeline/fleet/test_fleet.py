@@ -90,6 +90,18 @@ def test_epochs_and_brokers_agree_with_the_replay(fleet: Fleet) -> None:
             assert broker.fenced == (truth["brokers"][str(at)]["state"] == "fenced")
 
 
+def test_incidents_say_where_their_broker_went_and_came_back(fleet: Fleet) -> None:
+    places = (("fenced_offset", "fenced"), ("unfenced_offset", "active"))
+    kinds = set()
+    for truth, seen in each(fleet):
+        for one in truth["incidents"]:
+            for name, state in places:
+                if one["kind"] == "broker_crash" or name in one:
+                    assert (one["broker"], state, one[name]) in seen.broker_states, one
+                    kinds.add(one["kind"])
+    assert "broker_crash" in kinds
+
+
 def test_the_end_agrees_with_the_replay(fleet: Fleet) -> None:
     for truth, seen in each(fleet):
         image, final = seen.image, truth["final"]

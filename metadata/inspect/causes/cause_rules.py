@@ -38,7 +38,8 @@ RULES: dict[str, str] = {
         "requested an election, or a new controller held one; the log does not show which"
     ),
     "unclean-election": (
-        "the new leader was neither in the ISR nor eligible: records may be lost. If a broker's state "
+        "the new leader was neither in the ISR nor eligible: records may be lost. The last known leader is "
+        "elected whatever the setting is, when no one is left (KIP-966). If else a broker's state "
         "changed in the same batch, the setting allowed it; otherwise the log does not distinguish that "
         "from a request"
     ),
@@ -63,7 +64,7 @@ RULES: dict[str, str] = {
     "replica-whole": "a broker reported that the damaged log of its replica is whole again",
     "replica-given-up": "a broker gave up the damaged log of its replica, to recreate it",
     "leader-epoch-raised": "the record names the current leader again, which raises the leader epoch",
-    "eligible-leaders-changed": "the eligible leader replicas changed (KIP-966)",
+    "eligible-leaders-changed": "the eligible leader replicas, or the last known leader, changed (KIP-966)",
     "registered": "the broker registered and had no registration before",
     "registered-again": "the same incarnation of the broker registered again",
     "session-expired": (

@@ -80,10 +80,22 @@ def was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
     return recovering or (after.isr == (after.leader,) and not ended)
 
 
+def is_last_known(before: PartitionInfo, leader: int) -> bool:
+    """Whether a controller with eligible leaders elects this one whatever the setting is."""
+    return not before.isr and not before.elr and before.last_known_elr == (leader,)
+
+
 def _unclean(
     before: PartitionInfo, after: PartitionInfo, scene: Scene, step: PartitionStep
 ) -> Iterator[Cause]:
     if was_unclean(before, after):
+        if is_last_known(before, after.leader):
+            text = (
+                f"broker {after.leader} was elected as the last known leader, because no one was in the ISR"
+                " or eligible any more (KIP-966): it may have lost records when it stopped uncleanly"
+            )
+            yield Cause(rule="unclean-election", text=text, broker_id=after.leader)
+            return
         allowed, asked = _who_allowed(scene, step.topic)
         text = (
             f"broker {after.leader} was elected although the ISR was {ids(before.isr)}: records that it"
@@ -313,4 +325,6 @@ def _epochs(before: PartitionInfo, after: PartitionInfo, step: PartitionStep) ->
         yield Cause(rule="leader-epoch-raised", text=text)
     if (before.elr, before.last_known_elr) != (after.elr, after.last_known_elr):
         text = f"eligible leaders {ids(before.elr)} -> {ids(after.elr)}"
+        if before.elr == after.elr:
+            text = f"last known leaders {ids(before.last_known_elr)} -> {ids(after.last_known_elr)}"
         yield Cause(rule="eligible-leaders-changed", text=text)

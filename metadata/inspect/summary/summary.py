@@ -25,7 +25,6 @@ FENCE_WORDS = {
 _ELECTION_WORDS = {
     "leader-lost": "fell silent",
     "leader-resigned": "resigned",
-    "leader-replaced": "was replaced",
 }
 _CHANGES = {
     "topic created": ("topic", "created"),
@@ -247,7 +246,7 @@ class Summary:
             self._listed("clocks", "clock jumps", "times are those of the batches around"),
             self._broker_section(),
             self._stretch_section("leaderless", self._leaderless, CRITICAL),
-            self._listed("unclean", "unclean elections", "records are lost"),
+            self._listed("unclean", "unclean elections", "records may be lost"),
             self._stretch_section("under min isr", self._under, WARNING),
             self._listed("directories", "directories failed", ""),
             self._listed("damaged", "replicas damaged", ""),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from metaquorum.metadata.image.types import NO_LEADER, Acl, ConfigResource
-from metaquorum.metadata.inspect.causes.causes import Cause, reassignment
+from metaquorum.metadata.inspect.causes.causes import Cause, is_last_known, reassignment
 from metaquorum.metadata.inspect.causes.field_causes import of_leaders
 from metaquorum.metadata.inspect.causes.split_fences import LIKE_A_SPLIT_FENCE
 from metaquorum.metadata.inspect.changes.changes import BatchChanges, BrokerStep, PartitionStep
@@ -206,7 +206,9 @@ def leader_events(
         if rule == "unclean-election":
             kind, severity = "unclean election", "critical"
             isr = steps[0].before.isr if steps[0].before is not None else ()
-            text += f"; broker {new} was not in the ISR [{','.join(map(str, isr))}]"
+            known = any(step.before is not None and is_last_known(step.before, new) for step in steps)
+            who = "the last known leader, not" if known else "not"
+            text += f"; broker {new} was {who} in the ISR [{','.join(map(str, isr))}]"
         elif new == NO_LEADER:
             kind, severity = "leaderless", "critical"
         entity = f"broker/{new}" if new >= 0 else f"broker/{old}"

@@ -46,12 +46,14 @@ class QuorumEvents:
     def election(
         self, offset: int, record: control.LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
     ) -> Grouped:
-        """`silence_ms` and the metadata.version are those that `election_causes` takes."""
+        """`silence_ms` and the metadata.version are those that `election_causes` takes. Up to Kafka 3.5 a
+        cluster's first records come before the election of the controller that wrote them."""
         leader = record.leader_id
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
         causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
         rules = [cause.rule for cause in causes]
         text = "; ".join((f"controller {leader} leads (voters {ids})", *(one.text for one in causes[1:])))
+        wrote_before = self._epoch == epoch
         self._leader, self._epoch = leader, epoch
         if not self._kraft_version:
             self._voters = tuple(
@@ -66,7 +68,7 @@ class QuorumEvents:
             severity=WARNING if "leader-lost" in rules else INFO,
             rule=rules[1] if len(rules) > 1 else rules[0],
             entities=("quorum",),
-            span_ms=None if silence_ms == -1 else silence_ms,
+            span_ms=None if silence_ms == -1 or wrote_before else silence_ms,
         )
 
     def voters(self, offset: int, record: control.VotersRecord) -> Grouped:

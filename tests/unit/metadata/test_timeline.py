@@ -9,6 +9,7 @@ import pytest
 
 from metaquorum.metadata.inspect.log.log import ReadBatch, open_log
 from metaquorum.metadata.inspect.timeline.event import SEVERITIES, TimelineEvent, at_least
+from metaquorum.metadata.inspect.timeline.quorum_events import QuorumEvents
 from metaquorum.metadata.inspect.timeline.time_events import TimeEvents
 from metaquorum.metadata.inspect.timeline.timeline import Timeline
 from metaquorum.metadata.records import control
@@ -390,3 +391,12 @@ def test_a_broker_that_may_have_died_and_stays_away_is_a_warning(lasted_ms: int,
     story.batch(60_000 + lasted_ms, r.NoOpRecord())
     (still,) = [event for event in story.timeline.finish() if event.kind == "still fenced"]
     assert still.severity == severity
+
+
+def test_what_a_controller_wrote_before_its_election_is_no_silence_before_it() -> None:
+    """As up to Kafka 3.5: the first records of a cluster, then the election that began their epoch."""
+    elections = QuorumEvents(None)
+    elections.follows(1)
+    leader = control.LeaderChangeMessage(1)
+    assert elections.election(2, leader, 1, 34, 7).span_ms is None
+    assert elections.election(9, leader, 2, 34, 7).span_ms == 34

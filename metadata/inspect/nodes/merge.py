@@ -16,7 +16,7 @@ import msgspec
 from metaquorum.metadata.inspect.errors import InspectError
 from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.nodes.lost import LostCommitted, find_losses, holding, known_committed
-from metaquorum.metadata.inspect.nodes.nodes import short_names
+from metaquorum.metadata.inspect.nodes.nodes import log_end, short_names
 from metaquorum.metadata.inspect.nodes.stream import NodeStream
 from metaquorum.storage.log.runs import BatchRun
 
@@ -186,11 +186,12 @@ class _Comparison:
         self._part(group, contents)
 
     def _part(self, group: list[NodeStream], contents: list[bytes]) -> None:
-        """The later epoch is followed; of one epoch what most have."""
+        """The later epoch is followed; of one epoch what most have, or else the log with the newest end."""
         latest = max(stream.epoch for stream in group)
-        later = [content for stream, content in zip(group, contents, strict=True) if stream.epoch == latest]
-        right = Counter(later).most_common(1)[0][0]
-        winner = group[contents.index(right)]
+        both = zip(group, contents, strict=True)
+        later = [(stream, content) for stream, content in both if stream.epoch == latest]
+        often = Counter(content for _, content in later)
+        winner, right = max(later, key=lambda one: (often[one[1]], log_end(self._logs[one[0].number])))
         for stream, content in zip(group, contents, strict=True):
             if content == right:
                 continue

@@ -138,6 +138,14 @@ def test_other_bytes_in_one_epoch_are_told_and_the_majority_is_followed() -> Non
     assert content(log) == content(logs[1])
 
 
+def test_of_two_that_differ_in_one_epoch_the_newest_end_is_followed_as_by_the_other_tools() -> None:
+    other: list[Batch] = [*STORY[:8], (2, [r.NoOpRecord()]), (2, [r.NoOpRecord()]), (5, [leads(3001)])]
+    for stories in ([STORY, other], [other, STORY]):
+        logs = make(memory_disk(), stories)
+        log, _ = merged(logs)
+        assert content(log) == content(most_complete(logs)) == content(logs[stories.index(other)])
+
+
 @pytest.mark.parametrize("field", ["base offset", "epoch"])
 def test_a_header_that_no_crc_covers_is_put_right(field: str) -> None:
     disk = memory_disk()

@@ -114,6 +114,7 @@ class ReplicaManager:
             out=out,
         )
         self._user, self._fetches = self._requests.user, self._requests.fetches
+        self.room = self._fetches.room
         find, told = self._placement.running.get, self._fetches.tell_caught_up
         isr_call = ControllerCall(rng, timeout_ms)
         self._isr = IsrChanges(isr_call, find, told, config.replica_fetch_backoff_ms)

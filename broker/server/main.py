@@ -187,6 +187,8 @@ class BrokerRole:
         self._directories = [str(path) for path in config.log_dirs]
         self._server = server
         self._kafka = kafka
+        if node.replicas is not None:
+            node.replicas.room.left = kafka.unsent.left
         self._clock = process.clock
         self._cluster_id = process.replica.identity.cluster_id
         self._raft = process.raft

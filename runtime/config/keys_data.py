@@ -198,6 +198,19 @@ DATA = (
         roles=(BROKER,),
     ),
     Key(
+        "queued.max.response.bytes",
+        "int",
+        256 * MIB,
+        "Maximum size of the answers of all connections that were read and have not been sent: beyond it "
+        "clients' fetches return less, then wait. -1: no limit.",
+        minimum=MIB,
+        also=(-1,),
+        maximum=MAX_LONG,
+        unit="bytes",
+        roles=(BROKER,),
+        own=True,
+    ),
+    Key(
         "replica.selector.class",
         "choice",
         None,

@@ -11,7 +11,7 @@ import logging
 import struct
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -20,14 +20,15 @@ from msgspec.structs import replace
 from metaquorum.runtime.config.access.certificates import CertificateError
 from metaquorum.runtime.kafka.answers import AnswerQueue, Chunks
 from metaquorum.runtime.kafka.auth.login import Login
-from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
+from metaquorum.runtime.kafka.bounds.memory import Share
+from metaquorum.runtime.kafka.bounds.unsent import UnsentShare
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.departures import Departing
-from metaquorum.runtime.kafka.limits import ConnectionLimits
-from metaquorum.runtime.kafka.memory import Share
+from metaquorum.runtime.kafka.departures import Departing, Outgoing
 from metaquorum.runtime.kafka.quotas import Quotas
-from metaquorum.runtime.kafka.services import Client, EndConnection, Later, Services
-from metaquorum.runtime.kafka.throttling import FETCH, Asked, Spent, Timed, bounded, charge
+from metaquorum.runtime.kafka.services import Client, EndConnection, Handler, Services
+from metaquorum.runtime.kafka.throttling import FETCH, Asked, Spent, bounded, charge, is_of_a_broker
+from metaquorum.runtime.kafka.under_way import UnderWay
 from metaquorum.runtime.sockets.framing import REQUEST_MAX_BYTES, FrameBuffer, FrameError
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_VERSIONS
@@ -57,6 +58,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._begun, self._gone = begun, gone
         self._login: Login | None = None
         self._share = Share(config.memory, self._has_memory, self._is_late)
+        self._unsent = UnsentShare(config.unsent, self._work, self._takes_nothing)
         most, key = config.request_max_bytes, REQUEST_MAX_BYTES
         self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=most, left=self._share.answered)
         if config.rules is not None and config.rules.sasl is not None:
@@ -64,10 +66,11 @@ class ClientConnection(asyncio.BufferedProtocol):
             most, key = config.login_max_bytes, "sasl.server.max.receive.size"
         self._buffer = FrameBuffer(most, key, config.scratch, self._share)
         self._frames: deque[bytes | bytearray] = deque()
-        self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
+        self._under_way = UnderWay(self)
         self._client, self._peer = Client(listener=config.listener, address=""), "a client"
         self._muted_until_s = 0.0
-        self._counted = self._ended = self._lost = self._write_blocked = self._read_paused = False
+        self._counted = self._ended = self._lost = self._read_paused = self._fetches = False
+        self._put_off: tuple[Handler, codec.Request, Spent] | None = None
         self._loop = asyncio.get_running_loop()
         self._used_s = self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -81,7 +84,8 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._departing = Departing(self._config.step_end, self._transport.writelines)
+        self._outgoing = Outgoing(self._transport, self._unsent.sent)
+        self._departing = Departing(self._config.step_end, self._outgoing.write)
         peer = transport.get_extra_info("peername") or ("", 0)
         self._client = Client(listener=self._config.listener, address=str(peer[0]))
         self._peer = f"{peer[0]}:{peer[1]}"
@@ -117,17 +121,19 @@ class ClientConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._write_blocked = True
+        self._outgoing.pause()
 
     def resume_writing(self) -> None:
-        self._write_blocked = False
+        self._used_s = self._loop.time()
+        self._outgoing.resume()
         self._work()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = self._lost = True
         self._let_go()
         self._departing.drop()
-        # A transport over TLS knows its protocol for good.
+        self._outgoing.drop()
+        self._unsent.close()
         del self._transport
         if self._counted:
             self._limits.closed(self._client.address)
@@ -144,7 +150,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._ended = True
         self._let_go()
         self._departing.flush()
-        self._transport.close()
+        self._outgoing.close()
         self._timers["linger"] = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _let_go(self) -> None:
@@ -152,10 +158,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         is found late."""
         for timer in self._timers.values():
             timer.cancel()
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            future.cancel()
+        self._under_way.cancel()
         self._timers.clear()
+        self._put_off = None
         self._frames.clear()
         self._buffer.drop()
         self._answers.drop()
@@ -180,7 +185,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._work()
 
     def _is_late(self) -> None:
-        self.end("its request arrived too slowly while others waited for memory")
+        self._cut_off("its request arrived too slowly while others waited for memory")
+
+    def _takes_nothing(self) -> None:
+        self._cut_off("it took nothing of its answers while others waited for memory")
+
+    def _cut_off(self, reason: str) -> None:
+        self.end(reason)
         if not self._lost:
             self._transport.abort()
 
@@ -275,11 +286,15 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _work(self) -> None:
         """Begins what there is room for, and reads on only when nothing waits."""
         frames, answers = self._frames, self._answers
-        while frames and answers.has_room and not self._is_held and not self._ended:
+        put_off = self._put_off
+        if put_off is not None and not self._is_held:
+            self._put_off = None
+            self._start(*put_off)
+        while frames and answers.has_room and not (self._is_held or self._put_off or self._ended):
             self._begin(frames.popleft())
         if self._ended:
             return
-        held_back = bool(frames) or self._is_held or not answers.has_room
+        held_back = bool(frames or self._put_off) or self._is_held or not answers.has_room
         self._share.is_held_back = held_back
         pause = held_back or self._buffer.waits
         if pause != self._read_paused:
@@ -289,7 +304,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def _is_held(self) -> bool:
         """Whether nothing is begun now: what was written has not left, or the client has to wait."""
-        return self._write_blocked or self._muted_until_s > 0
+        return self._outgoing.is_blocked or self._muted_until_s > 0
 
     def _begin(self, frame: bytes | bytearray) -> None:
         if self._login is not None and self._logs_in(self._login, frame):
@@ -309,35 +324,30 @@ class ClientConnection(asyncio.BufferedProtocol):
         except DecodeError as error:
             self.end(str(error))
             return
-        if api_key == FETCH and self._quotas is not None:
-            request = bounded(self._quotas, self._client, request, int(self._loop.time() * 1000))
-        place = self._answers.begin(size)
+        self._start(handler, request, Spent(size, time.perf_counter() - begun_s))
+
+    def _start(self, handler: Handler, request: codec.Request, spent: Spent) -> None:
+        """Begins a request, or puts it off: a fetch is read for only where its answer is next to leave, and
+        a client's only where there is memory for it."""
+        if request.header.api_key == FETCH:
+            if self._fetches or not (is_of_a_broker(request) or self._unsent.may_fetch()):
+                self._put_off = handler, request, spent
+                return
+            self._fetches = True
+            if self._quotas is not None:
+                request = bounded(self._quotas, self._client, request, int(self._loop.time() * 1000))
+        place = self._answers.begin(spent.size)
         try:
-            answer = handler(request, self._client)
+            with spent:
+                answer = handler(request, self._client)
         except EndConnection as error:
             self.end(str(error))
             return
         except Exception:
-            self._failed(request)
+            self.failed(request)
             return
-        self._wait(Asked(place, request, Spent(size, time.perf_counter() - begun_s)), answer)
-
-    def _wait(self, asked: Asked, answer: Any) -> None:
-        """Answers a request with what its handler returned, now or when it comes."""
-        if type(answer) is Later:
-            coming = answer.coming
-            if coming.done():
-                self._finish(asked, lambda: answer.finish(coming.result()))
-                return
-            self._waiting.add(coming)
-            coming.then(partial(self._came, asked, coming, answer.finish))
-        elif isinstance(answer, Awaitable):
-            counted = answer if self._quotas is None else Timed(answer, asked.spent)
-            future: asyncio.Future[Any] = asyncio.ensure_future(counted)
-            self._waiting.add(future)
-            future.add_done_callback(partial(self._awaited, asked))
-        else:
-            self._answer(asked, answer, time.perf_counter())
+        timed = self._quotas is not None
+        self._under_way.wait(Asked(place, request, spent), answer, timed=timed)
 
     def _refuse(self, api_key: int, version: int, correlation_id: int, size: int) -> None:
         """What is not offered ends the connection, as in Kafka; only ApiVersions is answered all the same."""
@@ -348,50 +358,34 @@ class ClientConnection(asyncio.BufferedProtocol):
         place = self._answers.begin(size)
         self._send(place, codec.encode_response(API_VERSIONS, 0, correlation_id, body))
 
-    def _came(self, asked: Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
-        self._waiting.discard(coming)
-        if not self._ended:
-            self._finish(asked, lambda: finish(coming.result()))
-            if self._frames or self._read_paused:
-                self._work()
-
-    def _awaited(self, asked: Asked, future: asyncio.Future[Any]) -> None:
-        self._waiting.discard(future)
-        if not (self._ended or future.cancelled()):
-            self._finish(asked, future.result)
+    def went_on(self) -> None:
+        """A request has its answer."""
+        if not self._ended and (self._frames or self._read_paused):
             self._work()
 
-    def _finish(self, asked: Asked, make: Callable[[], Any]) -> None:
-        """Answers with what `make` makes. An error's trace would keep the connection."""
-        begun_s = time.perf_counter()
-        try:
-            body = make()
-        except EndConnection as error:
-            self.end(str(error))
-            error.__traceback__ = None
-        except Exception as error:
-            self._failed(asked.request, error)
-            error.__traceback__ = None
-        else:
-            self._answer(asked, body, begun_s)
-
-    def _answer(self, asked: Asked, body: Any, begun_s: float) -> None:
+    def answer(self, asked: Asked, body: Any, begun_s: float) -> None:
         """`begun_s`: when the work on the answer began."""
         try:
             chunks = [] if body is None else self._services.prepared.encode(asked.request.header, body)
             asked.spent.seconds += time.perf_counter() - begun_s
             chunks = self._charged(asked.request, asked.spent, body, chunks)
         except EncodeError as error:
-            self._failed(asked.request, error)
+            self.failed(asked.request, error)
             return
+        if asked.request.header.api_key == FETCH:
+            self._fetches = False
         self._send(asked.place, chunks)
 
     def _send(self, place: int, chunks: Chunks) -> None:
-        ready = self._answers.finish(place, [_LENGTH.pack(sum(map(len, chunks))), *chunks] if chunks else [])
+        if chunks:
+            size = sum(map(len, chunks))
+            self._unsent.add(_LENGTH.size + size)
+            chunks = [_LENGTH.pack(size), *chunks]
+        ready = self._answers.finish(place, chunks)
         if ready:
             self._departing.put(ready)
 
-    def _failed(self, request: codec.Request, error: BaseException | None = None) -> None:
+    def failed(self, request: codec.Request, error: BaseException | None = None) -> None:
         """A bug; the client sees the end of its connection and asks again."""
         header = request.header
         _log.error("API %d version %d failed", header.api_key, header.version, exc_info=error or True)

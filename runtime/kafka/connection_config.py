@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
-from metaquorum.runtime.kafka.memory import RequestMemory
+from metaquorum.runtime.kafka.bounds.memory import RequestMemory
+from metaquorum.runtime.kafka.bounds.unsent import Unsent
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.sockets.framing import SCRATCH_BYTES
 
@@ -26,6 +27,7 @@ class ConnectionConfig:
     login_timeout_s: float = 30
     failed_login_delay_s: float = 0.1
     memory: RequestMemory = field(default_factory=RequestMemory, repr=False, compare=False)
+    unsent: Unsent = field(default_factory=Unsent, repr=False, compare=False)
     scratch: bytearray = field(default_factory=lambda: bytearray(SCRATCH_BYTES), repr=False, compare=False)
     """Where the small frames of all connections are received (`FrameBuffer`)."""
     step_end: StepEnd = field(default_factory=StepEnd, repr=False, compare=False)

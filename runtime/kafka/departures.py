@@ -1,17 +1,95 @@
-"""What a connection sends while the driver takes a step leaves together when the step has ended.
+"""What a connection sends: no more at a time than its transport takes, and together what one step answers.
 
-Owns what waits until then. Each send is a system call, and often gives the processor to the receiver.
+Owns what waits for the end of the driver's step (each send is a system call, and often gives the processor to
+the receiver), and what waits until the client has taken what was sent before. A transport takes everything at
+once, and over TLS encrypts it at once; here it is counted until it has left.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.kafka.answers import Chunks
+from metaquorum.wire.primitives import Buffer
 
 GATHERED_MAX_BYTES = 64 * 1024
 """A larger answer leaves at once: its client has something to do meanwhile."""
+WRITTEN_MAX_BYTES, PAUSES_AT_BYTES = 256 * 1024, 64 * 1024
+"""What a transport gets at a time, and what it may hold of it without pausing its writer."""
+
+
+class Outgoing:
+    """What leaves one connection, in order. `sent` is called with the bytes that have left."""
+
+    def __init__(self, transport: asyncio.Transport, sent: Callable[[int], object]) -> None:
+        transport.set_write_buffer_limits(high=PAUSES_AT_BYTES)
+        self._transport, self._sent = transport, sent
+        self._queue: deque[Buffer] = deque()
+        self._is_paused = self._ends = False
+        self._written_bytes = 0
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the client has not taken what was sent to it."""
+        return self._is_paused or bool(self._queue)
+
+    def write(self, chunks: Chunks) -> None:
+        size = sum(map(len, chunks))
+        if size <= WRITTEN_MAX_BYTES and not (self._is_paused or self._queue):
+            self._put(chunks, size)
+            return
+        self._queue.extend(chunks)
+        self._pump()
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self._left()
+        self._pump()
+
+    def close(self) -> None:
+        """Ends the transport when everything has left."""
+        self._ends = True
+        self._pump()
+
+    def drop(self) -> None:
+        """The connection is gone. A transport over TLS knows its protocol for good."""
+        self._queue.clear()
+        self._sent = _nowhere
+        del self._transport
+
+    def _pump(self) -> None:
+        queue = self._queue
+        while queue and not self._is_paused:
+            chunks: Chunks = []
+            size = 0
+            while queue and size < WRITTEN_MAX_BYTES:
+                chunk = queue.popleft()
+                room = WRITTEN_MAX_BYTES - size
+                if len(chunk) > room:
+                    whole = memoryview(chunk)
+                    chunk = whole[:room]
+                    queue.appendleft(whole[room:])
+                chunks.append(chunk)
+                size += len(chunk)
+            self._put(chunks, size)
+        if self._ends and not queue:
+            self._transport.close()
+
+    def _put(self, chunks: Chunks, size: int) -> None:
+        self._written_bytes += size
+        self._transport.writelines(chunks)
+        if not self._is_paused:
+            self._left()
+
+    def _left(self) -> None:
+        size, self._written_bytes = self._written_bytes, 0
+        self._sent(size)
 
 
 class Departing:
@@ -48,5 +126,5 @@ class Departing:
         self._send = _nowhere
 
 
-def _nowhere(chunks: Chunks) -> None:
+def _nowhere(anything: object) -> None:
     return

@@ -18,10 +18,11 @@ from metaquorum.runtime.config.node import NodeConfig
 from metaquorum.runtime.driver.step_end import StepEnd
 from metaquorum.runtime.errors import StartError
 from metaquorum.runtime.kafka.auth.rules import LoginRules
+from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
+from metaquorum.runtime.kafka.bounds.memory import RequestMemory
+from metaquorum.runtime.kafka.bounds.unsent import Unsent
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.limits import ConnectionLimits
-from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.quotas import Quotas
 from metaquorum.runtime.kafka.services import Services
 from metaquorum.runtime.kafka.tls_door import TlsDoor
@@ -52,6 +53,7 @@ class KafkaListeners:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server | TlsDoor] = []
         self._refused = RefusedCallers()
+        self.unsent = Unsent(config.bound("queued.max.response.bytes"))
         self._connections: set[ClientConnection] = set()
 
     def __len__(self) -> int:
@@ -115,6 +117,7 @@ class KafkaListeners:
             memory=RequestMemory(
                 self._config.bound("queued.max.request.bytes"), number("socket.request.max.bytes")
             ),
+            unsent=self.unsent,
             login_max_bytes=self._config.access[listener.name].max_receive_bytes,
             login_timeout_s=number("connection.authentication.timeout.ms") / 1000,
             failed_login_delay_s=number("connection.failed.authentication.delay.ms") / 1000,

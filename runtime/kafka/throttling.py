@@ -77,7 +77,7 @@ def bounded(quotas: Quotas, client: Client, request: Request, now_ms: int) -> Re
     """A fetch asks for no more than its quota leaves: one batch goes over it at most, and the client waits
     afterwards. Without a bound each answer might be larger than the quota of all windows."""
     body = request.body
-    if request.header.api_key != FETCH or _is_of_a_broker(request):
+    if request.header.api_key != FETCH or is_of_a_broker(request):
         return request
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
     room = quotas.room(FETCH_BYTES, user, client_id, now_ms)
@@ -90,7 +90,7 @@ def charge(
     quotas: Quotas, client: Client, request: Request, spent: Spent, answer: Any, answer_size: int, now_ms: int
 ) -> Throttled:
     """Counts a request that has been answered. An answer of the controller may say how long to wait, too."""
-    if _is_of_a_broker(request):
+    if is_of_a_broker(request):
         return Throttled(0, answer)
     user, client_id = client.principal.partition(":")[2], request.header.client_id or ""
     wait_ms = quotas.use(REQUEST_PERCENT, user, client_id, 100 * spent.seconds, now_ms)
@@ -106,7 +106,7 @@ def charge(
     return Throttled(wait_ms, answer)
 
 
-def _is_of_a_broker(request: Request) -> bool:
+def is_of_a_broker(request: Request) -> bool:
     """What brokers ask of each other is no client's (as in Kafka): quotas for all users would hold replicas
     out of the ISR. Who may ask it is checked before."""
     key, body = request.header.api_key, request.body

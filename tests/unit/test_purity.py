@@ -24,7 +24,7 @@ PURE_FILES_OF_THE_SHELL = (
     "runtime/kafka/auth/plain.py",
     "runtime/kafka/auth/scram.py",
     "runtime/sockets/framing.py",
-    "runtime/kafka/limits.py",
+    "runtime/kafka/bounds/limits.py",
     "runtime/kafka/quotas.py",
     "broker/server/kafka/access/guard.py",
     "broker/server/kafka/access/special.py",

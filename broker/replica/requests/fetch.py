@@ -5,6 +5,8 @@ Decides nothing.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 from metaquorum.broker.replica.fetch_sessions import FIRST_EPOCH, FetchSession
@@ -14,6 +16,28 @@ from metaquorum.metadata.requests.data import (
     FetchRequest,
     PartitionKey,
 )
+
+
+class ReadRoom:
+    """What may be read for clients. `left`: what their answers that have not been sent leave of it."""
+
+    def __init__(self) -> None:
+        self.left: Callable[[], int] = lambda: sys.maxsize
+        self._reading_bytes = 0
+
+    def most(self, fetch: Fetch) -> int:
+        """How much may be read for a fetch now. Followers' are not bounded."""
+        return sys.maxsize if fetch.session.is_follower else self.left() - self._reading_bytes
+
+    def begins(self, fetch: Fetch, size: int) -> None:
+        """About `size` bytes are read for it."""
+        fetch.reading_bytes = size
+        self._reading_bytes += size
+
+    def ended(self, fetch: Fetch) -> None:
+        """It is answered, or given up."""
+        self._reading_bytes -= fetch.reading_bytes
+        fetch.reading_bytes = 0
 
 
 class ReadUnderWay(NamedTuple):
@@ -40,6 +64,7 @@ class Fetch:
         "pending",
         "plans",
         "reader",
+        "reading_bytes",
         "session",
         "whole",
     )
@@ -69,5 +94,5 @@ class Fetch:
         self.answers: dict[PartitionKey, FetchedPartition] = {}
         self.plans: dict[PartitionKey, ReadPlan] = {}
         self.data: dict[PartitionKey, bytes | None] = {}
-        self.pending = 0
+        self.pending = self.reading_bytes = 0
         self.is_over = False

@@ -25,7 +25,7 @@ from metaquorum.broker.replica.fetch_sessions import (
 )
 from metaquorum.broker.replica.partition.partition import Partition
 from metaquorum.broker.replica.partition.values import Changes, ReadPlan
-from metaquorum.broker.replica.requests.fetch import Fetch, ReadUnderWay
+from metaquorum.broker.replica.requests.fetch import Fetch, ReadRoom, ReadUnderWay
 from metaquorum.broker.replica.requests.lookup import Find, Touched
 from metaquorum.broker.replica.requests.tail import Tail
 from metaquorum.broker.replica.throttles import Throttle
@@ -59,7 +59,7 @@ class Fetches:
         out: Outbox[DataEffect],
     ) -> None:
         self._config, self._out, self._tail = config, out, tail
-        self.throttle = Throttle("leader", config)
+        self.throttle, self.room = Throttle("leader", config), ReadRoom()
         self._find, self._running, self._touched = find, running, touched
         self._next_token = next_token
         self.sessions = SessionCache(config.max_incremental_fetch_session_cache_slots, rng)
@@ -68,8 +68,7 @@ class Fetches:
         self._by_session: dict[FetchSession, Fetch] = {}
         self._reads: dict[int, ReadUnderWay] = {}
         self.timer: Deadlines[Fetch] = Deadlines()
-        self.woken: dict[Fetch, None] = {}
-        self.bytes = 0
+        self.woken, self.bytes = dict[Fetch, None](), 0
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -296,12 +295,13 @@ class Fetches:
         return 0 if partition is None else partition.about_bytes(plan)
 
     def _begin_reads(self, fetch: Fetch) -> None:
-        room = fetch.max_bytes
+        most = self.room.most(fetch)
+        room = fetch.max_bytes = min(fetch.max_bytes, most)
         for key, plan in list(fetch.plans.items()):
             partition = self._running.get(key)
             if partition is None:
                 continue
-            if room <= 0 and (fetch.pending or fetch.data):
+            if room <= 0 and (most <= 0 or fetch.pending or fetch.data):
                 del fetch.plans[key]
                 fetch.session.put_off(key)
                 continue
@@ -325,6 +325,7 @@ class Fetches:
                 )
             )
             room -= partition.about_bytes(plan)
+        self.room.begins(fetch, fetch.max_bytes - room)
 
     # ---- the answer --------------------------------------------------------------------------
 
@@ -383,6 +384,7 @@ class Fetches:
 
     def _close_fetch(self, fetch: Fetch) -> None:
         fetch.is_over = True
+        self.room.ended(fetch)
         self._by_key.pop(fetch.key, None)
         self._by_session.pop(fetch.session, None)
         self.woken.pop(fetch, None)

@@ -15,9 +15,9 @@ from typing import Any
 
 from metaquorum.runtime.kafka.auth.login import SaslRules
 from metaquorum.runtime.kafka.auth.rules import ListenerRules
+from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Features, Offered, Services
 from metaquorum.wire import codec
 from metaquorum.wire.apis import API_BY_NAME, APIS

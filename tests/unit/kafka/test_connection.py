@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from metaquorum.runtime.kafka import connection as connections
+from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, EndConnection, Features, Later, Offered, Services
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (

@@ -17,9 +17,9 @@ import pytest
 import uvloop
 
 from metaquorum.runtime.kafka import connection as connections
+from metaquorum.runtime.kafka.bounds.memory import RequestMemory
 from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.runtime.kafka.connection import ClientConnection
-from metaquorum.runtime.kafka.memory import RequestMemory
 from metaquorum.runtime.kafka.services import Client, Later, at_once
 from metaquorum.wire import codec
 from metaquorum.wire.messages import FindCoordinatorRequest, MetadataRequest

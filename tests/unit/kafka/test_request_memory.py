@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from metaquorum.runtime.config.load import load_config
 from metaquorum.runtime.errors import ConfigError
-from metaquorum.runtime.kafka import memory as memories
+from metaquorum.runtime.kafka.bounds import memory as memories
+from metaquorum.runtime.kafka.bounds.memory import RequestMemory, Share
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.memory import RequestMemory, Share
 from metaquorum.runtime.sockets.framing import SCRATCH_BYTES, FrameBuffer
 from metaquorum.wire import codec
 from metaquorum.wire.messages import (

@@ -19,9 +19,9 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.runtime.config.access.logins import Credentials
 from metaquorum.runtime.config.addresses import PROTOCOL_IDS
+from metaquorum.runtime.kafka.bounds.limits import ConnectionLimits
 from metaquorum.runtime.kafka.connection import ClientConnection
 from metaquorum.runtime.kafka.connection_config import ConnectionConfig
-from metaquorum.runtime.kafka.limits import ConnectionLimits
 from metaquorum.runtime.kafka.services import Client, Features, Offered, Services
 from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.wire.codec import Request

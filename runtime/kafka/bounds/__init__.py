@@ -1,0 +1,1 @@
+"""What bounds the listeners: connections, the memory of requests, and that of answers."""

@@ -1,0 +1,97 @@
+"""Requests of one connection whose answers come later: as a task, or as a value that comes.
+
+Owns who is told, and that no one is once the connection has ended. Knows no bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Protocol
+
+from metaquorum.runtime.kafka.coming import Coming
+from metaquorum.runtime.kafka.services import EndConnection, Later
+from metaquorum.runtime.kafka.throttling import Asked, Timed
+from metaquorum.wire.codec import Request
+
+
+class Asker(Protocol):
+    """The connection."""
+
+    def answer(self, asked: Asked, body: Any, begun_s: float) -> None:
+        """A request has its answer; the work on it began at `begun_s`."""
+
+    def failed(self, request: Request, error: BaseException | None = None) -> None:
+        """There is a bug instead of an answer."""
+
+    def end(self, reason: str | None = None) -> None:
+        """There is no answer, which ends the connection."""
+
+    def went_on(self) -> None:
+        """Whatever waited for an answer may begin."""
+
+
+class UnderWay:
+    """See the module."""
+
+    def __init__(self, asker: Asker) -> None:
+        self._asker: Asker | None = asker
+        self._waiting: set[asyncio.Future[Any] | Coming[Any]] = set()
+
+    def wait(self, asked: Asked, answer: Any, *, timed: bool) -> None:
+        """Answers a request with what its handler returned, now or when it comes. `timed`: what a task takes
+        of the processor is counted."""
+        if type(answer) is Later:
+            coming = answer.coming
+            if coming.done():
+                self._finish(asked, lambda: answer.finish(coming.result()))
+                return
+            self._waiting.add(coming)
+            coming.then(partial(self._came, asked, coming, answer.finish))
+        elif isinstance(answer, Awaitable):
+            future: asyncio.Future[Any] = asyncio.ensure_future(
+                Timed(answer, asked.spent) if timed else answer
+            )
+            self._waiting.add(future)
+            future.add_done_callback(partial(self._awaited, asked))
+        elif self._asker is not None:
+            self._asker.answer(asked, answer, time.perf_counter())
+
+    def cancel(self) -> None:
+        """The connection has ended: no one waits any more."""
+        self._asker = None
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            future.cancel()
+
+    def _came(self, asked: Asked, coming: Coming[Any], finish: Callable[[Any], Any], value: Any) -> None:
+        self._waiting.discard(coming)
+        self._finish(asked, lambda: finish(coming.result()))
+        if self._asker is not None:
+            self._asker.went_on()
+
+    def _awaited(self, asked: Asked, future: asyncio.Future[Any]) -> None:
+        self._waiting.discard(future)
+        if not future.cancelled():
+            self._finish(asked, future.result)
+            if self._asker is not None:
+                self._asker.went_on()
+
+    def _finish(self, asked: Asked, make: Callable[[], Any]) -> None:
+        """Answers with what `make` makes. An error's trace would keep the connection."""
+        asker = self._asker
+        if asker is None:
+            return
+        begun_s = time.perf_counter()
+        try:
+            body = make()
+        except EndConnection as error:
+            asker.end(str(error))
+            error.__traceback__ = None
+        except Exception as error:
+            asker.failed(asked.request, error)
+            error.__traceback__ = None
+        else:
+            asker.answer(asked, body, begun_s)

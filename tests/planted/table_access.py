@@ -194,8 +194,8 @@ ACCESS_BUGS = (
         breaks="a client over its quota is not read until it has waited",
         source="KIP-219",
         file="runtime/kafka/connection.py",
-        old="return self._write_blocked or self._muted_until_s > 0",
-        new="return self._write_blocked",
+        old="return self._outgoing.is_blocked or self._muted_until_s > 0",
+        new="return self._outgoing.is_blocked",
         caught_by=(QUOTAS,),
     ),
     Bug(

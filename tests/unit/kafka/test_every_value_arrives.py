@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from metaquorum.broker.server.data import fetch_messages
-from metaquorum.broker.server.kafka.data import fetched_partition
+from metaquorum.broker.server.kafka.data_answers import fetched
 from metaquorum.metadata.errors import ErrorCode
 from metaquorum.metadata.requests import data as core
 from metaquorum.storage.types import LogPosition
@@ -104,7 +104,7 @@ FETCHED = (
 def test_a_follower_reads_what_a_leader_answers(version: int) -> None:
     topics = [
         FetchResponse.FetchableTopicResponse(
-            topic_id=topic_id, partitions=tuple(fetched_partition(part, version) for part in parts)
+            topic_id=topic_id, partitions=tuple(fetched(part, version) for part in parts)
         )
         for topic_id, parts in fetch_messages.by_topic(FETCHED)
     ]
@@ -112,18 +112,20 @@ def test_a_follower_reads_what_a_leader_answers(version: int) -> None:
     found = fetch_messages.fetch_answer(body)
     assert isinstance(found, core.FetchResponse) and found.session_id == 12
     refused = structs.replace(FETCHED[2], message="the leader answered NOT_LEADER_OR_FOLLOWER")
+    if version < 16:  # they do not name the leader
+        refused = structs.replace(refused, leader=None, leader_epoch=-1)
     assert found.partitions == (*FETCHED[:2], refused)
 
 
 def test_a_client_hears_of_aborted_transactions_and_of_nearer_replicas() -> None:
     found = core.FetchedPartition(key=(ORDERS, 0), aborted=((7, 40), (8, 50)), preferred_read_replica=2)
-    part = fetched_partition(found, 16)
+    part = fetched(found, 16)
     assert [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()] == [
         (7, 40),
         (8, 50),
     ]
     assert part.preferred_read_replica == 2
-    assert fetched_partition(structs.replace(found, aborted=None), 16).aborted_transactions is None
+    assert fetched(structs.replace(found, aborted=None), 16).aborted_transactions is None
 
 
 @pytest.mark.parametrize("acks", [1, -1])

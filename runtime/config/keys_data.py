@@ -164,7 +164,9 @@ DATA = (
         "max.connections",
         "int",
         MAX_INT,
-        "Maximum number of clients' connections; further ones are closed.",
+        "Maximum number of clients' connections; further ones are closed. Where brokers have a listener of "
+        "their own, it takes them, and the least recently used one of another listener is closed. "
+        "`listener.name.NAME.max.connections`: of one listener.",
         minimum=1,
         roles=(BROKER,),
     ),

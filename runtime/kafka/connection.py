@@ -38,6 +38,8 @@ REQUESTS_MAX = 64
 """Requests of one connection that are under way; it is not read on before one is answered."""
 LINGER_S = 5.0
 """How long what was answered may take to leave after the connection has ended."""
+TOO_SLOW = "its request arrived too slowly while others waited for memory"
+TAKES_NOTHING = "it took nothing of its answers while others waited for memory"
 
 _LENGTH, _HEAD = struct.Struct(">i"), struct.Struct(">hhi")
 _log = logging.getLogger(__name__)
@@ -57,8 +59,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._config, self._services, self._limits = config, services, limits
         self._begun, self._gone = begun, gone
         self._login: Login | None = None
-        self._share = Share(config.memory, self._has_memory, self._is_late)
-        self._unsent = UnsentShare(config.unsent, self._work, self._takes_nothing)
+        self._share = Share(config.memory, self._has_memory, partial(self.cut_off, TOO_SLOW))
+        self._unsent = UnsentShare(config.unsent, self._work, partial(self.cut_off, TAKES_NOTHING))
         most, key = config.request_max_bytes, REQUEST_MAX_BYTES
         self._answers = AnswerQueue(max_requests=REQUESTS_MAX, max_bytes=most, left=self._share.answered)
         if config.rules is not None and config.rules.sasl is not None:
@@ -72,7 +74,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._counted = self._ended = self._lost = self._read_paused = self._fetches = False
         self._put_off: tuple[Handler, codec.Request, Spent] | None = None
         self._loop = asyncio.get_running_loop()
-        self._used_s = self._loop.time()
+        self.used_s, self.listener = self._loop.time(), config.listener
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._transport: asyncio.Transport
 
@@ -89,7 +91,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self._client = Client(listener=self._config.listener, address=str(peer[0]))
         self._peer = f"{peer[0]}:{peer[1]}"
-        refusal = self._limits.refusal(self._client.address)
+        refusal = self._limits.refusal(self._config.listener, self._client.address)
         if refusal is not None:
             self.end(refusal)
             return
@@ -107,7 +109,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._buffer.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._used_s = self._loop.time()
+        self.used_s = self._loop.time()
         if self._ended:
             return
         try:
@@ -124,7 +126,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outgoing.pause()
 
     def resume_writing(self) -> None:
-        self._used_s = self._loop.time()
+        self.used_s = self._loop.time()
         self._outgoing.resume()
         self._work()
 
@@ -135,8 +137,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._outgoing.drop()
         self._unsent.close()
         del self._transport
+        self._count_off()
+
+    def _count_off(self) -> None:
         if self._counted:
-            self._limits.closed(self._client.address)
+            self._counted = False
+            self._limits.closed(self._config.listener, self._client.address)
             self._gone(self)
 
     def end(self, reason: str | None = None) -> None:
@@ -169,8 +175,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _look_for_idleness(self) -> None:
         now_s = self._loop.time()
         if self._answers:
-            self._used_s = now_s
-        left_s = self._used_s + self._config.max_idle_s - now_s
+            self.used_s = now_s
+        left_s = self.used_s + self._config.max_idle_s - now_s
         if left_s <= 0:
             _log.debug("closed the idle connection of %s to listener %s", self._peer, self._config.listener)
             self.end()
@@ -184,14 +190,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._buffer.go_on()
         self._work()
 
-    def _is_late(self) -> None:
-        self._cut_off("its request arrived too slowly while others waited for memory")
-
-    def _takes_nothing(self) -> None:
-        self._cut_off("it took nothing of its answers while others waited for memory")
-
-    def _cut_off(self, reason: str) -> None:
+    def cut_off(self, reason: str) -> None:
+        """Ends the connection at once, with whatever has not left."""
         self.end(reason)
+        self._count_off()
         if not self._lost:
             self._transport.abort()
 

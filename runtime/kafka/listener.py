@@ -41,6 +41,12 @@ class KafkaListeners:
         self._limits = ConnectionLimits(
             max_connections=config.number("max.connections"),
             max_per_ip=config.number("max.connections.per.ip"),
+            protected=_protected(config),
+            by_listener={
+                name: each.max_connections
+                for name, each in config.access.items()
+                if each.max_connections is not None
+            },
         )
         self._contexts = [
             tls.server_context(config.access[each.name].client_auth)
@@ -90,7 +96,7 @@ class KafkaListeners:
                 self._connection_config(listener, image, quotas, step_end),
                 services,
                 self._limits,
-                self._connections.add,
+                self._begun,
                 self._connections.discard,
             )
             backlog = number("socket.listen.backlog.size")
@@ -103,6 +109,14 @@ class KafkaListeners:
             )
             door.open(backlog)
             self._servers.append(door)
+
+    def _begun(self, connection: ClientConnection) -> None:
+        self._connections.add(connection)
+        if self._limits.is_exceeded:
+            others = [each for each in self._connections if self._limits.may_end(each.listener)]
+            if others:
+                least = min(others, key=lambda each: each.used_s)
+                least.cut_off("it made room for one of a broker (max.connections)")
 
     def _connection_config(
         self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas, step_end: StepEnd
@@ -134,6 +148,12 @@ class KafkaListeners:
             await asyncio.sleep(CLOSE_GRACE_S)
         for connection in list(self._connections):
             connection.end()
+
+
+def _protected(config: NodeConfig) -> str | None:
+    """The listener of brokers, if there is another."""
+    followed = config.inter_broker_listener
+    return None if followed is None or len(config.kafka_listeners) == 1 else followed.name
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -6,7 +6,7 @@ Owns which keys a listener may have for itself, and that a listener which asks f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -19,6 +19,7 @@ from metaquorum.runtime.config.access.keys import ACCESS, TLS
 from metaquorum.runtime.config.access.logins import Credentials, login_in
 from metaquorum.runtime.config.addresses import Listener
 from metaquorum.runtime.config.key import Key, Value
+from metaquorum.runtime.config.keys_data import DATA
 from metaquorum.runtime.errors import ConfigError
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -41,13 +42,14 @@ _OWN_OF_A_LISTENER = (
     "sasl.enabled.mechanisms",
     "connections.max.reauth.ms",
     "sasl.server.max.receive.size",
+    "max.connections",
     "ssl.client.auth",
     "ssl.principal.mapping.rules",
     *(key.name for key in ACCESS if key.name.startswith("sasl.oauthbearer.")),
 )
 """Keys that a listener may have under `listener.name.NAME.`."""
 _OF_A_MECHANISM = (_JAAS, "connections.max.reauth.ms", _VALIDATOR)
-_KEYS: dict[str, Key] = {key.name: key for key in (*ACCESS, *TLS)}
+_KEYS: dict[str, Key] = {key.name: key for key in (*ACCESS, *TLS, *DATA)}
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,7 @@ class ListenerAccess:
     max_receive_bytes: int = 524_288
     tokens: TokenSettings | None = None
     client_auth: str = "none"
+    max_connections: int | None = None
     principal_rules: str = "DEFAULT"
 
 
@@ -130,7 +133,9 @@ def listener_access(
     if listener.is_sasl and f"{prefix}ssl.client.auth" not in own:
         client_auth = "none"
     access = ListenerAccess(
-        client_auth=client_auth, principal_rules=cast(str, value("ssl.principal.mapping.rules"))
+        client_auth=client_auth,
+        max_connections=cast(int, value("max.connections")) if f"{prefix}max.connections" in own else None,
+        principal_rules=cast(str, value("ssl.principal.mapping.rules")),
     )
     if not listener.is_sasl:
         return access
@@ -138,7 +143,8 @@ def listener_access(
     _check_mechanisms(listener, mechanisms)
     lines = {each: _jaas_line(f"{prefix}{each.lower()}.", each, own) for each in mechanisms}
     reauth_ms = cast(int, value("connections.max.reauth.ms"))
-    return ListenerAccess(
+    return replace(
+        access,
         mechanisms=mechanisms,
         passwords=_passwords(f"{prefix}plain.{_JAAS}", lines[PLAIN]) if PLAIN in mechanisms else {},
         max_reauth_ms={
@@ -146,8 +152,6 @@ def listener_access(
         },
         max_receive_bytes=cast(int, value("sasl.server.max.receive.size")),
         tokens=_tokens(listener, value) if OAUTHBEARER in mechanisms else None,
-        client_auth=client_auth,
-        principal_rules=access.principal_rules,
     )
 
 

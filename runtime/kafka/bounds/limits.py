@@ -1,35 +1,63 @@
-"""How many connections a broker takes, in all and from one address."""
+"""How many connections a broker takes, in all, from one address, and at one listener.
+
+Owns the counts. The listener of brokers, where it is not the only one, takes connections at the bound, too:
+one of another listener ends for each (as in Kafka), or clients could cut replication off.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 
 class ConnectionLimits:
-    """Connections of all listeners of a process."""
+    """Connections of all listeners of a process. `protected`: the listener of brokers, None where it is the
+    only one. `by_listener`: most connections of single listeners."""
 
-    def __init__(self, *, max_connections: int, max_per_ip: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_connections: int,
+        max_per_ip: int,
+        protected: str | None = None,
+        by_listener: Mapping[str, int] | None = None,
+    ) -> None:
         self._max_connections = max_connections
         self._max_per_ip = max_per_ip
+        self._protected = protected
+        self._by_listener = by_listener or {}
         self._by_address: Counter[str] = Counter()
-        self._count = 0
+        self._open: Counter[str] = Counter()
 
-    def refusal(self, address: str) -> str | None:
+    def refusal(self, listener: str, address: str) -> str | None:
         """Why a connection from `address` is refused; None: it is taken, and counted from now on."""
-        if self._count >= self._max_connections:
-            return f"there are {self._count} connections, the most that max.connections allows"
+        count, most = self._open.total(), self._by_listener.get(listener)
+        if most is not None and self._open[listener] >= most:
+            key = f"listener.name.{listener.lower()}.max.connections"
+            return f"there are {most} connections to this listener, the most that {key} allows"
+        if count >= self._max_connections and listener != self._protected:
+            return f"there are {count} connections, the most that max.connections allows"
         if self._by_address[address] >= self._max_per_ip:
             return (
                 f"there are {self._by_address[address]} connections from {address}, the most that "
                 "max.connections.per.ip allows"
             )
         self._by_address[address] += 1
-        self._count += 1
+        self._open[listener] += 1
         return None
 
-    def closed(self, address: str) -> None:
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether one that may end has to."""
+        return self._open.total() > self._max_connections
+
+    def may_end(self, listener: str) -> bool:
+        """Whether a connection of this listener ends to make room."""
+        return listener != self._protected
+
+    def closed(self, listener: str, address: str) -> None:
         """A connection that was counted is gone."""
-        self._count -= 1
+        self._open[listener] -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]

@@ -135,7 +135,7 @@ async def asks_what_fails(server: Listening, caller: Caller) -> None:
 async def is_idle(server: Listening, caller: Caller) -> None:
     await leaves_in_a_short_frame(server, caller)
     for each in server.open:
-        each._used_s -= 100
+        each.used_s -= 100
         each._look_for_idleness()
     assert await caller.ended()
 
@@ -148,7 +148,7 @@ async def does_not_read(server: Listening, caller: Caller) -> None:
     while not connection._is_held:
         caller.writer.write(len(frame).to_bytes(4, "big") + frame)
         await asyncio.sleep(0)
-    connection._used_s -= 100
+    connection.used_s -= 100
     connection._look_for_idleness()
     del connection
     await until(lambda: not server.open)

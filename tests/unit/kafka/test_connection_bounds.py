@@ -1,0 +1,99 @@
+"""How many connections listeners take, and who makes room for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from metaquorum.metadata.image import MetadataImage
+from metaquorum.runtime.config.load import load_config
+from metaquorum.runtime.kafka.listener import KafkaListeners
+from metaquorum.runtime.kafka.services import Features, Services
+from metaquorum.wire import codec
+from metaquorum.wire.messages import ApiVersionsRequest
+from tests.unit.server.nodes import Site, free_port, new_site
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Site:
+    return new_site(tmp_path)
+
+
+async def greeted(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that has asked something; IncompleteReadError or OSError where none is taken."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await greet(reader, writer)
+    return reader, writer
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    frame = b"".join(codec.encode_request(codec.RequestHeader(18, 0, 1, "me"), ApiVersionsRequest()))
+    writer.write(len(frame).to_bytes(4, "big") + frame)
+    async with asyncio.timeout(20):
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+@contextlib.asynccontextmanager
+async def listening(site: Site, names: tuple[str, ...], **keys: str) -> AsyncIterator[dict[str, int]]:
+    ports = {name: free_port() for name in names}
+    addresses = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
+    config = {
+        "listeners": f"GRPC://127.0.0.1:{free_port()},{addresses}",
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in (*names, "CONTROLLER")),
+        "inter.broker.listener.name": names[0],
+        **{key.replace("_", "."): value for key, value in keys.items()},
+    }
+    listeners = KafkaListeners(load_config(site.broker_file(config)), None)
+    listeners.bind()
+    await listeners.start(Services({}, lambda: Features(supported={}, finalized={}, epoch=0)), MetadataImage)
+    try:
+        yield ports
+    finally:
+        await listeners.close()
+
+
+REFUSED = (asyncio.IncompleteReadError, OSError)
+
+
+async def test_brokers_get_in_where_clients_have_taken_every_connection(site: Site) -> None:
+    async with listening(site, ("BROKERS", "IN", "OUT"), max_connections="3") as ports:
+        first, second = await greeted(ports["IN"]), await greeted(ports["OUT"])
+        third = await greeted(ports["IN"])
+        with pytest.raises(REFUSED):
+            await greeted(ports["IN"])
+        await greet(*first)  # the least recently used one is the second now
+        kept = []
+        for gone in (second, third):
+            kept.append(await greeted(ports["BROKERS"]))
+            assert await gone[0].read() == b""
+        await greet(*first)
+        for _ in range(3):  # there are brokers alone then, and they are not counted out
+            kept.append(await greeted(ports["BROKERS"]))
+        assert await first[0].read() == b""
+        for each in kept:
+            await greet(*each)
+
+
+async def test_the_only_listener_is_bounded_for_all(site: Site) -> None:
+    async with listening(site, ("BROKERS",), max_connections="1") as ports:
+        only = await greeted(ports["BROKERS"])
+        with pytest.raises(REFUSED):
+            await greeted(ports["BROKERS"])
+        await greet(*only)
+
+
+async def test_a_listener_has_a_bound_of_its_own(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    keys = {"listener.name.in.max.connections": "1", "listener.name.brokers.max.connections": "2"}
+    async with listening(site, ("BROKERS", "IN"), **keys) as ports:
+        first = await greeted(ports["IN"])
+        kept = [await greeted(ports["BROKERS"]) for _ in range(2)]
+        for name in ("IN", "BROKERS"):
+            with pytest.raises(REFUSED):
+                await greeted(ports[name])
+            assert f"the most that listener.name.{name.lower()}.max.connections allows" in caplog.text
+        for each in (first, *kept):
+            await greet(*each)

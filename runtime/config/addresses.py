@@ -11,6 +11,7 @@ from itertools import combinations
 
 import msgspec
 
+from metaquorum.metadata.image import GRPC_LISTENER
 from metaquorum.raft.config import Voter
 from metaquorum.runtime.errors import ConfigError
 from metaquorum.storage.uuids import uuid_from_text
@@ -19,7 +20,9 @@ PROTOCOL_IDS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 _NOWHERE = frozenset({"0.0.0.0", "::"})
 
-_LISTENER = re.compile(r"^([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9a-fA-F:]+\]|[^:/\[\]]*):(\d+)$")
+_LISTENER = re.compile(
+    r"^([A-Za-z][A-Za-z0-9_.-]*)://(\[[0-9a-fA-F:]+(?:%[0-9A-Za-z_.-]+)?\]|[^:/\[\]]*):(\d+)$"
+)
 _VOTER = re.compile(r"^(\d+)@(\[[0-9a-fA-F:]+\]|[^:@\[\]]+):(\d+)(?::([A-Za-z0-9_-]+))?$")
 _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^:@/\[\]]+):(\d+)$")
 
@@ -102,23 +105,33 @@ def _port(key: str, entry: str, text: str, *, lowest: int) -> int:
     return port
 
 
-def parse_protocols(entries: tuple[str, ...]) -> dict[str, str]:
-    """NAME:PROTOCOL entries, by name."""
+def parse_protocols(entries: tuple[str, ...], controllers: tuple[str, ...] = ()) -> dict[str, str]:
+    """NAME:PROTOCOL entries, by name in capitals, with the protocols themselves. Without an entry
+    the listeners of controllers are plain."""
     protocols: dict[str, str] = {}
     for entry in entries:
-        name, _, protocol = entry.partition(":")
+        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
         if protocol not in PROTOCOL_IDS:
             raise ConfigError(
                 f"listener.security.protocol.map has {entry!r}: write NAME:PROTOCOL, with one of "
                 f"{', '.join(PROTOCOL_IDS)}"
             )
-        protocols[name] = protocol
-    return protocols
+        if protocols.setdefault(name, protocol) != protocol:
+            raise ConfigError(f"listener.security.protocol.map has {name} twice: remove one")
+    plain = dict.fromkeys(controllers, "PLAINTEXT")
+    return {**plain, **{name: name for name in PROTOCOL_IDS}, **protocols}
 
 
 def protocol_of(name: str, protocols: Mapping[str, str]) -> str:
-    """That of a listener; without an entry it is plain, unless it is called as a protocol is."""
-    return protocols.get(name, name if name in PROTOCOL_IDS else "PLAINTEXT")
+    """That of a listener. Raises ConfigError where nothing says so: plain would let anyone in."""
+    if name not in protocols and name.startswith(GRPC_LISTENER):
+        return "PLAINTEXT"
+    if name not in protocols:
+        raise ConfigError(
+            f"listener.security.protocol.map does not have the listener {name}: add {name}:PROTOCOL, with "
+            f"one of {', '.join(PROTOCOL_IDS)}"
+        )
+    return protocols[name]
 
 
 def check_speaks_grpc(name: str, protocol: str) -> None:
@@ -131,7 +144,7 @@ def check_speaks_grpc(name: str, protocol: str) -> None:
 
 
 def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, str]) -> tuple[Listener, ...]:
-    """NAME://host:port entries of one key."""
+    """NAME://host:port entries of one key; names are in capitals from then on, as in Kafka."""
     listeners: list[Listener] = []
     for entry in entries:
         match = _LISTENER.match(entry)
@@ -139,12 +152,17 @@ def parse_listeners(key: str, entries: tuple[str, ...], protocols: Mapping[str, 
             raise ConfigError(
                 f"{key} has {entry!r}: write NAME://host:port, for example PLAINTEXT://127.0.0.1:9092"
             )
+        name = match[1].upper()
+        if int(match[3]) == 0:
+            raise ConfigError(
+                f"{key} has {entry!r}: port 0 is not supported, because nodes register their port"
+            )
         listeners.append(
             Listener(
-                name=match[1],
+                name=name,
                 host=match[2].strip("[]"),
                 port=_port(key, entry, match[3], lowest=1),
-                protocol=protocol_of(match[1], protocols),
+                protocol=protocol_of(name, protocols),
             )
         )
     names = [listener.name for listener in listeners]

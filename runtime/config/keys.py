@@ -58,11 +58,10 @@ _NODE = (
         "listeners",
         "list",
         None,
-        "Where this process listens, as `NAME://host:port`; without a host on every interface. A "
-        "controller has one listener, a combined node that one and its broker's. A broker's listeners "
-        "speak Kafka's protocol, or gRPC if their names begin with `GRPC` (for `metaquorum broker status` "
-        "and `log-dirs mark-offline`).",
-        required=True,
+        "Where this process listens, as `NAME://host:port`; without a host on every interface. Default of a "
+        "broker: `PLAINTEXT://:9092`, which needs `allow.insecure.listeners`. A controller has one listener, "
+        "a combined node that one and its broker's. A broker's listeners speak Kafka's protocol, or gRPC if "
+        "their names begin with `GRPC` (for `metaquorum broker status` and `log-dirs mark-offline`).",
     ),
     Key(
         "advertised.listeners",
@@ -77,8 +76,8 @@ _NODE = (
         "list",
         (),
         "Protocol of each listener name, `NAME:PLAINTEXT` or `NAME:SSL`, for Kafka listeners also "
-        "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. Default: a listener named `SSL` is SSL, others "
-        "PLAINTEXT.",
+        "`NAME:SASL_PLAINTEXT` or `NAME:SASL_SSL`. Names that are protocols need no entry; those that begin "
+        "with `GRPC` are PLAINTEXT, and so is the controllers'.",
     ),
     Key(
         "inter.broker.listener.name",

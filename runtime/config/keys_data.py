@@ -158,7 +158,8 @@ DATA = (
     _ms(
         "connections.max.idle.ms",
         600_000,
-        "A client's connection that is idle for this long is closed.",
+        "A client's connection that is idle for this long is closed. -1: never.",
+        also=(-1,),
     ),
     Key(
         "max.connections",

@@ -52,6 +52,9 @@ BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers"
 FIRST_BOOTSTRAP_ID = -2
 """Under which the first of them is asked, as in Kafka; the others follow downwards."""
 
+KAFKAS_LISTENER = "PLAINTEXT://:9092"
+"""Where a broker listens that does not say it (as in Kafka)."""
+
 
 def load_config(path: Path, role: str | None = None, node_id: int | None = None) -> NodeConfig:
     """Reads and checks the file. `role`: what the process is to be, if known;
@@ -170,9 +173,15 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
     voters, servers = _quorum(values)
     check_membership(role, node_id, voters)
-    protocols = parse_protocols(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
-    listeners = parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
+    values = _in_capitals(values)
     controller_names = cast("tuple[str, ...]", values["controller.listener.names"])
+    protocols = parse_protocols(
+        cast("tuple[str, ...]", values["listener.security.protocol.map"]), controller_names
+    )
+    listening = cast("tuple[str, ...]", values["listeners"])
+    if not listening and role == BROKER:
+        listening = (KAFKAS_LISTENER,)
+    listeners = parse_listeners("listeners", listening, protocols)
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
     controller_name = controller_names[0]
@@ -221,6 +230,14 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     if role != CONTROLLER:
         _check_broker(config.of(BROKER))
     return config
+
+
+def _in_capitals(values: dict[str, Value]) -> dict[str, Value]:
+    """The same with the names of listeners and protocols in capitals, as Kafka has them."""
+    names = cast("tuple[str, ...]", values["controller.listener.names"])
+    single = ("inter.broker.listener.name", "security.inter.broker.protocol")
+    capitals = {key: name.upper() for key in single if isinstance(name := values[key], str)}
+    return {**values, **capitals, "controller.listener.names": tuple(name.upper() for name in names)}
 
 
 def _check_broker(broker: NodeConfig) -> None:

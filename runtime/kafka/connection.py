@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -103,7 +104,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._know_by_certificate()
         else:
             self._timers["login"] = self._loop.call_later(self._config.login_timeout_s, self._look_for_login)
-        self._look_for_idleness()
+        if self._config.max_idle_s < inf:
+            self._look_for_idleness()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer.get_buffer()

@@ -6,6 +6,7 @@ Owns binding before anything is served, and closing in order. Knows no request.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -122,10 +123,11 @@ class KafkaListeners:
         self, listener: Listener, image: Callable[[], MetadataImage], quotas: Quotas, step_end: StepEnd
     ) -> ConnectionConfig:
         number = self._config.number
+        idle_ms = number("connections.max.idle.ms")
         return ConnectionConfig(
             listener=listener.name,
             request_max_bytes=number("socket.request.max.bytes"),
-            max_idle_s=number("connections.max.idle.ms") / 1000,
+            max_idle_s=math.inf if idle_ms == -1 else idle_ms / 1000,
             quotas=quotas,
             rules=self._logins.rules(listener.name, image),
             memory=RequestMemory(

@@ -49,7 +49,10 @@ class Site:
         ports = dict(zip((node.node_id for node in cluster.brokers), free_ports(3), strict=True))
         for node in cluster.brokers:
             listeners = f"PLAINTEXT://{node.address},KAFKA://{HOST}:{ports[node.node_id]}"
-            node.set_properties({"listeners": listeners, **QUICK_GROUPS})
+            protocols = {
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,GRPC:PLAINTEXT,KAFKA:PLAINTEXT"
+            }
+            node.set_properties({"listeners": listeners, **protocols, **QUICK_GROUPS})
         self.bootstrap = ",".join(f"{HOST}:{port}" for port in ports.values())
         self.sent = sorted(b"message %d" % number for number in range(MESSAGES))
 

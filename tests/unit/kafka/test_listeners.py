@@ -39,7 +39,8 @@ def fixture_site(tmp_path: Path) -> Site:
 
 def test_the_name_of_a_listener_says_what_it_speaks(site: Site) -> None:
     listeners = "IN://:9001,GRPC://:9002,OUT://:9003"
-    config = load_config(site.broker_file({"listeners": listeners}))
+    protocols = {"listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT"}
+    config = load_config(site.broker_file({"listeners": listeners, **protocols}))
     assert [each.name for each in config.kafka_listeners] == ["IN", "OUT"]
     assert [each.name for each in config.grpc_listeners] == ["GRPC"]
     with pytest.raises(ConfigError, match="every listener speaks gRPC"):
@@ -59,7 +60,7 @@ def test_the_name_of_a_listener_says_what_it_speaks(site: Site) -> None:
 def test_brokers_follow_through_one_listener(site: Site, keys: dict[str, str], name: str) -> None:
     common = {
         "listeners": "GRPC://:1,IN://:2,SSL://:3,PLAINTEXT://:4",
-        "listener.security.protocol.map": "IN:SSL",
+        "listener.security.protocol.map": "IN:SSL,OUT:PLAINTEXT",
         "ssl.keystore.location": "node.pem",
     }
     config = load_config(site.broker_file({**common, **keys}))

@@ -53,7 +53,10 @@ def check(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> None:
         ),
         (CONTROLLER, {**MUTUAL, "metrics.listener": "https://there:9404"}),
         (CONTROLLER, {"metrics.listener": "http://here:9404"}),
-        (BROKER, {"listeners": f"{GRPC},KAFKA://127.0.0.2:1"}),
+        (
+            BROKER,
+            {"listeners": f"{GRPC},KAFKA://127.0.0.2:1", "listener.security.protocol.map": "KAFKA:PLAINTEXT"},
+        ),
         (BROKER, {**SASL, "listeners": f"{GRPC},KAFKA://:1"}),
         (
             BROKER,
@@ -88,7 +91,11 @@ def test_closed(tmp_path: Path, base: dict[str, str], more: dict[str, str]) -> N
             {**TLS, "listeners": "CONTROLLER://:9093", "listener.security.protocol.map": "CONTROLLER:SSL"},
             "use ssl.client.auth=required (docs/security.md), or",
         ),
-        (BROKER, {"listeners": f"{GRPC},KAFKA://10.0.0.1:1"}, "KAFKA on 10.0.0.1:1"),
+        (
+            BROKER,
+            {"listeners": f"{GRPC},KAFKA://10.0.0.1:1", "listener.security.protocol.map": "KAFKA:PLAINTEXT"},
+            "KAFKA on 10.0.0.1:1",
+        ),
         (BROKER, {**SASL, "listeners": "PLAINTEXT://there:9092,KAFKA://:1"}, "PLAINTEXT on there:9092"),
         (
             BROKER,

@@ -105,13 +105,13 @@ def test_a_host_that_is_named_is_kept(tmp_path: Path) -> None:
     def nobody() -> str:
         raise AssertionError("the name of the machine is asked for")
 
-    path = written(tmp_path, BROKER, listeners="A://:1", advertised__listeners="A://here:1")
+    path = written(tmp_path, BROKER, listeners="PLAINTEXT://:1", advertised__listeners="PLAINTEXT://here:1")
     config = load_config(path).with_host_name(nobody)
     assert [each.host for each in config.advertised] == ["here"]
 
 
 def test_a_brokers_id_may_be_known_by_the_machine(tmp_path: Path) -> None:
-    path = written(tmp_path, BROKER, listeners="A://:1", broker__id__generation__enable="true")
+    path = written(tmp_path, BROKER, listeners="PLAINTEXT://:1", broker__id__generation__enable="true")
     assert load_config(path).with_host_name(lambda: "b7").binding_key == "b7"
 
 
@@ -159,14 +159,17 @@ BAD = [
     (CONTROLLER, {"listeners": "CONTROLLER://127.0.0.1:99999"}, "a port is a number from 1 to 65535"),
     (CONTROLLER, {"listeners": "127.0.0.1:9093"}, "write NAME://host:port"),
     (CONTROLLER, {"listeners": "PLAINTEXT://127.0.0.1:9093"}, "exactly one listener, named CONTROLLER"),
-    (BROKER, {"listeners": "A://h:1,A://h:2"}, "uses a name twice"),
-    (BROKER, {"listeners": "A://h:1,B://h:1"}, "uses an address twice"),
-    (BROKER, {"listeners": "A://:1,B://h:1"}, "uses an address twice"),
-    (BROKER, {"listeners": "A://0.0.0.0:1"}, "A://0.0.0.0:1 cannot be advertised"),
-    (BROKER, {"listeners": "A://:1", "advertised__listeners": "A://[::]:1"}, "cannot be advertised"),
+    (BROKER, {"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "uses a name twice"),
+    (BROKER, {"listeners": "PLAINTEXT://h:1,GRPC://h:1"}, "uses an address twice"),
+    (BROKER, {"listeners": "PLAINTEXT://:1,GRPC://h:1"}, "uses an address twice"),
+    (BROKER, {"listeners": "PLAINTEXT://0.0.0.0:1"}, "PLAINTEXT://0.0.0.0:1 cannot be advertised"),
+    (
+        BROKER,
+        {"listeners": "PLAINTEXT://:1", "advertised__listeners": "PLAINTEXT://[::]:1"},
+        "cannot be advertised",
+    ),
     (BROKER, {"controller__listener__names": ""}, "controller.listener.names is empty"),
-    (BROKER, {"listeners": ""}, "listeners is missing"),
-    (BROKER, {"advertised__listeners": "OTHER://h:1"}, "which listeners does not have"),
+    (BROKER, {"advertised__listeners": "GRPC2://h:1"}, "which listeners does not have"),
     (CONTROLLER, {"controller__quorum__voters": "1@h:1,1@h:2"}, "has node 1 twice"),
     (CONTROLLER, {"controller__quorum__voters": "1@h:1,2@h:1"}, "has h:1 twice"),
     (CONTROLLER, {"controller__quorum__voters": "1@h"}, "write id@host:port:directory-id"),

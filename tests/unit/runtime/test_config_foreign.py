@@ -132,7 +132,7 @@ def test_what_must_not_be_passed_over(tmp_path: Path, name: str, value: str, tex
         ("ssl.keystore.password", "secret"),
         ("ssl.cipher.suites", "a"),
         ("listener.name.other.ssl.client.auth", "required"),
-        ("listener.name.plaintext.max.connections", "5"),
+        ("listener.name.plaintext.max.connection.creation.rate", "5"),
         ("unclean.leader.election.enable", "true"),
         ("leader.imbalance.check.interval.seconds", "0"),
     ],

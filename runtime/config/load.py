@@ -173,15 +173,12 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     node_id = UNKNOWN_NODE_ID if values["node.id"] is None else cast(int, values["node.id"])
     voters, servers = _quorum(values)
     check_membership(role, node_id, voters)
-    values = _in_capitals(values)
+    values = _as_in_kafka(values, role)
     controller_names = cast("tuple[str, ...]", values["controller.listener.names"])
     protocols = parse_protocols(
         cast("tuple[str, ...]", values["listener.security.protocol.map"]), controller_names
     )
-    listening = cast("tuple[str, ...]", values["listeners"])
-    if not listening and role == BROKER:
-        listening = (KAFKAS_LISTENER,)
-    listeners = parse_listeners("listeners", listening, protocols)
+    listeners = parse_listeners("listeners", cast("tuple[str, ...]", values["listeners"]), protocols)
     if not controller_names:
         raise ConfigError("controller.listener.names is empty: name the controllers' listener, or remove it")
     controller_name = controller_names[0]
@@ -232,11 +229,13 @@ def _build(path: Path, values: dict[str, Value], role: str) -> NodeConfig:
     return config
 
 
-def _in_capitals(values: dict[str, Value]) -> dict[str, Value]:
-    """The same with the names of listeners and protocols in capitals, as Kafka has them."""
+def _as_in_kafka(values: dict[str, Value], role: str) -> dict[str, Value]:
+    """The same with the names of listeners and protocols in capitals, and with a broker's listener."""
     names = cast("tuple[str, ...]", values["controller.listener.names"])
     single = ("inter.broker.listener.name", "security.inter.broker.protocol")
     capitals = {key: name.upper() for key in single if isinstance(name := values[key], str)}
+    if role == BROKER and not values["listeners"]:
+        values = {**values, "listeners": (KAFKAS_LISTENER,)}
     return {**values, **capitals, "controller.listener.names": tuple(name.upper() for name in names)}
 
 

@@ -233,7 +233,7 @@ def fixture_site(tmp_path: Path) -> Site:
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 SASL = {
     "listeners": "IN://127.0.0.1:1",
-    "listener.security.protocol.map": "IN:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "IN:SASL_PLAINTEXT,OUT:PLAINTEXT",
     "sasl.enabled.mechanisms": f"{SCRAM},SCRAM-SHA-512",
     "sasl.mechanism.inter.broker.protocol": SCRAM,
     KEY: f'{MODULE} username="alice" password="{PASSWORD}";',

@@ -1,4 +1,4 @@
-"""What a broker's core is configured with. Names are Kafka's keys in snake case."""
+"""The configuration of a broker's core. Names are Kafka's keys in snake case."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from metaquorum.metadata.records.parts import BrokerEndpoint, BrokerFeature
 from metaquorum.metadata.replica import MetadataReplicaConfig
 
 OBSERVER_REPLICA = MetadataReplicaConfig(apply_slice_bytes=1024 * 1024)
-"""No one waits for the fetches and votes of an observer: it replays in larger steps than a voter."""
+"""No client waits for an observer's fetches and votes, so it replays in larger steps than a voter."""
 
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in ms, sizes in bytes; who the broker is, and what it says about itself when it registers.
+    """Durations in ms, sizes in bytes; the broker's identity, and what its registration says about it.
 
-    `registration_lease_timeout_ms` (the draft of KIP-631) bounds the lease from above: the controller tells
-    a session timeout in each answer, and the shorter of the two counts. `controller_request_timeout_ms` must
-    be well below the lease, or one lost answer costs it. `self_fencing_enable` False: a broker that serves
-    goes on when its lease ends, as Kafka's do; what the controller says to it still counts.
+    `registration_lease_timeout_ms` (the draft of KIP-631) is an upper bound of the lease: each answer of the
+    controller states a session timeout, and the shorter of the two counts. `controller_request_timeout_ms`
+    must be well below the lease, or one lost answer ends it. `self_fencing_enable` False: a serving broker
+    continues when its lease ends, as Kafka's do; what the controller says to it still counts.
     """
 
     node_id: int
@@ -40,7 +40,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata_replica: MetadataReplicaConfig = OBSERVER_REPLICA
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, one line each, naming the key; empty: nothing."""
+        """What is wrong with these values, one line per problem, naming the key. Empty if they are valid."""
         positive = {
             "initial.broker.registration.timeout.ms": self.initial_broker_registration_timeout_ms,
             "broker.heartbeat.interval.ms": self.broker_heartbeat_interval_ms,

@@ -1,8 +1,8 @@
-"""What comes into a broker node and what goes out of it, as values.
+"""The inputs and outputs of a broker node, as values.
 
-In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, executed in
-order by the driver; what had to wait for a disk has been held back already. What concerns
-partition data is in `broker.replica.events`.
+In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, which the driver
+executes in order; effects that had to wait for a disk were already held back. Inputs and outputs of partition
+data are in `broker.replica.events`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ LifecycleResponse = RegisterBrokerResponse | BrokerHeartbeatResponse
 
 
 class ControllerResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """Controller `source` answered the `SendToController` of `correlation_id`, or refused it."""
+    """Controller `source` answered or refused the `SendToController` of `correlation_id`."""
 
     source: int
     correlation_id: int
@@ -80,7 +80,7 @@ class ControllerResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerRequestFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """The `SendToController` of `correlation_id` timed out or could not be sent: nothing is known of it."""
+    """The `SendToController` of `correlation_id` timed out or could not be sent: its outcome is unknown."""
 
     target: int
     correlation_id: int
@@ -109,8 +109,8 @@ Event = MetadataEvent | DataEvent
 class SendToController(msgspec.Struct, frozen=True, kw_only=True):
     """Send to controller `target` and report `ControllerResponseArrived` or `ControllerRequestFailed`.
 
-    `attempt` counts the sends since the last answer that was not a failure (1: the first). There is one
-    such request in flight at a time; a report on an older `correlation_id` is ignored.
+    `attempt` counts the sends since the last answer that was not a failure (1: the first). At most one such
+    request is in flight; a report with an older `correlation_id` is ignored.
     """
 
     target: int
@@ -121,18 +121,17 @@ class SendToController(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishImage(msgspec.Struct, frozen=True, kw_only=True):
-    """The image moved on: everything below `offset` is in it. `previous` is the one published before (at
-    first the empty image); what is between them is found by comparing them, once and by the code that needs
-    it (`metadata.delta.diff`). Never older than the broker's own registration; a fetched snapshot is one
-    publication like any other."""
+    """A newer image: everything below `offset` is in it. `previous` is the one published before (at first the
+    empty image); code that needs the difference compares the two, once (`metadata.delta.diff`). Never older
+    than the broker's own registration; a fetched snapshot is one publication like any other."""
 
     image: MetadataImage
     previous: MetadataImage
     offset: int
 
     def while_another_leaves(self, node_id: int) -> bool:
-        """Whether partitions changed while another broker than `node_id` leaves: it stops when all have seen
-        that."""
+        """Whether partitions changed while a broker other than `node_id` is leaving: it stops when all
+        brokers have seen the change."""
         if self.image.topics is self.previous.topics:
             return False
         return any(

@@ -1,7 +1,7 @@
-"""A broker's requests to the controllers: one at a time, whom each asks, when the next is due.
+"""A broker's requests to the controllers: one at a time, where each goes, when the next is due.
 
-Owns the request in flight, the count of failures and the waits that follow from it. Knows no lifecycle:
-`session` says what a request is and what its answer means.
+Owns the request in flight, the number of failures and the resulting waits. Knows no lifecycle: `session`
+decides what a request is and what its answer means.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ class RequestInFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerExchange:
-    """`next_send_ms`: when the next request may leave. `failures`: requests in a row without a useful
-    answer. `last_problem`: why the broker is not further than it is, for operators. Sends and warnings go to
-    `out`."""
+    """`next_send_ms`: when the next request may leave. `failures`: consecutive requests without a useful
+    answer. `last_problem`: for operators, what holds the broker up. Sends and warnings go to `out`."""
 
     def __init__(
         self,
@@ -81,24 +80,25 @@ class ControllerExchange:
         )
 
     def hasten(self, now_ms: int, pace_ms: int) -> None:
-        """Let the next request leave as soon as the last heartbeat is `pace_ms` old."""
+        """Lets the next request leave as soon as the last heartbeat is `pace_ms` old."""
         last_ms = self._last_heartbeat_ms
         due_ms = now_ms if last_ms is None else max(now_ms, last_ms + pace_ms)
         self.next_send_ms = min(self.next_send_ms, due_ms)
 
     def voters_are(self, voters: tuple[int, ...]) -> None:
-        """Others vote now."""
+        """The set of voters changed."""
         self._targets.voters_are(voters)
 
     def leader_known(self, now_ms: int, leader_id: int | None) -> None:
-        """The quorum has this leader: after failures, ask it soon."""
+        """The quorum has this leader: after failures, send it a request soon."""
         if self._targets.leader_known(leader_id) and self.failures > 0:
             self.next_send_ms = min(self.next_send_ms, now_ms + self._backoff_ms(1))
 
     # ---- answers and failures --------------------------------------------------------------------
 
     def end_request(self, target: int, correlation_id: int) -> RequestInFlight | None:
-        """The request that has an answer or a failure now: it is no longer in flight. None: an older one."""
+        """The request that was just answered or failed; it is no longer in flight. None if the report is on
+        an older one."""
         sent = self.in_flight
         if sent is None or (sent.target, sent.correlation_id) != (target, correlation_id):
             return None
@@ -113,7 +113,7 @@ class ControllerExchange:
             self.fail(now_ms, sent, f"controller {sent.target} did not answer within {waited_ms} ms")
 
     def answered(self) -> None:
-        """The controller that was asked acts as the active one."""
+        """The controller that answered is the active one."""
         self._targets.answered()
 
     def succeeded(self) -> None:
@@ -122,7 +122,7 @@ class ControllerExchange:
         self.answered()
 
     def redirect(self, now_ms: int, sent: RequestInFlight, leader_hint: int | None) -> None:
-        """The controller that was asked is not the active one."""
+        """The controller that answered is not the active one."""
         if self._targets.redirect(sent.target, leader_hint):
             self.next_send_ms = now_ms
         else:
@@ -134,13 +134,14 @@ class ControllerExchange:
         self.count_failure(now_ms, reason)
 
     def too_slow(self, now_ms: int, sent: RequestInFlight) -> None:
-        """The lease that the answer gives is over already."""
+        """The lease that the answer grants has already expired."""
         took_ms = now_ms - sent.sent_ms
         reason = f"controller {sent.target} took {took_ms} ms, longer than the lease it gave"
         self.count_failure(now_ms, reason)
 
     def count_failure(self, now_ms: int, reason: str) -> None:
-        """Wait longer after each failure in a row; warn of the first, and whenever the reason changes."""
+        """Waits longer after each consecutive failure; warns of the first, and whenever the reason
+        changes."""
         self.failures += 1
         if self.failures == 1 or _without_numbers(reason) != _without_numbers(self.last_problem):
             self._out.append(Warn(message=f"broker {self._config.node_id}: {reason}; retrying"))
@@ -148,7 +149,7 @@ class ControllerExchange:
         self.next_send_ms = now_ms + self._backoff_ms(self.failures)
 
     def start_over(self, now_ms: int) -> None:
-        """The lease or the registration is gone: an answer still under way no longer counts."""
+        """The lease or the registration is gone: an answer still in flight no longer counts."""
         self.in_flight = None
         self.next_send_ms = now_ms if self.failures == 0 else now_ms + self._backoff_ms(self.failures)
         self.failures += 1
@@ -161,5 +162,5 @@ class ControllerExchange:
 
 
 def _without_numbers(text: str) -> str:
-    """A refusal that counts milliseconds down is the same refusal: one warning is enough."""
+    """A refusal that counts down milliseconds stays the same refusal: one warning is enough."""
     return "".join(character for character in text if not character.isdigit())

@@ -1,8 +1,8 @@
-"""Who a broker is, as far as its configuration and its own directories say (S0.1 to S0.4, S0.27).
+"""Which broker this is, according to its configuration and its own directories (S0.1 to S0.4, S0.27).
 
-Pure: what was found in the directories goes in, and what is known, what must be asked and what is to be
-written comes out. Asking and writing is the shell's (`broker.server.identity`); steps 3 to 5 of S0.1 are the
-active controller's.
+Pure: the contents of the directories go in; what is known, what to request and what to write comes out. The
+shell sends the requests and writes the files (`broker.server.identity`); steps 3 to 5 of S0.1 are the active
+controller's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from metaquorum.storage.files.meta_properties import MetaProperties
 
 
 class IdentityConflict(Exception):
-    """The configuration and the directories do not agree on who this broker is; one line for humans."""
+    """The configuration and the directories disagree on which broker this is; one line for humans."""
 
 
 class IdentityFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One directory of the broker. `file` is where its meta.properties is or would be; `properties` None:
-    there is none."""
+    """One directory of the broker. `file` is the path of its meta.properties, which may not exist;
+    `properties` is None if it does not."""
 
     path: str
     file: str
@@ -28,9 +28,9 @@ class IdentityFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known without asking. `node_id` None: the controllers have to be asked, and
-    `cluster_id` None: too. `unwritten`: directories without a meta.properties, in the order given.
-    `is_blank`: none of them has one."""
+    """What is known without a request. `node_id` None: the controllers assign it; `cluster_id` None: they
+    report it. `unwritten`: directories without a meta.properties, in the order given. `is_blank`: no
+    directory has one."""
 
     node_id: int | None
     cluster_id: str | None
@@ -39,9 +39,9 @@ class KnownIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_identity(explicit_id: int | None, found: Sequence[IdentityFile]) -> KnownIdentity:
-    """The explicit id and that of the files, which must agree; raises IdentityConflict.
+    """The explicit id and that of the files, which must agree; raises IdentityConflict if they do not.
 
-    Any directory that survived says who the broker is, whatever became of the others (S0.27).
+    Any directory that survived identifies the broker, whatever happened to the others (S0.27).
     """
     node_id, cluster_id = explicit_id, None
     id_from: IdentityFile | None = None

@@ -13,22 +13,23 @@ FOREVER_MS = 2**63 - 1
 
 
 class Lease:
-    """`end_ms`: when it ends. None: there is none, because the broker is not registered, or its lease ended
-    and it does not fence itself (broker.self.fencing.enable=false)."""
+    """`end_ms`: when it ends. None if there is no lease: the broker is not registered, or its lease ended and
+    it does not fence itself (broker.self.fencing.enable=false)."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self.end_ms: int | None = None
 
     def renew(self, now_ms: int, *, sent_ms: int, session_timeout_ms: int) -> bool:
-        """Take the lease that the answer to a request of `sent_ms` gives. False: it is over already."""
+        """Takes the lease granted by the answer to a request sent at `sent_ms`. Returns False if it has
+        expired."""
         end_ms = sent_ms + min(session_timeout_ms, self._config.registration_lease_timeout_ms)
         if end_ms > now_ms:
             self.end_ms = end_ms
             return True
         if self._config.self_fencing_enable:
             return False
-        self.end_ms = None  # late, and as good as any other answer for a broker without a lease
+        self.end_ms = None  # late, but as good as any other answer for a broker without a lease
         return True
 
     def drop(self) -> None:
@@ -36,7 +37,7 @@ class Lease:
 
     @property
     def serves_before_ms(self) -> int:
-        """Until when it allows to serve."""
+        """The time until which it allows the broker to serve."""
         if not self._config.self_fencing_enable:
             return FOREVER_MS
         return 0 if self.end_ms is None else self.end_ms

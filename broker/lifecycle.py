@@ -1,8 +1,8 @@
-"""The one table of what may follow what in the states of a broker process (KIP-631, S2.37).
+"""The table of transitions between the states of a broker process (KIP-631, S2.37).
 
-Owns the triggers and the table; everything that may change a state is a line in it, and
-`docs/broker-lifecycle.md` is generated from it. It knows no messages, clocks or leases: `broker.session`
-decides which trigger an answer or a deadline is.
+Owns the triggers and the table; every possible change of state is a line in it, and
+`docs/broker-lifecycle.md` is generated from it. Knows no messages, clocks or leases: `broker.session` decides
+which trigger an answer or a deadline is.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ TRANSITIONS: Mapping[BrokerState, Mapping[Trigger, BrokerState]] = MappingProxyT
 
 
 def next_state(state: BrokerState, trigger: Trigger) -> BrokerState:
-    """The state after `trigger`. Raises InvariantViolation for an edge that is not in the table."""
+    """The state after `trigger`. Raises InvariantViolation if the table has no such edge."""
     following = TRANSITIONS[state].get(trigger)
     if following is None:
         raise InvariantViolation(

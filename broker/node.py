@@ -1,9 +1,9 @@
 """One broker as a pure state machine: Raft observer, metadata image and lifecycle behind one inbox.
 
-Owns the order of effects between its parts and which part hears what; the parts know nothing of each
-other. Events in, effects out (`broker.events`); no clock, no files, no tasks. The twin of the
-controller's node, and driven the same way: `handle` for every inbox item, `tick` when the inbox is
-empty, one timer at `next_deadline_ms`.
+Owns the order of effects between its parts and which part receives which event; the parts do not know each
+other. Events in, effects out (`broker.events`); no clock, no files, no tasks. The counterpart of the
+controller's node, driven the same way: `handle` for every inbox item, `tick` when the inbox is empty, one
+timer at `next_deadline_ms`.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _OF_THE_SESSION = frozenset({OfflineDirectoriesChanged, Stop})
 
 
 class BrokerNode:
-    """See the module. `metadata` is what the shell loaded from the newest snapshot on disk (or an empty one);
-    its provenance says where the log goes on. Or it is the replica of the controller in this process, which
-    drives it and `raft`, and calls `follow`. `voters` are the ids of the controllers to ask first.
-    `previous_broker_epoch`: that of the process before this one, if it stopped in order. `replicas`: the
-    broker's partition data; None: it holds none. The broker registers those of `config.directories` that
-    `replicas` found good. `turns` counts inputs that may have changed more than partition data."""
+    """See the module. `metadata`: the image that the shell loaded from the newest snapshot on disk (or an
+    empty one), whose provenance says where the log continues; or the replica of the controller in this
+    process, which drives it and `raft`, and calls `follow`. `voters`: ids of the controllers to try first.
+    `previous_broker_epoch`: that of the previous process if it shut down cleanly. `replicas`: the broker's
+    partition data, or None. The broker registers those of `config.directories` that `replicas` found good.
+    `turns` counts inputs that may have changed more than partition data."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class BrokerNode:
     # ---- driven by the shell ---------------------------------------------------------------------
 
     def start(self, now_ms: int, wall_ms: int) -> list[Effect]:
-        """Begin to fetch the metadata log. Call once, before anything else."""
+        """Starts fetching the metadata log. Call once, before anything else."""
         self._note_time(now_ms, wall_ms)
         self._lifecycle(self._session.start(now_ms))
         if self._replicas is not None:
@@ -106,7 +106,7 @@ class BrokerNode:
         return self._settle(now_ms)
 
     def handle(self, event: Event, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """Take one event: what is due, in order; some waits for `settle`. After `Stop` nothing comes."""
+        """Handles one event. Returns effects in order; some wait for `settle`. No effects follow a `Stop`."""
         if self._stopped:
             return []
         if type(event) in _DATA_EVENTS:
@@ -124,14 +124,14 @@ class BrokerNode:
         return self._settle(now_ms)
 
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """What follows from all events since the last call: due when no other one is at hand."""
+        """Returns the effects of all events since the last call. Call it when no other event is waiting."""
         if self._stopped or self._replicas is None or not self._replicas.gathered:
             return []
         self._data(now_ms, self._replicas.settle(now_ms=now_ms, wall_ms=wall_ms))
         return self._out.take()
 
     def tick(self, *, now_ms: int, wall_ms: int, drained: bool = True) -> list[Effect]:
-        """Let time pass. A broker's deadlines only ever fence it, so they need no drained inbox."""
+        """Lets time pass. A broker's deadlines only ever fence it, so they need no drained inbox."""
         if self._stopped:
             return []
         self._note_time(now_ms, wall_ms)
@@ -145,8 +145,8 @@ class BrokerNode:
     def follow(
         self, known_end: int | None, *, fetches_snapshot: bool, now_ms: int, wall_ms: int
     ) -> list[Effect]:
-        """The controller that drives the shared replica took an input. `known_end`: the high watermark that
-        the leader of now has said; None: none so far. `fetches_snapshot`: a part of one came."""
+        """The controller that drives the shared replica handled an input. `known_end`: the high watermark
+        that the current leader reported, if any. `fetches_snapshot`: part of a snapshot arrived."""
         before = self._followed
         self._followed = now = (self._image, self._raft.voters, self._raft.leader_id, known_end)
         same = now[0] is before[0] and now[1] is before[1] and now[2:] == before[2:]
@@ -163,7 +163,7 @@ class BrokerNode:
         return self._settle(now_ms)
 
     def give_up(self, reason: str, *, now_ms: int, wall_ms: int) -> list[Effect]:
-        """The process ends, whatever the cluster says of it: the last effects, with a `Stop`."""
+        """The process ends, whatever the cluster says about it. Returns the last effects, with a `Stop`."""
         if self._stopped:
             return []
         self._note_time(now_ms, wall_ms)
@@ -171,25 +171,25 @@ class BrokerNode:
         return self._out.take()
 
     def note_gap(self, until_ms: int) -> None:
-        """The process stood still. A broker's deadlines only fence itself: they hold all the more."""
+        """The process was paused. A broker's deadlines only fence itself, so they still hold."""
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due; None: no timer is needed."""
+        """When `tick` is due; None if no timer is needed."""
         if self._stopped:
             return None
         data_ms = None if self._replicas is None else self._replicas.next_deadline_ms()
         return earliest(self._session_due_ms, self._metadata_due_ms, data_ms)
 
-    # ---- asked by the shell ----------------------------------------------------------------------
+    # ---- queries by the shell --------------------------------------------------------------------
 
     @property
     def replicas(self) -> ReplicaManager | None:
-        """For figures and for what is read outside the inbox; never an input."""
+        """For metrics and for what is read outside the inbox; never an input."""
         return self._replicas
 
     @property
     def stopped(self) -> bool:
-        """A `Stop` came out: nothing more comes."""
+        """Whether a `Stop` was returned: no more effects follow."""
         return self._stopped
 
     @property
@@ -199,7 +199,7 @@ class BrokerNode:
 
     @property
     def provenance(self) -> Provenance:
-        """How far this broker has applied the metadata log, and when that was written."""
+        """How far this broker has applied the metadata log, and when that part was written."""
         return self._image.provenance
 
     @property
@@ -209,28 +209,28 @@ class BrokerNode:
 
     @property
     def vouched_epoch(self) -> int | None:
-        """What an orderly end of this process leaves for the next one (`storage.files.clean_shutdown`)."""
+        """What a clean shutdown of this process leaves for the next one (`storage.files.clean_shutdown`)."""
         return self._session.vouched_epoch
 
     def farewell(self) -> tuple[int, BrokerHeartbeatRequest] | None:
-        """What is still to be told, and the controller to be asked first, when this process ends because it
-        cannot go on; None: nothing (`BrokerSession.farewell`)."""
+        """The last heartbeat to send when this process ends because it cannot continue, and the controller to
+        try first. None if there is nothing to send (`BrokerSession.farewell`)."""
         request = self._session.farewell()
         return None if request is None else (self._session.exchange.target, request)
 
     def read_image(self, *, now_ms: int) -> tuple[MetadataImage, int] | ApiError:
-        """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17).
-        `now_ms` must be read for this call: a process that was paused past its lease has had no tick yet."""
+        """The image and its offset (everything below is in it), only while unfenced at `now_ms` (S2.17). Read
+        `now_ms` for this call: a process that was paused past its lease has had no tick yet."""
         if self.serves(now_ms):
             return self._image, self._image.provenance.offset
         return not_serving(self._session.state, self._config.node_id)
 
     def serves(self, now_ms: int) -> bool:
-        """Whether clients are served now: unfenced, and the lease holds."""
+        """Whether clients are served now: the broker is unfenced and its lease is valid."""
         return now_ms < self._serves_before_ms
 
     def status(self, *, now_ms: int) -> BrokerStatus:
-        """What this broker tells of itself."""
+        """What this broker reports about itself."""
         applied, own = self._image.provenance.offset, (self._config.node_id, self._incarnation_id)
         return broker_status(self._session, self._raft, own, applied_offset=applied, now_ms=now_ms)
 
@@ -269,8 +269,8 @@ class BrokerNode:
                 self._lifecycle(self._session.high_watermark_known(now_ms, response.high_watermark))
 
     def _read_registration(self, image: MetadataImage, now_ms: int) -> None:
-        """What the image says of this broker: at a level below 3.7-IV2 it could not carry its directories,
-        without which none can fail alone (KIP-858, S1.22); and someone may have spoken in its name."""
+        """Reads this broker's registration: at a level below 3.7-IV2 it could not carry directories, without
+        which none can fail alone (KIP-858, S1.22); and another process may have used this broker's id."""
         known = image.brokers.get(self._config.node_id)
         if known is None or known.epoch != self._session.broker_epoch:
             return
@@ -280,7 +280,7 @@ class BrokerNode:
         self._lifecycle(read)
 
     def _publish(self) -> PublishImage | None:
-        """The change since the last publication, if there is one."""
+        """The change since the last publication, or None."""
         image = self._image
         if image.provenance.offset <= self._published.provenance.offset:
             return None
@@ -288,7 +288,7 @@ class BrokerNode:
         return PublishImage(image=image, previous=previous, offset=image.provenance.offset)
 
     def _follow(self, moved: PublishImage, now_ms: int) -> None:
-        """The replicas follow before the cluster hears how far this broker is (S4.10, K9)."""
+        """Replicas follow before the cluster learns how far this broker has applied the log (S4.10, K9)."""
         broker_epoch = self._session.broker_epoch
         if self._replicas is not None and broker_epoch is not None:
             effects = self._replicas.publish(
@@ -307,7 +307,7 @@ class BrokerNode:
     # ---- partition data --------------------------------------------------------------------------
 
     def _handle_data(self, event: DataEvent, now_ms: int, wall_ms: int) -> list[Effect]:
-        """The way of every produce and fetch: nothing of the metadata log, of the lease whether it is due."""
+        """The path of every produce and fetch: skips the metadata log, and the lease unless it is due."""
         if self._replicas is None:
             text = f"broker {self._config.node_id} holds no data and got {type(event).__name__}"
             raise InvariantViolation(f"{text}: report this with its log")
@@ -343,7 +343,7 @@ class BrokerNode:
         for effect in effects:
             match effect:
                 case raft_effects.HighWatermarkChanged():
-                    pass  # `_settle` reads on
+                    pass  # `_settle` continues reading
                 case raft_effects.RoleChanged(leader_id=leader_id):
                     self._lifecycle(self._session.leader_known(now_ms, leader_id))
                 case raft_effects.WriteSnapshotChunk():
@@ -372,7 +372,7 @@ class BrokerNode:
             if isinstance(effect, Stop) and not self._stopped:
                 self._stopped = True
                 if self._replicas is not None:
-                    # Before the last effect: who waits is answered, and what a restart needs is written.
+                    # Before the last effect: answer waiting requests, and write what a restart needs.
                     last = self._replicas.stop(now_ms=self._now_ms, wall_ms=self._wall_ms)
                     self._out += [each for each in last if not isinstance(each, Stop)]
             self._out.append(effect)
@@ -381,7 +381,7 @@ class BrokerNode:
         self.turns += 1
 
     def _settle(self, now_ms: int) -> list[Effect]:
-        """What follows from any event: apply further, tell the session, publish, write a snapshot."""
+        """Work after any event: apply more records, update the session, publish, write a snapshot."""
         if self._raft.voters is not self._voters:
             self._voters = self._raft.voters
             self._session.exchange.voters_are(tuple(self._voters))

@@ -1,4 +1,4 @@
-"""How much was used lately, as Kafka's quotas count it (KIP-13). Times are arguments."""
+"""Recent use of a resource, measured as Kafka's quotas measure it (KIP-13). Times are arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class QuotaWindows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rate:
-    """What was used, window by window."""
+    """The amount used per window."""
 
     __slots__ = ("_samples", "_windows")
 
@@ -32,11 +32,11 @@ class Rate:
             self._samples.popleft()
 
     def remove(self, amount: float) -> None:
-        """Takes back what was just added."""
+        """Takes back an amount that was just added."""
         self._samples[-1][1] -= amount
 
     def room(self, bound: float, now_ms: int) -> float:
-        """How much may be used now without a wait; negative while nothing may."""
+        """How much may be used now without a wait; negative if nothing may be used yet."""
         self.add(0, now_ms)
         return bound * self._span_ms(now_ms) / 1000 - sum(amount for _, amount in self._samples)
 
@@ -46,10 +46,11 @@ class Rate:
         return self.over(max(bound, 1e-9), now_ms)
 
     def over(self, bound: float, now_ms: int) -> float:
-        """How long, in ms, nothing may be used until the rate is at the bound (per second); 0: it is below.
+        """How long, in ms, nothing may be used until the rate is down to the bound (per second); 0 if it is
+        below.
 
-        The span is that of Kafka's rates: at least all windows but the last, so that a client may use what
-        it did not use before.
+        The span is that of Kafka's rates: at least all windows but the last, so that a client may use what it
+        did not use before.
         """
         span_ms = self._span_ms(now_ms)
         rate = 1000 * sum(amount for _, amount in self._samples) / max(span_ms, 1)

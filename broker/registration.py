@@ -1,6 +1,6 @@
-"""A broker's registration: what this incarnation says of itself, and whether the log has it right (K8).
+"""A broker's registration: what this incarnation reports about itself, and whether the log agrees (K8).
 
-Owns the requests' contents. Knows no time and no controller: `session` says when something is sent.
+Owns the requests' contents. Knows no time and no controller: `session` decides when to send one.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from metaquorum.metadata.errors import InvariantViolation
 from metaquorum.metadata.requests.common import BrokerHeartbeatRequest, RegisterBrokerRequest
 
 _BEATS_TO_AMEND = (1, 2, 4, 8, 16)
-"""The heartbeats after which a registration that is wrong in the log is sent again; then after every 16."""
+"""The heartbeats after which a registration that is wrong in the log is sent again; then every 16."""
 
 
 class Incarnation:
-    """One process of a broker. `previous_epoch`: that of the process before it, if that one stopped in order.
-    `offline_directories`: every bad one, as far as they are known."""
+    """One process of a broker. `previous_epoch`: that of the previous process if it shut down cleanly.
+    `offline_directories`: every failed one known so far."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Incarnation:
 
     def vouched_epoch(self, epoch: int | None) -> int | None:
         """The newest epoch of this broker under which nothing was lost, as far as this process knows: its
-        own, or that of the process before it if that one stopped in order (KIP-966)."""
+        own, or that of the previous process if it shut down cleanly (KIP-966)."""
         return self._previous_epoch if epoch is None else epoch
 
     def heartbeat(
@@ -58,7 +58,7 @@ class Incarnation:
         )
 
     def registration(self, epoch: int | None) -> RegisterBrokerRequest:
-        """`epoch`: the one that this process has, if it is registered already."""
+        """`epoch`: that of this process, if it is already registered."""
         config = self._config
         return RegisterBrokerRequest(
             broker_id=config.node_id,
@@ -74,21 +74,21 @@ class Incarnation:
 
 
 class Amendment:
-    """When a registration that the log has wrong is sent again. `is_due`: instead of the next heartbeat."""
+    """When a registration that is wrong in the log is sent again. `is_due`: instead of the next heartbeat."""
 
     def __init__(self) -> None:
         self.is_due = False
         self._beats: int | None = None
 
     def begin(self) -> bool:
-        """The log has it wrong; False: that was known."""
+        """The log is wrong. Returns False if that was known."""
         if self._beats is not None:
             return False
         self._beats, self.is_due = 0, True
         return True
 
     def end(self) -> None:
-        """The log has it right, or there is no registration any more."""
+        """The log is right, or there is no registration any more."""
         self._beats, self.is_due = None, False
 
     def beat(self) -> None:

@@ -1,7 +1,7 @@
 """A broker's dealings with the active controller: registration, heartbeats, the lease, controlled shutdown.
 
 Pure: time comes in as `now_ms`, requests leave as `SendToController`. Decides which `Trigger` an answer or a
-deadline is; `broker.lifecycle`'s table says what follows. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
+deadline is; `broker.lifecycle`'s table gives the next state. Knows no image. KIP-631, S2.1-S2.26, K8-K10.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ LOST_REGISTRATION = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID
 
 
 class BrokerSession:
-    """One incarnation's lifecycle. Every input returns what is due, in order; at most one request is
-    in flight. Each input looks at the clock first, so a late timer cannot keep a broker alive."""
+    """The lifecycle of one incarnation. Every input returns its effects in order; at most one request is in
+    flight. Each input looks at the clock first, so a late timer cannot keep a broker alive."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class BrokerSession:
     # ---- inputs ----------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[LifecycleEffect]:
-        """Begin. Nothing is sent before the log is caught up (`high_watermark_known`, `applied`)."""
+        """Starts. Nothing is sent before the log is caught up (`high_watermark_known`, `applied`)."""
         self.startup.begin(now_ms)
         self.exchange.next_send_ms = now_ms
         self._move(Trigger.STARTED, "following the metadata log")
@@ -81,7 +81,7 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def high_watermark_known(self, now_ms: int, high_watermark: int) -> list[LifecycleEffect]:
-        """The leader's high watermark; the first one is what this start has to catch up with (S2.3)."""
+        """The leader's high watermark. The first one is what this start has to catch up with (S2.3)."""
         self._look_at_clock(now_ms)
         if self.startup.learn(high_watermark):
             self.exchange.last_problem = f"the metadata log is not caught up (needs offset {high_watermark})"
@@ -89,7 +89,7 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def applied(self, now_ms: int, offset: int) -> list[LifecycleEffect]:
-        """Everything below `offset` is in the image. The offset that heartbeats report (K10)."""
+        """Everything below `offset` is in the image. Heartbeats report this offset (K10)."""
         self._look_at_clock(now_ms)
         if offset > self.applied_offset:
             self.applied_offset = offset
@@ -100,8 +100,8 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def waited_for(self, now_ms: int) -> list[LifecycleEffect]:
-        """The controller waits for what this broker has applied now, before it lets another one stop (K9):
-        the next heartbeat, which says so, need not wait for its interval."""
+        """The controller waits for what this broker has just applied before it lets another broker stop (K9),
+        so the next heartbeat, which reports it, need not wait for its interval."""
         self._look_at_clock(now_ms)
         if self.registered:
             self._is_waited_for = True
@@ -111,9 +111,9 @@ class BrokerSession:
     def registration_read(
         self, now_ms: int, *, directories: frozenset[bytes] | None, leaving: bool
     ) -> list[LifecycleEffect]:
-        """What the log says of this broker under its current epoch: it is `leaving`, and has these
-        `directories` (None: the log cannot carry them). While that is not so, whatever the controller heard,
-        the same registration is sent again between two heartbeats; it keeps the epoch (K8)."""
+        """What the log says about this broker under its current epoch: whether it is `leaving`, and its
+        `directories` (None if the log cannot carry them). While the log is wrong, whatever the controller
+        received, the same registration is sent again between heartbeats; it keeps the epoch (K8)."""
         self._look_at_clock(now_ms)
         untold = directories is not None and not directories.issuperset(self._incarnation.usable_directories)
         wrong = self.registered and (untold or (leaving and not self.state.wants_shutdown))
@@ -126,8 +126,8 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def directories_failed(self, now_ms: int, offline: tuple[bytes, ...]) -> list[LifecycleEffect]:
-        """`offline` are all bad directories now: a heartbeat says so at once, every later one repeats it, and
-        no later registration names them (KIP-858, S3.14)."""
+        """`offline` are all failed directories: a heartbeat reports them at once, every later one repeats
+        them, and later registrations leave them out (KIP-858, S3.14)."""
         self._look_at_clock(now_ms)
         if set(offline) != set(self._incarnation.offline_directories):
             self._incarnation.offline_directories = offline
@@ -136,7 +136,7 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def leader_known(self, now_ms: int, leader_id: int | None) -> list[LifecycleEffect]:
-        """The quorum's leader as the metadata fetcher sees it: where the next request goes."""
+        """The quorum's leader as the metadata fetcher sees it: the next request goes there."""
         self._look_at_clock(now_ms)
         self.exchange.leader_known(now_ms, leader_id)
         return self._finish(now_ms)
@@ -167,7 +167,7 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def shut_down(self, now_ms: int) -> list[LifecycleEffect]:
-        """SIGTERM. A broker that serves asks for a controlled shutdown, any other ends at once (S2.23)."""
+        """SIGTERM. A serving broker requests a controlled shutdown, any other stops at once (S2.23)."""
         self._look_at_clock(now_ms)
         if self.state.ended:
             return self._finish(now_ms)
@@ -179,13 +179,13 @@ class BrokerSession:
         return self._finish(now_ms)
 
     def fail(self, now_ms: int, reason: str) -> list[LifecycleEffect]:
-        """The node cannot go on (a record that does not apply, a disk error): stop serving and end."""
+        """The node cannot continue (a record that does not apply, a disk error): stops serving and exits."""
         if not self.state.ended:
             self._end(Trigger.FAILED, reason, failed=True)
         return self._finish(now_ms)
 
     def refuse(self, now_ms: int, reason: str) -> list[LifecycleEffect]:
-        """The quorum refuses this broker before it could register (another cluster's controllers)."""
+        """The quorum refuses this broker before it could register (controllers of another cluster)."""
         if self.state is BrokerState.STARTING:
             self._end(Trigger.REFUSED, reason, failed=True)
         return self._finish(now_ms)
@@ -194,11 +194,11 @@ class BrokerSession:
 
     @property
     def serves_before_ms(self) -> int:
-        """Until when clients may be answered: unfenced, in the lease, and with its registration applied."""
+        """The time until which clients may be answered: unfenced, within the lease, registration applied."""
         return self.lease.serves_before_ms if self.state.serves and self.has_applied_registration() else 0
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called at the latest; None: never, nothing is waited for."""
+        """When `tick` must be called at the latest; None if it waits for nothing."""
         if self.state.ended or self.state is BrokerState.NOT_RUNNING:
             return None
         dues_ms = [self.lease.end_ms, self._waiting.due_ms]
@@ -215,15 +215,15 @@ class BrokerSession:
         return self._incarnation.vouched_epoch(self.broker_epoch)
 
     def farewell(self) -> BrokerHeartbeatRequest | None:
-        """The last word of a process that cannot go on: its leaders are to be moved now, and not when its
-        session ends. None: it was not serving, there is nothing to be moved."""
+        """The last heartbeat of a process that cannot continue: its leaders move now and not when its session
+        ends. None if it was not serving: it has no leaders to move."""
         serving = self.state.serves and self.registered
         if self.broker_epoch is None or not (serving or self._ended_serving):
             return None
         return replace(self._heartbeat(), want_fence=True, want_shutdown=True)
 
     def has_applied_registration(self) -> bool:
-        """Whether the image is at least as new as the registration in force (S1.13)."""
+        """Whether the image is at least as new as the current registration (S1.13)."""
         return self.broker_epoch is not None and self.applied_offset > self.broker_epoch
 
     # ---- clock -----------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class BrokerSession:
                 self.exchange.hasten(now_ms, self._config.controlled_shutdown_poll_ms)
             self._amendment.beat()
         if beat.offline_directories != self._incarnation.offline_directories:
-            self.exchange.next_send_ms = now_ms  # a directory failed while the heartbeat was under way
+            self.exchange.next_send_ms = now_ms  # a directory failed while the heartbeat was in flight
 
     def _on_error(self, now_ms: int, sent: RequestInFlight, error: ApiError) -> None:
         registering = isinstance(sent.request, RegisterBrokerRequest) and not self.registered
@@ -323,7 +323,7 @@ class BrokerSession:
             self.exchange.count_failure(now_ms, f"controller {sent.target}: {error}")
 
     def _renew(self, now_ms: int, sent: RequestInFlight, session_timeout_ms: int) -> bool:
-        """Take the lease that an answer gives; False: it is over already, the answer was too slow."""
+        """Takes the lease that an answer grants. Returns False if it has expired: the answer was too slow."""
         if self.lease.renew(now_ms, sent_ms=sent.sent_ms, session_timeout_ms=session_timeout_ms):
             return True
         self.exchange.too_slow(now_ms, sent)
@@ -341,7 +341,7 @@ class BrokerSession:
             text = f"no heartbeat was answered in time: {self.exchange.last_problem}"
             self._lose(Trigger.LEASE_ENDED, now_ms, text)
             return
-        # As in Kafka: it goes on under its epoch until a controller says otherwise.
+        # As in Kafka, it continues under its epoch until a controller says otherwise.
         self.lease.drop()
         why = f"no heartbeat was answered in time ({self.exchange.last_problem})"
         self._warn(f"{why}; still serving, because broker.self.fencing.enable is false")
@@ -350,7 +350,7 @@ class BrokerSession:
         self._out.append(Warn(message=f"broker {self._config.node_id}: {text}"))
 
     def _lose(self, trigger: Trigger, now_ms: int, reason: str) -> None:
-        """The lease or the registration is gone: answers still under way no longer count, register again."""
+        """The lease or the registration is gone: answers in flight no longer count, register again."""
         self.registered = False
         self._amendment.end()
         self.lease.drop()

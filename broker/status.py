@@ -1,4 +1,4 @@
-"""What a broker tells of itself, put together from its parts. Decides nothing."""
+"""What a broker reports about itself, assembled from its parts. Decides nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metaquorum.raft.core import RaftCore
 def broker_status(
     session: BrokerSession, raft: RaftCore, own: tuple[int, bytes], *, applied_offset: int, now_ms: int
 ) -> BrokerStatus:
-    """`own`: node id and incarnation id; `applied_offset`: everything below is in the broker's image."""
+    """`own`: node id and incarnation id; `applied_offset`: everything below it is in the broker's image."""
     lease_ms, serves = session.lease.end_ms, now_ms < session.serves_before_ms
     return BrokerStatus(
         node_id=own[0],
@@ -33,7 +33,7 @@ def broker_status(
 
 
 def not_serving(state: BrokerState, node_id: int) -> ApiError:
-    """The answer to a client of a broker that does not serve."""
+    """The error that a client gets from a broker that does not serve."""
     doing = "is shutting down" if state.ended or state.wants_shutdown else "is fenced"
     return ApiError(
         ErrorCode.BROKER_NOT_AVAILABLE,

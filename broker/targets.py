@@ -1,4 +1,4 @@
-"""Which controller a broker asks, and how long it waits after a failure.
+"""Which controller a broker sends its requests to, and how long it waits after a failure.
 
 Owns the rotation over the voters, leader hints and the backoff. Knows no requests.
 """
@@ -9,7 +9,7 @@ import random
 
 
 class ControllerTargets:
-    """The next controller to ask: the known leader, else the hint that was given, else the next voter."""
+    """The next controller to try: the known leader, else the hint that was given, else the next voter."""
 
     def __init__(self, voters: tuple[int, ...], rng: random.Random) -> None:
         if not voters:
@@ -23,11 +23,12 @@ class ControllerTargets:
         self.current = voters[rng.randrange(len(voters))]
 
     def voters_are(self, voters: tuple[int, ...]) -> None:
-        """Others vote now. The present target stays, as long as its answers are useful."""
+        """The set of voters changed. The present target stays as long as its answers are useful."""
         self._voters = voters or self._voters
 
     def leader_known(self, leader_id: int | None) -> bool:
-        """The leader as the metadata fetcher knows it; True if the next request goes elsewhere now."""
+        """The leader as the metadata fetcher knows it. Returns True if the next request now goes
+        elsewhere."""
         self._leader = leader_id
         if self._leader is None or self._leader == self.current:
             return False
@@ -39,10 +40,11 @@ class ControllerTargets:
         self._redirects = 0
 
     def redirect(self, asked: int, hint: int | None) -> bool:
-        """`asked` is not active and names `hint`. True: ask it at once; False: wait, then `current`.
+        """`asked` is not active and names `hint`. Returns True if the hint is to be tried at once, False to
+        wait and then use `current`.
 
-        At most one hint per voter is followed in a row, so two controllers that name each other (each
-        behind in its own way) cost a backoff and no busy loop.
+        Follows at most one hint per voter in a row, so two controllers that name each other (each behind in
+        its own way) cost a backoff and no busy loop.
         """
         if (
             hint is not None
@@ -58,7 +60,7 @@ class ControllerTargets:
         return False
 
     def failed(self, asked: int) -> None:
-        """`asked` gave no useful answer: go to the leader if that is another one, else to the next voter."""
+        """`asked` gave no useful answer: try the leader if that is another node, else the next voter."""
         if self._leader is not None and self._leader != asked:
             self.current = self._leader
             return
@@ -68,7 +70,7 @@ class ControllerTargets:
 
 
 def backoff_ms(failures: int, *, base_ms: int, max_ms: int, rng: random.Random) -> int:
-    """The wait after the `failures`-th failure in a row (from 1): doubled each time, bounded, and spread over
-    its upper half so that brokers which failed together do not come back together."""
+    """The wait after the `failures`-th consecutive failure (from 1): doubled each time, bounded, and spread
+    over its upper half so that brokers that failed together do not retry together."""
     bound = min(max_ms, base_ms << min(failures - 1, 20))
     return max(1, bound - rng.randrange(bound // 2 + 1))

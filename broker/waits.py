@@ -1,7 +1,7 @@
-"""What a broker waits for before it serves and before it may stop: goals, deadlines, and lines meanwhile.
+"""What a broker waits for before it serves and before it may stop: goals, deadlines, and progress lines.
 
-Owns the clocks of a start (S2.3) and of a controlled shutdown (S2.23). Knows no requests; `session` says what
-follows when a time is up.
+Owns the clocks of a start (S2.3) and of a controlled shutdown (S2.23). Knows no requests; `session` decides
+what happens when the time is up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ _WAITS = frozenset({BrokerState.STARTING, BrokerState.RECOVERY, BrokerState.FENC
 
 
 class StartUp:
-    """`catch_up_offset`: the first high watermark that was learned; None: none so far. `is_caught_up`: the
-    image has reached it. `give_up_ms`: when the broker stops if it is not registered by then; None: it is."""
+    """`catch_up_offset`: the first high watermark that was learned; None if none yet. `is_caught_up`: the
+    image has reached it. `give_up_ms`: when the broker stops if it is not registered by then; None once it
+    is."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
@@ -26,7 +27,7 @@ class StartUp:
         self.give_up_ms = now_ms + self._timeout_ms
 
     def progressed(self, now_ms: int) -> None:
-        """The log or a snapshot is coming in: a long catch-up is no reason to give up."""
+        """The log or a snapshot is arriving: a long catch-up is no reason to stop."""
         if not self.is_caught_up and self.give_up_ms is not None:
             self.begin(now_ms)
 
@@ -34,14 +35,14 @@ class StartUp:
         self.give_up_ms = None
 
     def learn(self, high_watermark: int) -> bool:
-        """A leader's high watermark; True if it is the first one, the goal of this start."""
+        """A leader's high watermark. Returns True if it is the first one, the goal of this start."""
         if self.catch_up_offset is not None:
             return False
         self.catch_up_offset = high_watermark
         return True
 
     def reaches(self, applied_offset: int) -> bool:
-        """Whether the image is caught up now, and was not before."""
+        """Whether the image has just caught up: it was behind before."""
         goal = self.catch_up_offset
         if self.is_caught_up or goal is None or applied_offset < goal:
             return False
@@ -49,7 +50,7 @@ class StartUp:
         return True
 
     def failure(self, now_ms: int, problem: str) -> str | None:
-        """Why the start has failed, if its time is up."""
+        """Why the start has failed, if its time is up; else None."""
         if self.give_up_ms is None or now_ms < self.give_up_ms:
             return None
         return (
@@ -59,21 +60,22 @@ class StartUp:
 
 
 class ControlledShutdown:
-    """`give_up_ms`: when the broker stops without the controller's leave; None: it was not asked to stop."""
+    """`give_up_ms`: when the broker stops without the controller's permission; None if it was not asked to
+    stop."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
         self.give_up_ms: int | None = None
 
     def begin(self, now_ms: int) -> bool:
-        """False: it was asked before."""
+        """Returns False if it had already begun."""
         if self.give_up_ms is not None:
             return False
         self.give_up_ms = now_ms + self._timeout_ms
         return True
 
     def failure(self, now_ms: int) -> str | None:
-        """Why it stops now, if its time is up."""
+        """Why it stops now, if its time is up; else None."""
         if self.give_up_ms is None or now_ms < self.give_up_ms:
             return None
         return (
@@ -83,7 +85,7 @@ class ControlledShutdown:
 
 
 class WaitingLine:
-    """`look` after every input: a line is due every `WAITING_LINE_MS` for as long as the broker waits."""
+    """Call `look` after every input: a line is due every `WAITING_LINE_MS` while the broker waits."""
 
     __slots__ = ("_since_ms", "due_ms")
 
@@ -92,7 +94,7 @@ class WaitingLine:
         self.due_ms: int | None = None
 
     def look(self, now_ms: int, state: BrokerState) -> str | None:
-        """For how long it has waited in which state, if it is time to say that; None: nothing to say."""
+        """A line with the state and the time spent waiting, if one is due; else None."""
         if state not in _WAITS:
             self.due_ms = None
             return None

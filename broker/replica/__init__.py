@@ -1,5 +1,5 @@
-"""A broker's replicas of partitions: what leads, what follows, what may be read, and in which directory.
+"""A broker's replicas of partitions: leaders, followers, what may be read, and in which directory each is.
 
-Pure, as the rest of the broker's core: requests and completions come in, answers and work for disks, peers
+Pure, like the rest of the broker's core: requests and completions come in; answers and work for disks, peers
 and the controller go out as values.
 """

@@ -1,4 +1,4 @@
-"""What a broker's replicas are configured with. Names are Kafka's keys in snake case."""
+"""The configuration of a broker's replicas. Names are Kafka's keys in snake case."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. `inter_broker_listener`: the name of the listener through which
-    leaders are followed. `log_flush_before_ack`: a replica counts towards acks=all, and a follower says that
-    it holds a record, only when it is durable; False is what Kafka does. `log_dir_assignment_timeout_ms`: how
-    long a lost directory may go untold before the broker stops (S3.6).
+    followers reach leaders. `log_flush_before_ack`: a replica counts towards acks=all, and a follower
+    acknowledges a record, only when the record is durable; False is what Kafka does.
+    `log_dir_assignment_timeout_ms`: how long a lost directory may go unreported before the broker stops
+    (S3.6).
     """
 
     broker_id: int
@@ -36,9 +37,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True):
     produce_purgatory_max_requests: int = 10_000
     fetch_purgatory_max_requests: int = 10_000
     log_tail_cache_max_bytes: int = 32 * 1024 * 1024
-    """The memory for what was just appended to partitions that this broker leads."""
+    """The memory for recent appends to partitions that this broker leads."""
     replication_quota_window_num: int = 11
     replication_quota_window_ms: int = 1_000
     topic_defaults: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What the broker's file says for topics that set nothing, by the names that brokers have for it
+    """The broker's configuration file for topics that set nothing, by the broker's names of the keys
     (log.retention.hours)."""

@@ -1,4 +1,4 @@
-"""When what is due: one heap for many items, of which each has one time.
+"""Deadlines: one heap for many items, each with one time.
 
 Owns the order of deadlines. Nothing here is linear in the number of items. Knows no clock.
 """
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def earliest(*dues_ms: int | None) -> int | None:
-    """The first of these times; None: nothing is due."""
+    """The earliest of these times; None if nothing is due."""
     first: int | None = None
     for due_ms in dues_ms:
         if due_ms is not None and (first is None or due_ms < first):
@@ -22,8 +22,8 @@ def earliest(*dues_ms: int | None) -> int | None:
 
 
 class Deadlines(Generic[T]):
-    """Items with the time at which each is due, in ms. An item that is armed again moves. `when`: those that
-    are armed; to look at."""
+    """Items with the time at which each is due, in ms. Arming an item again moves it. `when`: the armed
+    items; read only."""
 
     __slots__ = ("_heap", "_serial", "when")
 
@@ -39,7 +39,7 @@ class Deadlines(Generic[T]):
         return item in self.when
 
     def arm(self, item: T, when_ms: int) -> None:
-        """`item` is due at `when_ms`, whatever was said before."""
+        """`item` is due at `when_ms`, which replaces any earlier time."""
         if self.when.get(item) == when_ms:
             return
         self.when[item] = when_ms
@@ -59,7 +59,7 @@ class Deadlines(Generic[T]):
             heapq.heapify(self._heap)
 
     def next_ms(self) -> int | None:
-        """When the first item is due; None: there is none."""
+        """When the first item is due; None if there is none."""
         heap, when = self._heap, self.when
         if not when:
             heap.clear()

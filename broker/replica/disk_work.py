@@ -1,10 +1,10 @@
-"""What a broker's replicas ask of their log directories, and what the directories report, as values.
+"""The work that a broker's replicas give to their log directories, and the directories' reports, as values.
 
 Work is named by (directory id, partition, `incarnation`). The manager gives a replica a new incarnation
-whenever what was asked before must not count any more (recreated, truncated, moved), and drops reports on
-older ones. For one directory, work is carried out in the order in which it was given; its reports come in
-that order too. Reads may overtake. An error of the disk is never a report on one work item: it is one
-`DirectoryFailed`, after which the directory reports nothing more.
+whenever earlier work must no longer count (recreated, truncated, moved), and drops reports on older ones. A
+directory carries out its work in the order given; its reports come in that order too. Reads may overtake. A
+disk error is never a report on one work item: it is one `DirectoryFailed`, after which the directory reports
+nothing more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaquorum.storage.partition.producers import ProducerTable
 
 
 class ReplicaLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's log as it was opened: everything in it is durable. `end_offset` is exclusive;
+    """A partition's log when it was opened: everything in it is durable. `end_offset` is exclusive;
     `high_watermark` comes from the checkpoint, is within the log and only bounds reads (KIP-101)."""
 
     start_offset: int = 0
@@ -54,7 +54,7 @@ class ReplicaCreated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicaPromoted(msgspec.Struct, frozen=True, kw_only=True):
-    """The future replica bears the replica's name, and everything in it is durable."""
+    """The future replica now has the replica's name, and everything in it is durable."""
 
     directory_id: bytes
     key: PartitionKey
@@ -73,14 +73,14 @@ class LogAppended(Struct, frozen=True, kw_only=True):
 
 
 class LogsSynced(Struct, frozen=True, kw_only=True):
-    """Durable now, of one directory: (partition, incarnation, exclusive end offset, bytes of the log)."""
+    """Durable parts of one directory: (partition, incarnation, exclusive end offset, bytes of the log)."""
 
     directory_id: bytes
     ends: tuple[tuple[PartitionKey, int, int, int], ...]
 
 
 class LogCut(msgspec.Struct, frozen=True, kw_only=True):
-    """The log was truncated (or emptied), durably; what is left, with the producers' state rebuilt."""
+    """The log was durably truncated (or emptied); holds what is left, with the producers' state rebuilt."""
 
     directory_id: bytes
     key: PartitionKey
@@ -108,7 +108,7 @@ class ReplicaRemoved(msgspec.Struct, frozen=True, kw_only=True):
 
 class PartitionRead(Struct, frozen=True, kw_only=True):
     """The answer to a `ReadPartition`: whole batches, or None where the log no longer holds the offset.
-    `problem` (one line, `data` is None then): the bytes there are damaged; nothing may be concluded about the
+    `problem` (one line; `data` is then None): the bytes there are damaged; nothing may be concluded about the
     log's ends, and the reader must get KAFKA_STORAGE_ERROR with it."""
 
     token: int
@@ -117,8 +117,8 @@ class PartitionRead(Struct, frozen=True, kw_only=True):
 
 
 class OffsetFound(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a `FindOffset`: the first record not older, below the bound; None: there is none.
-    `problem`: as for `PartitionRead`."""
+    """The answer to a `FindOffset`: the first record that is not older, below the bound; None if there is
+    none. `problem`: as for `PartitionRead`."""
 
     token: int
     offset: int | None
@@ -128,14 +128,14 @@ class OffsetFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory gave an error, hangs, or was found unusable by the probe. `reason` is one line."""
+    """A directory returned an error, hangs, or was found unusable by the probe. `reason` is one line."""
 
     directory_id: bytes
     reason: str
 
 
 class DirectoryMeasured(msgspec.Struct, frozen=True, kw_only=True):
-    """Room in a good directory, now and then."""
+    """Free space in a good directory, reported now and then."""
 
     directory_id: bytes
     total_bytes: int
@@ -160,7 +160,7 @@ DiskReport = (
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic's configuration says about its logs. Bytes and ms; -1: without bound."""
+    """A topic's configuration for its logs. Bytes and ms; -1: unlimited."""
 
     segment_bytes: int = 1024**3
     segment_ms: int = 7 * 86_400_000
@@ -175,8 +175,8 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Make the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`.
-    `future`: it gets the name of one that is being copied, until `PromoteReplica`."""
+    """Make the replica's directory, `<topic>-<partition>`, durable and open its log: `ReplicaCreated`.
+    `future`: it gets the name of a replica that is being copied, until `PromoteReplica`."""
 
     directory_id: bytes
     key: PartitionKey
@@ -196,7 +196,7 @@ class PromoteReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 class AppendPartition(Struct, frozen=True, kw_only=True):
     """Append batches that were checked: `LogAppended`, then, with `sync`, a `LogsSynced` that covers it, or
-    that alone."""
+    only the latter."""
 
     directory_id: bytes
     key: PartitionKey
@@ -206,8 +206,8 @@ class AppendPartition(Struct, frozen=True, kw_only=True):
 
 
 class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Truncate to `end_offset` (a batch that holds it goes whole), under the new incarnation: `LogCut`.
-    With `start_over` the log is emptied and begins at `end_offset`."""
+    """Truncate to `end_offset` (a batch that contains it is removed whole), under the new incarnation:
+    `LogCut`. With `start_over` the log is emptied and starts at `end_offset`."""
 
     directory_id: bytes
     key: PartitionKey
@@ -217,8 +217,8 @@ class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Rename the replica's directory to `...-delete`, durably: `ReplicaRemoved`; its files go after the
-    delay of its topic. `reason` is for the operator's log."""
+    """Durably rename the replica's directory to `...-delete`: `ReplicaRemoved`; its files are deleted after
+    the delay of its topic. `reason` is for the operator's log."""
 
     directory_id: bytes
     key: PartitionKey
@@ -235,7 +235,7 @@ class ChangeLogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class EnforceRetention(msgspec.Struct, frozen=True, kw_only=True):
     """Remove old segments that end at or below `below_offset` (the high watermark) as the settings allow:
-    `ReplicaLogTrimmed` if any went. `wall_ms`: the wall clock, against which records' timestamps are old."""
+    `ReplicaLogTrimmed` if any were removed. `wall_ms`: the wall clock for the age of records' timestamps."""
 
     directory_id: bytes
     key: PartitionKey
@@ -245,8 +245,8 @@ class EnforceRetention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Compact the log, if it is dirty enough and when its turn comes, below `below_offset` (the last stable
-    offset). A pass over it may bring a `ReplicaLogTrimmed`, with another size and the same start."""
+    """Compact the log below `below_offset` (the last stable offset), if it is dirty enough and when its turn
+    comes. A pass over it may report a `ReplicaLogTrimmed`, with another size and the same start."""
 
     directory_id: bytes
     key: PartitionKey
@@ -256,7 +256,8 @@ class CompactPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrimTo(Struct, frozen=True, kw_only=True):
-    """A follower's log starts where its leader's starts; segments wholly below go: `ReplicaLogTrimmed`."""
+    """A follower's log starts where its leader's starts; segments entirely below are removed:
+    `ReplicaLogTrimmed`."""
 
     directory_id: bytes
     key: PartitionKey
@@ -265,7 +266,7 @@ class TrimTo(Struct, frozen=True, kw_only=True):
 
 
 class ReadPartition(Struct, frozen=True, kw_only=True):
-    """Whole batches from the one that holds `from_offset`, none that begins at or above `to_offset`; at
+    """Whole batches from the one that contains `from_offset`, none that begins at or above `to_offset`; at
     least one if there is one: `PartitionRead`."""
 
     token: int
@@ -298,7 +299,7 @@ class CheckpointHighWatermarks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbandonDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing more is due in a directory that is bad: files are closed, its lock is kept."""
+    """No more work for a failed directory: close its files, keep its lock."""
 
     directory_id: bytes
 

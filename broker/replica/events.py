@@ -1,6 +1,6 @@
-"""What comes into a broker's replica manager and what goes out of it, as values.
+"""The inputs and outputs of a broker's replica manager, as values.
 
-`disk_work` has what concerns the log directories.
+`disk_work` has those of the log directories.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from metaquorum.raft.events import Stop
 
 
 class DataRequestArrived(Struct, frozen=True, kw_only=True):
-    """A request; it is answered with one `DataRespond` of the same key, unless it is cancelled."""
+    """A request; it gets one `DataRespond` with the same key, unless it is cancelled."""
 
     key: object
     request: DataRequest
 
 
 class DataRequestCancelled(Struct, frozen=True, kw_only=True):
-    """The caller is gone: nothing needs to be answered (what was appended stays)."""
+    """The caller is gone: no answer is needed (what was appended stays)."""
 
     key: object
 
@@ -53,7 +53,8 @@ class PeerFetchFailed(Struct, frozen=True, kw_only=True):
 
 
 class ControllerAnswered(Struct, frozen=True, kw_only=True):
-    """The answer to an `AskController`; an ApiError too where it was not reached (`reason` in its text)."""
+    """The answer to an `AskController`; also an ApiError if it was not reached (with the `reason` in its
+    text)."""
 
     correlation_id: int
     response: AlterPartitionResponse | AssignReplicasToDirsResponse | AllocateProducerIdsResponse | ApiError
@@ -88,7 +89,7 @@ class SendFetch(Struct, frozen=True, kw_only=True):
 
 
 class AskController(Struct, frozen=True, kw_only=True):
-    """Send to the active controller (`target`: the best guess, None: any) and report once."""
+    """Send to the active controller (`target`: the best guess; None: any) and report once."""
 
     target: int | None
     correlation_id: int
@@ -97,9 +98,9 @@ class AskController(Struct, frozen=True, kw_only=True):
 
 
 class SendTxnMarkers(Struct, frozen=True, kw_only=True):
-    """A transaction is decided: write its marker to every partition (topic name, index), and then tell the
-    coordinator in `partition` of __transaction_state. One that is under way for the same transactional id
-    ends."""
+    """A transaction is decided: write its marker to every partition (topic name, index), and then report to
+    the coordinator in `partition` of __transaction_state. Ends the one in progress for the same transactional
+    id."""
 
     partition: int
     transactional_id: str
@@ -110,7 +111,7 @@ class SendTxnMarkers(Struct, frozen=True, kw_only=True):
 
 
 class OfflineDirectoriesChanged(Struct, frozen=True, kw_only=True):
-    """The set of bad directories grew: the next heartbeat must say so at once."""
+    """The set of failed directories grew: the next heartbeat must report it at once."""
 
     directories: tuple[bytes, ...]
 

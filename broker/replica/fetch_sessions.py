@@ -1,11 +1,11 @@
-"""Fetch sessions as the leader keeps them (KIP-227): what a fetcher asks for, and what it last got.
+"""Fetch sessions as the leader keeps them (KIP-227): what a fetcher requests, and what it last got.
 
 Owns the cache with its bound and its eviction rules, the epochs, and which partitions of a session have to be
 looked at for the next answer. Knows no log and no partition's state.
 
-A partition of which an answer told something that needs a reaction (records, an error, where logs diverge) is
-not looked at again before the fetcher has that answer, that is before its next request. One that the request
-does not name then is answered from the same position again, as in Kafka.
+If an answer gave a partition something that needs a reaction (records, an error, where logs diverge), the
+partition is not looked at again before the fetcher has that answer, that is before its next request. If that
+request does not name it, it is answered from the same position again, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 from metaquorum.metadata.requests.data import CONSUMER, FetchPartition, FetchRequest, PartitionKey
 
 EVICTION_MS = 120_000
-"""A session that was not used for this long goes for any other; a younger one only for a more important one.
+"""A session that was unused for this long may be evicted for any other; a younger one only for a more
+important one.
 """
 
 Head = tuple[int, int, int]
@@ -29,8 +30,8 @@ LAST_EPOCH = 2**31 - 1
 
 
 class FetchSession:
-    """`partitions`: what it asks for now. `fresh`: those that have to be looked at, in the order in which
-    they are served. `late`: looked at, with nothing but another high watermark or log start to say, which can
+    """`partitions`: those it requests now. `fresh`: those that have to be looked at, in the order in which
+    they are served. `late`: looked at, with only another high watermark or log start to report, which can
     wait for the next answer. `told`: the head of a partition (`ReadPlan.head`) as last answered. A fetch
     without a session has one of its own, with id 0, for as long as it lasts."""
 
@@ -62,7 +63,7 @@ class FetchSession:
         self.used_ms = now_ms
 
     def name(self, parts: tuple[FetchPartition, ...]) -> None:
-        """Partitions that are new or have another position: looked at first."""
+        """Partitions that are new or have another position: they are looked at first."""
         for part in parts:
             self.partitions[part.key] = part
             self.paused.pop(part.key, None)
@@ -81,18 +82,18 @@ class FetchSession:
         self.paused.pop(key, None)
 
     def is_content(self, key: PartitionKey) -> bool:
-        """It holds all of a partition that there was when it fetched last."""
+        """Whether it holds everything a partition had when it last fetched."""
         return key in self.partitions and key not in self.fresh and key not in self.paused
 
     def stir(self, key: PartitionKey) -> bool:
-        """Something moved in a partition; whether the session is to look at it."""
+        """Something moved in a partition. Returns whether the session has to look at it."""
         if key in self.paused or key not in self.partitions:
             return False
         self.fresh[key] = None
         return True
 
     def looked(self, key: PartitionKey, head: Head) -> None:
-        """There was nothing to read; `head`: as it is now."""
+        """There was nothing to read; `head`: the current one."""
         if self.told.get(key) == head:
             self.late.pop(key, None)
         else:
@@ -105,12 +106,12 @@ class FetchSession:
             self.paused[key] = None
 
     def put_off(self, key: PartitionKey) -> None:
-        """It was not looked at, since the answer is full: it waits behind the others."""
+        """It was not looked at because the answer is full: it waits behind the others."""
         self.fresh.pop(key, None)
         self.fresh[key] = None
 
     def go_first(self, keys: list[PartitionKey]) -> None:
-        """They were looked at and had no room in the answer: the next one begins with them."""
+        """They were looked at and had no room in the answer: the next answer begins with them."""
         self.fresh = dict.fromkeys(keys) | self.fresh
 
     def advance(self) -> None:
@@ -144,8 +145,8 @@ class SessionCache:
         return session
 
     def begin(self, request: FetchRequest, now_ms: int) -> tuple[FetchSession | None, FetchSession | None]:
-        """A new session for a request that begins one, and the session that had to go for it. None: there is
-        no slot, the request is answered without a session."""
+        """A new session for a request that begins one, and the session evicted for it. The first is None if
+        there is no slot: the request is answered without a session."""
         evicted = None
         if len(self._sessions) >= self._slots:
             evicted = self._evictable(request, now_ms)
@@ -167,7 +168,7 @@ class SessionCache:
         return self._sessions.pop(session_id)
 
     def _evictable(self, request: FetchRequest, now_ms: int) -> FetchSession | None:
-        """KIP-227: the one that was not used for longest, if that is long; else the least important one that
+        """KIP-227: the session unused for longest, if that is long enough; else the least important one that
         is old enough: a client's before a follower's, a smaller one before a larger one."""
         if not self._sessions:
             return None

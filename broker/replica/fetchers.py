@@ -1,9 +1,9 @@
-"""Following: one fetch loop for each (leader, own directory), with a fetch session and one request at a time.
+"""Following: one fetch loop per (leader, own directory), with a fetch session and one request at a time.
 
-Owns what each loop follows, what the leader's session knows of it, and when to try again. A directory that is
-slow holds up its own loops only. What a partition does with an answer is the partition's.
+Owns what each loop follows, what the leader's session knows of it, and when to try again. A slow directory
+holds up only its own loops. The partition decides what to do with an answer.
 
-A loop sends its next fetch when everything that the last answer brought is stored (S2.20, KIP-227): the next
+A loop sends its next fetch when everything from the last answer is stored (S2.20, KIP-227): the next
 positions are the acknowledgement, and no later fetch may be parked at the leader in front of it.
 """
 
@@ -33,8 +33,8 @@ _NEW_SESSION = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALI
 
 class FetchLoop:
     """What one directory follows of one leader. `told`: positions that the leader's session knows. `changed`:
-    to be looked at before the next request. `busy`: what the last answer brought is not stored yet.
-    `trouble`: failures in a row, by partition."""
+    to be looked at before the next request. `busy`: data of the last answer that is not stored yet.
+    `trouble`: consecutive failures, by partition."""
 
     __slots__ = (
         "busy",
@@ -72,22 +72,22 @@ class FetchLoop:
         return self.leader, self.directory_id
 
     def restart_session(self) -> None:
-        """The leader's session is gone, or no one knows what it has heard: everything is named again."""
+        """The leader's session is gone, or its state is unknown: every position is sent again."""
         self.epoch = FIRST_EPOCH
         self.told.clear()
         self.forgotten.clear()
         self.changed = dict.fromkeys(self.members)
 
     def drop(self, key: PartitionKey) -> None:
-        """The leader's session is to forget a partition, for good or for a while."""
+        """The leader's session must forget a partition, for good or for a while."""
         self.changed.pop(key, None)
         self.busy.discard(key)
-        # The session has it also while its next position is not told yet.
+        # The session also has it while its next position has not been sent yet.
         if self.told.pop(key, None) is not None or self.epoch != FIRST_EPOCH:
             self.forgotten[key] = None
 
     def named(self) -> list[FetchPartition]:
-        """Positions that the leader has to hear, which this reports."""
+        """Positions to send to the leader; they count as sent."""
         parts = []
         for key in self.changed:
             partition = self.members.get(key)
@@ -101,7 +101,7 @@ class FetchLoop:
 
 
 class Fetchers:
-    """`endpoint_of` gives (host, port) of a broker, None while it is not registered."""
+    """`endpoint_of` returns (host, port) of a broker, None while it is not registered."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Fetchers:
     # ---- who follows whom --------------------------------------------------------------------
 
     def follow(self, partition: Partition, leader: int) -> None:
-        """`partition` fetches from `leader` from now on, and from no one else (S4.11)."""
+        """`partition` fetches from `leader` from now on, and from no other broker (S4.11)."""
         key = partition.key
         loop = self._loop_of.get(key)
         if loop is not None and (loop.leader != leader or loop.members.get(key) is not partition):
@@ -149,7 +149,7 @@ class Fetchers:
         self.moved(key)
 
     def leave(self, key: PartitionKey) -> None:
-        """The partition fetches from no one (S3.11): it leads, is offline, or is gone."""
+        """The partition no longer fetches (S3.11): it leads, is offline, or is gone."""
         loop = self._loop_of.pop(key, None)
         self._paused.disarm(key)
         if loop is None:
@@ -165,7 +165,7 @@ class Fetchers:
             self.ready[loop] = None
 
     def moved(self, key: PartitionKey) -> None:
-        """Its fetch position may be another one."""
+        """Its fetch position may have changed."""
         loop = self._loop_of.get(key)
         if loop is None or key in self._paused:
             return
@@ -175,13 +175,13 @@ class Fetchers:
         self.ready[loop] = None
 
     def directory_failed(self, directory_id: bytes) -> None:
-        """Its loops end; other directories' loops of the same leaders go on (S3.1)."""
+        """Its loops end; other directories' loops of the same leaders continue (S3.1)."""
         for loop in [each for each in self._loops.values() if each.directory_id == directory_id]:
             for key in list(loop.members):
                 self.leave(key)
 
     def endpoints_changed(self) -> None:
-        """A leader that was not known may be now."""
+        """An unknown leader may be known now."""
         for loop in self._loops.values():
             self.ready[loop] = None
 
@@ -250,7 +250,7 @@ class Fetchers:
 
     def _hold_back(self, loop: FetchLoop, now_ms: int) -> None:
         """Replicas that catch up wait while their quota is used up (KIP-73): the leader's session forgets
-        them. One that does not know yet how far its leader is asks for that first."""
+        them. A replica that does not know its leader's end yet fetches that first."""
         wait_ms = min(self.throttle.wait_ms(now_ms), self._config.replica_fetch_backoff_ms)
         if not wait_ms:
             return
@@ -301,7 +301,7 @@ class Fetchers:
             self._touched(partition)
 
     def failed(self, correlation_id: int, *, now_ms: int) -> None:
-        """No answer: the leader may have heard the request or not, so its session no longer counts."""
+        """No answer: the leader may or may not have received the request, so its session no longer counts."""
         loop = self._in_flight.pop(correlation_id, None)
         if loop is not None:
             loop.correlation_id = None
@@ -325,7 +325,7 @@ class Fetchers:
             case FollowerStep.STALE:
                 self._name_again(loop, key)
             case FollowerStep.BACK_OFF | FollowerStep.WAIT:
-                # WAIT too: the metadata that helps may come without a change of this partition.
+                # WAIT too: the metadata that helps may arrive without a change of this partition.
                 loop.drop(key)
                 failures = loop.trouble[key] = loop.trouble.get(key, 0) + 1
                 self._paused.arm(key, now_ms + self._wait_ms(failures))

@@ -9,7 +9,7 @@ from metaquorum.metadata.requests.data import PartitionKey
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica in a good directory whose log is damaged: it is not open, and nothing of it was changed.
+    """A replica in a good directory whose log is damaged: it is not open, and nothing in it was changed.
     `problem` names file and place."""
 
     key: PartitionKey

@@ -1,6 +1,6 @@
-"""Other brokers by the newest image: who may join an ISR, and where a leader is reached.
+"""Other brokers by the newest image: which may join an ISR, and where a leader is reached.
 
-Owns nothing but the image to look at (`values.Brokers`). A partition never remembers an answer.
+Owns only the image to look at (`values.Brokers`). A partition never remembers an answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from metaquorum.metadata.image import MetadataImage
 
 
 class KnownBrokers:
-    """`image` None: nothing is known yet. `listener`: the name of the one through which brokers follow."""
+    """`image` None: nothing is known yet. `listener`: the listener through which brokers follow."""
 
     def __init__(self, listener: str) -> None:
         self._listener = listener
@@ -17,7 +17,7 @@ class KnownBrokers:
         self.image: MetadataImage | None = None
 
     def moved(self, image: MetadataImage) -> None:
-        """The brokers of the image are others."""
+        """The brokers of the image changed."""
         self.image = image
         self._epochs = {each.broker_id: each.epoch for each in image.brokers.values()}
 
@@ -32,7 +32,8 @@ class KnownBrokers:
         return None if known is None else known.rack
 
     def endpoint(self, broker_id: int) -> tuple[str, int] | None:
-        """(host, port) at which it is followed; None: it is not registered, or not with this listener."""
+        """(host, port) at which followers reach it; None if it is not registered, or not with this
+        listener."""
         known = None if self.image is None else self.image.brokers.get(broker_id)
         at = None if known is None else known.endpoint(self._listener)
         return None if at is None else (at.host, at.port)

@@ -1,7 +1,7 @@
 """All replicas of one broker: the inbox of partition data, and the one place that knows every part of it.
 
-Pure. Owns the order in which its parts learn what happened. What a partition does is `partition`'s, where a
-replica is `placement`'s, fetching from other brokers `fetchers`', answering requests `requests`'.
+Pure. Owns the order in which its parts learn of events. `partition` decides what a partition does,
+`placement` where a replica is; `fetchers` fetch from other brokers, `requests` answer requests.
 """
 
 from __future__ import annotations
@@ -62,11 +62,12 @@ _WAKES = Changes.END | Changes.HIGH_WATERMARK | Changes.ROLE | Changes.STORED
 
 
 class ReplicaManager:
-    """See the module. `directories`: every configured one, as it was found. `metadata_directory`: the id of
-    the one that holds the metadata log too, if it is among them: without it the broker cannot go on.
-    `new_user` makes what lives in the logs of partitions that this broker leads: its coordinators.
+    """See the module. `directories`: every configured one, in the state in which it was found.
+    `metadata_directory`: the id of the one that also holds the metadata log, if it is among them: without it
+    the broker cannot continue. `new_user` makes what lives in the logs of partitions that this broker leads:
+    its coordinators.
 
-    Every input returns what is due, in order. `tick` is due at `next_deadline_ms`.
+    Every input returns its effects in order. `tick` is due at `next_deadline_ms`.
     """
 
     def __init__(
@@ -135,18 +136,18 @@ class ReplicaManager:
 
     @property
     def offline_directories(self) -> tuple[bytes, ...]:
-        """Ids of bad directories, sorted, as far as they are known: what every heartbeat says."""
+        """Ids of failed directories known so far, sorted: every heartbeat reports them."""
         return self._placement.directories.bad_ids()
 
     @property
     def partitions(self) -> dict[PartitionKey, Partition]:
-        """Those that lead or follow now; to look at, for checks and figures."""
+        """Those that lead or follow now; read only, for checks and metrics."""
         return self._placement.running
 
     # ---- driven by the node ----------------------------------------------------------------------
 
     def start(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """Begin. Call once, before anything else. With no usable directory: Stop (S3.3)."""
+        """Starts. Call once, before anything else. With no usable directory: Stop (S3.3)."""
         self._now_ms, self._wall_ms = now_ms, wall_ms
         for directory in self._placement.directories.bad():
             text = f"log directory {directory.path} is offline: {directory.problem}"
@@ -157,8 +158,8 @@ class ReplicaManager:
     def publish(
         self, image: MetadataImage, previous: MetadataImage, *, broker_epoch: int, now_ms: int, wall_ms: int
     ) -> list[DataEffect]:
-        """The image moved on from `previous` (at first the empty one). Never older than the broker's own
-        registration under `broker_epoch` (S1.12, S1.13)."""
+        """The image moved on from `previous` (at first the empty one). It is never older than the broker's
+        own registration under `broker_epoch` (S1.12, S1.13)."""
         self._now_ms, self._wall_ms = now_ms, wall_ms
         anew = broker_epoch != self._controller.broker_epoch
         self._controller.broker_epoch = self._fetchers.broker_epoch = broker_epoch
@@ -177,13 +178,13 @@ class ReplicaManager:
         return self._finish()
 
     def handle(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """Take one event. `serving` False: the broker is fenced, clients are refused with
-        BROKER_NOT_AVAILABLE, and all else goes on (S2.20, S2.22)."""
+        """Handles one event. `serving` False: the broker is fenced, clients are refused with
+        BROKER_NOT_AVAILABLE, and everything else continues (S2.20, S2.22)."""
         effects = self.gather(event, serving=serving, now_ms=now_ms, wall_ms=wall_ms)
         return effects + self.settle(now_ms=now_ms, wall_ms=wall_ms)
 
     def gather(self, event: DataEvent, *, serving: bool, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """The same, but what follows from several events together waits for `settle`."""
+        """The same, but common effects of several events wait for `settle`."""
         if self._is_stopped:
             return []
         self._now_ms, self._wall_ms, self.gathered = now_ms, wall_ms, True
@@ -194,14 +195,14 @@ class ReplicaManager:
         return self._out.take()
 
     def settle(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """What follows from the events since the last call; due when no other one is at hand."""
+        """The effects of the events since the last call. Call it when no other event is waiting."""
         if self._is_stopped:
             return []
         self._now_ms, self._wall_ms = now_ms, wall_ms
         return self._finish()
 
     def tick(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """Let time pass."""
+        """Lets time pass."""
         if self._is_stopped:
             return []
         self._now_ms, self._wall_ms = now_ms, wall_ms
@@ -227,7 +228,7 @@ class ReplicaManager:
         return self._finish()
 
     def stop(self, *, now_ms: int, wall_ms: int) -> list[DataEffect]:
-        """The broker ends in order: who waits is answered, high watermarks are written down."""
+        """The broker shuts down cleanly: waiting requests are answered, high watermarks are written."""
         if self._is_stopped:
             return []
         self._now_ms, self._wall_ms = now_ms, wall_ms
@@ -237,7 +238,7 @@ class ReplicaManager:
         return self._out.take()
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` is due; None: no timer is needed. Asked at every step."""
+        """When `tick` is due; None if no timer is needed. Called at every step."""
         if self._is_stopped or self._placement.pending.keys:
             return None if self._is_stopped else self._now_ms
         first_ms = min(self._checkpoints.due_ms, self._rounds_due_ms)
@@ -252,7 +253,7 @@ class ReplicaManager:
         )
 
     def status(self) -> LocalReplicaStatus:
-        """Figures, counted when they are asked for: not for every step."""
+        """Counted on demand: too costly for every step."""
         counted = self._requests.produces, self._fetches, self._fetchers, self._isr, self._assignments
         return replica_status(self._placement, *counted)
 
@@ -335,7 +336,7 @@ class ReplicaManager:
     # ---- partitions ------------------------------------------------------------------------------
 
     def _touched(self, partition: Partition) -> None:
-        """Everyone that a change of the partition concerns hears of it, now or when the event is finished."""
+        """Notifies every part that a change of the partition concerns, now or when the event is finished."""
         changes, key = partition.take_changes(), partition.key
         if changes:
             self._placement.moves.stir(key)
@@ -357,7 +358,7 @@ class ReplicaManager:
             self._partition_deadlines.arm_earlier(partition.key, due_ms)
 
     def _brokers_changed(self, image: MetadataImage) -> None:
-        """Who may join an ISR changed, or where leaders are reached."""
+        """The set of brokers that may join an ISR changed, or where leaders are reached."""
         self._brokers.moved(image)
         self._fetchers.endpoints_changed()
         for key, partition in self._placement.running.items():
@@ -365,7 +366,7 @@ class ReplicaManager:
                 self._isr.note(key)
 
     def _look_at_isr(self, partition: Partition) -> None:
-        """Followers that stopped fetching make no event: every leader is asked now and then."""
+        """Followers that stopped fetching cause no event, so every leader is checked now and then."""
         if partition.isr:
             self._isr.note(partition.key)
 
@@ -384,7 +385,7 @@ class ReplicaManager:
     # ---- the end of every input ------------------------------------------------------------------
 
     def _finish(self) -> list[DataEffect]:
-        """What follows from any event: reconcile further, wake who waits, send what may be sent."""
+        """Work after any event: reconcile further, wake waiting requests, send what may be sent."""
         now_ms, self.gathered = self._now_ms, False
         self._placement.step(now_ms, self._wall_ms)
         if self._user is not None:

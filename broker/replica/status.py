@@ -7,9 +7,9 @@ import msgspec
 
 class LocalReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of this broker's replicas. `under_replicated`, `under_min_isr`: partitions that it leads with
-    fewer in sync than replicas, or than `min.insync.replicas`; `at_min_isr`: with just as many as that.
+    fewer in sync than replicas, or than `min.insync.replicas`; `at_min_isr`: with exactly that many.
     `offline`: replicas that the log places here and that cannot be served (S3.24). `unassigned`: placed here,
-    and the log does not say where yet. `waiting_produces`, `waiting_fetches`: requests that are parked.
+    but the log does not name the directory yet. `waiting_produces`, `waiting_fetches`: parked requests.
     `fetchers`: loops that fetch from other leaders; `max_lag`: the largest lag of a follower here, in
     offsets. `offline_directories`: paths."""
 

@@ -1,7 +1,7 @@
 """How fast replicas catch up (KIP-73): the quotas of replication, by direction.
 
-Owns which partitions a direction's quota is for, what they used, and how long they wait. Those in sync are
-counted and never held; who is in sync, the callers know.
+Owns which partitions a direction's quota covers, what they used, and how long they wait. Replicas in sync are
+counted and never held; the callers know which are in sync.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _UNLIMITED = 2**63 - 1
 
 
 class Throttle:
-    """One direction, `leader` or `follower`: what this broker's `DIRECTION.replication.throttled.rate` allows
-    to the partitions in `DIRECTION.replication.throttled.replicas` of their topics."""
+    """One direction, `leader` or `follower`: the quota that this broker's
+    `DIRECTION.replication.throttled.rate` allows the partitions in `DIRECTION.replication.throttled.replicas`
+    of their topics."""
 
     def __init__(self, direction: str, config: ReplicaConfig) -> None:
         self._rate_key = f"{direction}.replication.throttled.rate"
@@ -51,7 +52,8 @@ class Throttle:
         self._bound = _UNLIMITED
 
     def _set_topic(self, name: str, text: str | None) -> None:
-        """What does not parse counts as not set: the controller refuses it, an old log may hold it."""
+        """A value that does not parse counts as not set: the controller refuses it, but an old log may hold
+        it."""
         pairs = [each.strip().split(":") for each in (text or "").split(",")]
         if pairs == [["*"]]:
             self.topics[name] = None
@@ -62,7 +64,7 @@ class Throttle:
             self.topics[name] = mine
 
     def covers(self, partition: Partition) -> bool:
-        """Whether the quota is for this partition."""
+        """Whether the quota covers this partition."""
         topic = partition.topic
         if topic not in self.topics:
             return False
@@ -75,7 +77,7 @@ class Throttle:
             self._used.add(size, now_ms)
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long replicas that catch up wait; 0: they go on."""
+        """How long replicas that catch up wait; 0 if they continue."""
         if not self.topics:
             return 0
         return math.ceil(self._used.wait_ms(self._bound, now_ms))

@@ -1,7 +1,7 @@
-"""What a topic's configuration says to its replicas on a broker, read from an image and the broker's file.
+"""A topic's configuration for its replicas on a broker, read from an image and the broker's file.
 
-Owns the reading of the text: a value that does not parse counts as not set (the controller refuses such
-values; an old log may hold them). Knows no partition.
+Owns the parsing: a value that does not parse counts as not set (the controller refuses such values; an old
+log may hold them). Knows no partition.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CODECS = {"uncompressed": Compression.NONE} | {each.name.lower(): each for each
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`max_message_bytes` bounds a batch as it was sent. `timestamp_*_max_ms`: how far a record's own time
-    may be behind or ahead of the broker's clock; the largest number: no bound. `compression`: the codec of
-    stored batches (`Compression`); None: the producer's. `holds_back_high_watermark`: it advances only while
-    the ISR has `min_insync_replicas` (KIP-966, eligible.leader.replicas.version)."""
+    may be behind or ahead of the broker's clock; the largest number means no bound. `compression`: the codec
+    of stored batches (`Compression`); None: the producer's. `holds_back_high_watermark`: it advances only
+    while the ISR has `min_insync_replicas` (KIP-966, eligible.leader.replicas.version)."""
 
     min_insync_replicas: int = 1
     max_message_bytes: int = 1_048_588
@@ -45,8 +45,8 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 def topic_settings(
     image: MetadataImage, topic: str, *, broker_id: int | None = None, static: Mapping[str, str] = NOTHING
 ) -> TopicSettings:
-    """What is in force for a topic on a broker: its own settings, else those of this broker, else the
-    cluster's default for brokers, else what the broker's file says (`static`), else Kafka's default."""
+    """The settings in force for a topic on a broker: its own, else those of this broker, else the cluster's
+    default for brokers, else the broker's file (`static`), else Kafka's default."""
 
     def read(key: str) -> object:
         known = TOPIC_KEYS[key]
@@ -61,7 +61,7 @@ def topic_settings(
     def number(key: str) -> int:
         return _int(read(key))
 
-    # The older key bounds both directions where the newer one was not set (KIP-937).
+    # The older key bounds both directions where the newer one is not set (KIP-937).
     difference = number("message.timestamp.difference.max.ms")
     policy = read("cleanup.policy")
     policies = policy if isinstance(policy, tuple) else ()
@@ -77,7 +77,7 @@ def topic_settings(
         holds_back_high_watermark=image.features.level(ELR_VERSION) >= 1,
         log=LogSettings(
             segment_bytes=number("segment.bytes"),
-            # A segment that is written to is not compacted, so it must not get too old (KIP-354).
+            # The active segment is not compacted, so it must not get too old (KIP-354).
             segment_ms=min(number("segment.ms"), max_lag_ms if compacts else MAX_LONG),
             retention_bytes=number("retention.bytes"),
             retention_ms=number("retention.ms"),
@@ -95,7 +95,7 @@ def topic_settings(
 
 
 class SettingsOfTopics:
-    """Those in force on one broker, each worked out once."""
+    """The settings in force on one broker, each computed once."""
 
     def __init__(self, config: ReplicaConfig) -> None:
         self._me = config.broker_id
@@ -111,7 +111,7 @@ class SettingsOfTopics:
         return known
 
     def changed(self, image: MetadataImage, previous: MetadataImage) -> list[PartitionKey] | None:
-        """Partitions whose settings may be others now; None: all."""
+        """Partitions whose settings may have changed; None: all."""
         same_features = image.features is previous.features
         if image.configs is previous.configs and same_features:
             return []

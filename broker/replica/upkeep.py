@@ -1,7 +1,8 @@
-"""What is done to every replica now and then: high watermarks written down, old segments removed, ISRs looked
-at, producers forgotten.
+"""Periodic work on every replica: high watermarks written, old segments removed, ISRs checked, producers
+forgotten.
 
-Owns when, and that it is done in slices: a round over all replicas is never one step. Knows no image.
+Owns the schedule, and that the work is done in slices: a round over all replicas is never one step. Knows no
+image.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from metaquorum.raft.outbox import Outbox
 
 SLICE_MAX = 200
 SLICE_PAUSE_MS = 20
-"""Between two slices of a round: a broker with 10,000 replicas takes a second for one."""
+"""Between two slices of a round: a round takes a second on a broker with 10,000 replicas."""
 
 
 class Round:
-    """Something done to each running partition every `interval_ms`, a slice at a time."""
+    """Work on each running partition every `interval_ms`, a slice at a time."""
 
     def __init__(self, interval_ms: int, now_ms: int, work: Callable[[Partition], None]) -> None:
         self._interval_ms = interval_ms
@@ -50,7 +51,7 @@ Work = Callable[[Partition], None]
 def rounds(
     config: ReplicaConfig, now_ms: int, look_at_isr: Work, clean: Work, compact: Work
 ) -> tuple[Round, ...]:
-    """What is done to every partition, each as often as the broker's configuration says."""
+    """The work on every partition, as often as the broker's configuration says."""
     return (
         Round(max(1, config.replica_lag_time_max_ms // 2), now_ms, look_at_isr),
         Round(config.log_retention_check_interval_ms, now_ms, clean),
@@ -96,7 +97,7 @@ def _high_watermark(copy: Copy) -> int:
 
 
 def retain(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
-    """Producers are forgotten, and its directory removes old segments."""
+    """Forgets old producers and has the directory remove old segments."""
     partition.expire_producers(wall_ms)
     out.append(
         EnforceRetention(
@@ -110,8 +111,8 @@ def retain(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
 
 
 def compact(partition: Partition, wall_ms: int, out: Outbox[DataEffect]) -> None:
-    """Where the topic is compacted, its directory may do so now. Not while it is being copied: a
-    key's deletion must not go before it is copied, after an older value of the key was."""
+    """If the topic is compacted, lets its directory compact the log. Not while it is being copied: the
+    tombstone of a key must not be removed before it is copied, after an older value of the key was."""
     if not partition.settings.log.compacts:
         return
     out.append(

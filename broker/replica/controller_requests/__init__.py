@@ -1,1 +1,1 @@
-"""What a broker's replicas ask the active controller for: ISR changes, directories, producer ids."""
+"""What a broker's replicas request from the active controller: ISR changes, directories, producer ids."""

@@ -1,7 +1,7 @@
-"""Telling the controller in which directory replicas lie (KIP-858 AssignReplicasToDirs).
+"""Reports to the controller which directory each replica is in (KIP-858 AssignReplicasToDirs).
 
-Owns what must be reported, what is under way, and the bound on how long a lost replica may go unreported
-(S3.6). The newest word on a replica counts: what it supersedes is not sent (any more). Knows no image: the
+Owns what must be reported, what is in flight, and the bound on how long a lost replica may go unreported
+(S3.6). The newest report on a replica counts: what it supersedes is no longer sent. Knows no image: the
 manager says when the image shows what was reported.
 """
 
@@ -27,11 +27,11 @@ SUPERSEDED = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""The controller knows of no such replica: newer metadata will say so here too."""
+"""The controller knows of no such replica: newer metadata will show that here too."""
 
 
 class Assignments:
-    """What must be reported. One request in flight; bounded by the number of replicas, once each."""
+    """What must be reported. One request in flight; at most one entry per replica."""
 
     def __init__(self, call: ControllerCall, lost_timeout_ms: int) -> None:
         self.call = call
@@ -42,11 +42,11 @@ class Assignments:
         self.lost_since_ms: dict[PartitionKey, int] = {}
 
     def __len__(self) -> int:
-        """Replicas on which the controller has not the newest word."""
+        """The number of replicas whose newest directory the controller does not know."""
         return len(self.wanted.keys() | self._sent.keys())
 
     def want(self, key: PartitionKey, directory_id: bytes) -> None:
-        """The replica is in `directory_id`; what was acknowledged or is on its way is not asked again."""
+        """The replica is in `directory_id`. What was acknowledged or is in flight is not sent again."""
         if self._told.get(key) == directory_id:
             return
         if self._sent.get(key) == directory_id:
@@ -55,7 +55,7 @@ class Assignments:
         self.wanted[key] = directory_id
 
     def lose(self, key: PartitionKey, now_ms: int) -> None:
-        """The directory failed before the assignment was committed: the controller has to know that first."""
+        """The directory failed before the assignment was committed: the controller must learn that first."""
         self._told.pop(key, None)
         self.wanted[key] = LOST
         self.lost_since_ms.setdefault(key, now_ms)
@@ -64,24 +64,24 @@ class Assignments:
         return key in self.lost_since_ms
 
     def settle(self, key: PartitionKey) -> None:
-        """The image says all there is to say on the replica, or it is none of ours any more."""
+        """The image shows everything about the replica, or the replica is no longer on this broker."""
         self.wanted.pop(key, None)
         self._told.pop(key, None)
         self.lost_since_ms.pop(key, None)
 
     def doubt(self, key: PartitionKey) -> None:
-        """The image changed the replica: what was said of its place may have been undone since (it left and
-        came back), so that it is said again if the image does not show it. A loss stands."""
+        """The image changed the replica, so what was reported about its directory may have been undone (it
+        left and came back): it is reported again if the image does not show it. A loss stays reported."""
         self._told.pop(key, None)
         if self._sent.get(key, LOST) != LOST:
             del self._sent[key]
 
     def forget_told(self) -> None:
-        """A new registration: what was acknowledged to the one before is sent again if it must be."""
+        """A new registration: what the previous one had acknowledged is sent again if it must be."""
         self._told.clear()
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
-        """The next batch, oldest first, which is in flight then; None: there is nothing to tell."""
+        """The next batch, oldest first, which is then in flight. None if there is nothing to report."""
         if not self.wanted:
             return None
         batch = list(self.wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]
@@ -98,7 +98,7 @@ class Assignments:
         )
 
     def answered(self, response: AssignReplicasToDirsResponse, now_ms: int) -> list[PartitionKey]:
-        """Replicas whose loss is acknowledged now: they may be recreated."""
+        """Returns the replicas whose loss is now acknowledged: they may be recreated."""
         sent, self._sent = self._sent, {}
         self.call.succeeded()
         freed: list[PartitionKey] = []
@@ -121,7 +121,7 @@ class Assignments:
         return freed
 
     def failed(self, now_ms: int, error: ApiError | None) -> None:
-        """Nothing is known of the request: what nothing supersedes is sent again, first."""
+        """The outcome of the request is unknown: what nothing supersedes is sent again, first."""
         again = {key: where for key, where in self._sent.items() if key not in self.wanted}
         self.wanted = again | self.wanted
         self._sent = {}
@@ -138,12 +138,12 @@ class Assignments:
         return []
 
     def lost_deadline_ms(self) -> int | None:
-        """When the broker has to stop, unless all losses are acknowledged (S3.6); None: there are none."""
+        """When the broker has to stop unless all losses are acknowledged (S3.6); None if there are none."""
         first = next(iter(self.lost_since_ms.values()), None)
         return None if first is None else first + self._lost_timeout_ms
 
     def cannot_go_on(self, now_ms: int) -> str | None:
-        """Why the broker has to stop, in one line: a loss was not acknowledged in time."""
+        """Why the broker has to stop, in one line: a loss was not acknowledged in time. Else None."""
         lost_ms = self.lost_deadline_ms()
         if lost_ms is None or now_ms < lost_ms:
             return None

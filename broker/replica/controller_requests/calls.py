@@ -1,6 +1,6 @@
-"""Asking the active controller for one kind of thing: one request in flight, sent again with backoff.
+"""Requests of one kind to the active controller: one in flight, sent again with backoff.
 
-Owns whom to ask next and when. Knows no request's content.
+Owns where the next request goes and when. Knows no request's content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from metaquorum.metadata.errors import ApiError, ErrorCode
 RETRY_BACKOFF_MS = 50
 RETRY_BACKOFF_MAX_MS = 1_000
 REPORT_GRACE_MS = 1_000
-"""A request that is not reported on for this long after its timeout is taken for lost."""
+"""A request without a report for this long after its timeout counts as lost."""
 
 
 class ControllerCall:
@@ -44,7 +44,7 @@ class ControllerCall:
         self._retry_ms = 0
 
     def failed(self, now_ms: int, error: ApiError | None = None) -> None:
-        """No useful answer: a controller that names the active one is followed at once, the first time."""
+        """No useful answer. The first time that a controller names the active one, it is followed at once."""
         self.correlation_id = None
         self.failures += 1
         self.target = None
@@ -56,7 +56,7 @@ class ControllerCall:
         self.back_off(now_ms)
 
     def back_off(self, now_ms: int) -> None:
-        """Nothing is sent for a while, which grows with the failures in a row."""
+        """Sends nothing for a while, which grows with consecutive failures."""
         bound = min(RETRY_BACKOFF_MAX_MS, RETRY_BACKOFF_MS << min(max(self.failures - 1, 0), 10))
         self._retry_ms = now_ms + max(1, bound - self._rng.randrange(bound // 2 + 1))
 

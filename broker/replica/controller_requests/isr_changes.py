@@ -1,7 +1,7 @@
-"""What this broker's leaders want changed of their ISRs, collected into AlterPartition requests (KIP-497).
+"""The ISR changes that this broker's leaders want, collected into AlterPartition requests (KIP-497).
 
-Owns which partitions have to be asked and what is under way. What is proposed, and what an answer means, is
-the partition's.
+Owns which partitions have something to propose and what is in flight. The partition decides what it proposes
+and what an answer means.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Find = Callable[[PartitionKey], Partition | None]
 
 
 class IsrChanges:
-    """One request in flight; bounded by the number of partitions, once each. `before_asked` is called with
-    each partition that is about to be asked."""
+    """One request in flight; at most one entry per partition. `before_asked` is called with each partition
+    just before its proposal is taken."""
 
     def __init__(
         self,
@@ -54,7 +54,8 @@ class IsrChanges:
         self.waiting[key] = None
 
     def tick(self, now_ms: int) -> None:
-        """What was refused is asked again after a while: nothing else may ever move in an idle partition."""
+        """Proposals that were refused are tried again after a while: nothing else may ever move in an idle
+        partition."""
         for key in self.refused.take_due(now_ms):
             self.waiting[key] = None
 
@@ -62,7 +63,7 @@ class IsrChanges:
         return earliest(self.call.next_deadline_ms(waits=bool(self.waiting)), self.refused.next_ms())
 
     def next_request(self, broker_id: int, broker_epoch: int, now_ms: int) -> AlterPartitionRequest | None:
-        """The next batch, which is in flight then; None: no one proposes anything."""
+        """The next batch, which is then in flight. None if no partition proposes anything."""
         batch: list[PartitionAlteration] = []
         while self.waiting and len(batch) < ALTERATIONS_PER_REQUEST_MAX:
             key, _ = self.waiting.popitem(last=False)
@@ -79,7 +80,7 @@ class IsrChanges:
         return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, partitions=tuple(batch))
 
     def answered(self, response: AlterPartitionResponse, *, now_ms: int) -> list[Partition]:
-        """Partitions that learned something."""
+        """Returns the partitions that got an answer."""
         sent, self._sent = self._sent, {}
         self.call.succeeded()
         learned: list[Partition] = []
@@ -94,7 +95,7 @@ class IsrChanges:
             if result.error is ErrorCode.NONE:
                 self._count(before, len(result.isr))
             else:
-                # A partition bars new members for as long; it must have ended when it is asked.
+                # A partition bars new members for this long; the bar must be over when it is tried again.
                 self.refused.arm(key, now_ms + self._retry_ms + 1)
         missing = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not mention the partition")
         learned += self._give_back(sent, missing, now_ms)
@@ -104,7 +105,7 @@ class IsrChanges:
         return learned
 
     def failed(self, error: ApiError, *, now_ms: int) -> list[Partition]:
-        """It is not known what became of the request: all is asked again after a while."""
+        """The outcome of the request is unknown: everything in it is tried again after a while."""
         sent, self._sent = self._sent, {}
         self.call.failed(now_ms, error)
         return self._give_back(sent, error, now_ms)

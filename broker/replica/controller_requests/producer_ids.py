@@ -1,7 +1,7 @@
 """Producer ids for idempotent producers, from blocks that the controller gives this broker (KIP-98, KIP-730).
 
-Owns the blocks in hand and who waits for one. An id is given once in the cluster's life; the rest of a block
-is lost with the process.
+Owns the blocks in hand and the requests that wait for one. An id is given once in the cluster's life; the
+rest of a block is lost with the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ProducerIdBlocks:
         self._deadlines: Deadlines[int] = Deadlines()
 
     def ask(self, key: object, now_ms: int) -> ApiError | InitProducerIdResponse | None:
-        """The answer, or None: it comes with the next block."""
+        """The answer, or None if it waits for the next block."""
         if self._next < self._end:
             return self._take()
         if len(self.keys) >= WAITING_MAX:
@@ -57,7 +57,7 @@ class ProducerIdBlocks:
         return True
 
     def received(self, block: AllocateProducerIdsResponse) -> None:
-        """A block of our own: everybody who waits is answered, as far as it reaches."""
+        """A block for this broker: waiting requests are answered, as far as it reaches."""
         self.call.succeeded()
         self._next, self._end = block.first_id, block.first_id + block.count
         while self._waiting and self._next < self._end:
@@ -76,7 +76,7 @@ class ProducerIdBlocks:
                 self._out.append(DataRespond(key=key, response=ApiError(ErrorCode.REQUEST_TIMED_OUT, text)))
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """Removes and returns all waiting requests."""
         keys = list(self.keys.values())
         self.keys.clear()
         self._serials.clear()

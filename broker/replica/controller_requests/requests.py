@@ -1,7 +1,7 @@
-"""What a broker's replicas ask the active controller for: ISRs, directories, producer ids.
+"""The requests of a broker's replicas to the active controller: ISRs, directories, producer ids.
 
-Owns the three kinds of questions as one: one of each is in flight, an answer finds the one who asked, and a
-question that no one reports on is asked again. What is asked, and what an answer means, is theirs.
+Owns the three kinds of requests together: one of each is in flight, an answer goes to the part that sent the
+request, and a request without a report is sent again. The parts decide what to send and what an answer means.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NOTHING_ASKED = (None, None, None)
 
 
 class Learned(msgspec.Struct, frozen=True):
-    """`partitions` heard of their ISRs; of `lost` replicas the loss is acknowledged."""
+    """`partitions` learned of their ISRs; the loss of the `lost` replicas is acknowledged."""
 
     partitions: tuple[Partition, ...] = ()
     lost: tuple[PartitionKey, ...] = ()
 
 
 class ControllerTalk:
-    """Nothing is asked before `broker_epoch` is known."""
+    """Sends nothing before `broker_epoch` is known."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ControllerTalk:
         self.broker_epoch = -1
 
     def answered(self, event: ControllerAnswered, *, now_ms: int) -> Learned:
-        """An answer to an older question is dropped."""
+        """An answer to an older request is dropped."""
         at, response = event.correlation_id, event.response
         error = response if isinstance(response, ApiError) else None
         if error is None:
@@ -80,7 +80,7 @@ class ControllerTalk:
         return Learned()
 
     def unreported(self, now_ms: int) -> list[ControllerAnswered]:
-        """Questions that no one reports on are as good as refused."""
+        """Requests without a report count as refused."""
         error = ApiError(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer")
         return [
             ControllerAnswered(correlation_id=call.correlation_id, response=error)
@@ -89,7 +89,7 @@ class ControllerTalk:
         ]
 
     def ask(self, *, now_ms: int) -> None:
-        """Asks what can be asked now."""
+        """Sends what can be sent now."""
         me, epoch = self._broker_id, self.broker_epoch
         if epoch < 0 or not (self._assignments.wanted or self._isr.waiting or self._producer_ids.keys):
             return
@@ -102,7 +102,7 @@ class ControllerTalk:
             self._send(self._producer_ids.call, request, now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """Asked at every step, and as a rule there is nothing."""
+        """Called at every step; as a rule nothing is due."""
         isr, assignments, ids = self._isr, self._assignments, self._producer_ids
         waits = isr.waiting or assignments.wanted or assignments.lost_since_ms or ids.keys
         asked = (isr.call.correlation_id, assignments.call.correlation_id, ids.call.correlation_id)

@@ -1,6 +1,6 @@
-"""What a replica answers to those who ask and change nothing: reads, offsets, verification of transactions.
+"""A replica's answers to queries that change nothing: reads, offsets, verification of transactions.
 
-Owns who answers a question about a leader epoch. What may be read is `reading`'s.
+Owns which role answers a query about a leader epoch. What may be read is `reading`'s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CLIENT = Reader()
 
 
 class AnsweringReplica(ReplicaView):
-    """`leader`: the leader, as far as this replica knows; None: no one. `_idle`: why no one leads here."""
+    """`leader`: the leader as far as this replica knows; None if there is none. `_idle`: why none leads
+    here."""
 
     def __init__(self, config: ReplicaConfig, key: PartitionKey, log: LocalLog) -> None:
         super().__init__(log)
@@ -40,14 +41,14 @@ class AnsweringReplica(ReplicaView):
         self._idle = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know its role yet: try again")
 
     def begin_verification(self, asked: TransactionalPartition) -> VerificationGuard:
-        """A guard, where the coordinator has to be asked before a batch of a transaction is taken. Without a
-        leader here nothing has to be asked: the batch will be refused."""
+        """A guard, if the coordinator must be asked before a batch of a transaction is taken. Without a
+        leader here it need not be: the batch will be refused."""
         if self._leading is None:
             return VerificationGuard(key=asked.key)
         return self._leading.verification.begin(asked)
 
     def plan_read(self, request: FetchPartition, reader: Reader) -> FetchedPartition | ReadPlan:
-        """What a fetch may have now; nothing is noted."""
+        """What a fetch may have now; changes nothing."""
         leading = self._leader_in(request.current_leader_epoch)
         if isinstance(leading, BatchRefusal):
             followed = self._followed(request.current_leader_epoch, reader)
@@ -65,13 +66,14 @@ class AnsweringReplica(ReplicaView):
         return reading.fetch(request)
 
     def about_bytes(self, plan: ReadPlan) -> int:
-        """About how much there is to read, by the mean of the log: `min_bytes` of a fetch is a wish."""
+        """An estimate of the bytes to read, by the log's average: `min_bytes` of a fetch is not strict."""
         log = self._log
         mean = max(1, log.size_bytes // max(1, log.end - log.start))
         return min(plan.max_bytes, mean * (plan.to_offset - plan.from_offset))
 
     def _followed(self, asked_epoch: int, reader: Reader) -> Reading | None:
-        """The log of a follower: clients may read what it knows to be committed (KIP-392); None: not now."""
+        """The log of a follower: clients may read what it knows to be committed (KIP-392); None if not
+        now."""
         log, leader = self._log, self.leader
         if reader.rack is None or reader.is_follower or self.role is not ReplicaRole.FOLLOWER:
             return None
@@ -89,14 +91,16 @@ class AnsweringReplica(ReplicaView):
         )
 
     def list_offset(self, request: ListOffsetsPartition, reader: Reader = CLIENT) -> ListedOffset | FindPlan:
-        """Start and high watermark at once; a FindPlan needs the log (`found_offset` makes the answer)."""
+        """Start and high watermark at once; a FindPlan needs the log (`found_offset` then makes the
+        answer)."""
         leading = self._leader_in(request.current_leader_epoch)
         if isinstance(leading, BatchRefusal):
             return self._not_listed(leading)
         return leading.reading(reader).list_offset(request)
 
     def found_offset(self, plan: FindPlan, found: OffsetFound) -> ListedOffset:
-        """The answer to a look-up by time, from what the log said; refused if another one leads by now."""
+        """The answer to a look-up by time, from what the log returned; refused if the leader has changed
+        since."""
         leading = self._leader_in(plan.leader_epoch)
         if isinstance(leading, BatchRefusal):
             return self._not_listed(leading)
@@ -122,7 +126,7 @@ class AnsweringReplica(ReplicaView):
         )
 
     def _leader_in(self, asked_epoch: int) -> Leading | BatchRefusal:
-        """Who answers a question about a leader epoch (-1: it names none), or why no one here does."""
+        """The leader that answers a query about a leader epoch (-1: it names none), or why none here does."""
         if self.role is ReplicaRole.IDLE or asked_epoch in {-1, self.leader_epoch}:
             return BatchRefusal(*self._idle) if self._leading is None else self._leading
         if asked_epoch < self.leader_epoch:

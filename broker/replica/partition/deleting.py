@@ -1,7 +1,8 @@
-"""Records that clients delete from a log's start on (KIP-107): when the start has moved on every replica.
+"""Records that clients delete from a log's start on (KIP-107): done when the start has moved on every
+replica.
 
-Owns who waits for that. A start that has moved is durable before anyone hears of it; replicas that are not in
-sync move theirs when they have caught up, before they are in sync again.
+Owns the requests that wait for that. A start that has moved is durable before it is reported; replicas that
+are not in sync move theirs when they have caught up, before they are in sync again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class Deleting:
         return min([ticket.deadline_ms for _, ticket in self._for_others()], default=None)
 
     def _for_others(self) -> list[tuple[int, DeleteTicket]]:
-        """Who waits for followers alone. As in Kafka only that has a time limit: a request with timeout 0
-        waits for the leader's own log."""
+        """Requests that wait only for followers. As in Kafka only that has a time limit: a request with
+        timeout 0 waits for the leader's own log."""
         return [each for each in self.waiting if each[0] <= self._log.start]
 
     def delete(self, ticket: DeleteTicket, offset: int, *, deletes: bool) -> DeletedRecords | None:
-        """A result: it is refused, or so already. None: it waits, and `ticket.complete` is called.
+        """A result: it is refused, or was done before. None: it waits, and `ticket.complete` is called later.
         `deletes`: what the topic's policy says."""
         log = self._log
         if not deletes:
@@ -80,11 +81,11 @@ class Deleting:
             self.moved()
 
     def start_of(self, broker_id: int) -> int:
-        """Where a follower's log starts, as its last fetch said; -1: it did not."""
+        """Where a follower's log starts according to its last fetch; -1 if that did not say."""
         return self._starts.get(broker_id, -1)
 
     def moved(self) -> None:
-        """A log starts elsewhere, or others are in sync: who waited for that is answered."""
+        """A log's start moved, or the ISR changed: requests that waited for that are answered."""
         if not self.waiting:
             return
         low = self.low_watermark

@@ -1,7 +1,7 @@
-"""What a broker does for a partition that another one leads: where it fetches, and what it makes of answers.
+"""What a broker does for a partition that another broker leads: where it fetches, and how it handles answers.
 
-Owns the truncation rules: a log is cut where its epochs leave the leader's (KIP-101, KIP-279, KIP-595), never
-at the high watermark, which only bounds reads. Knows no session and no back-off timer.
+Owns the truncation rules: a log is truncated where its epochs diverge from the leader's (KIP-101, KIP-279,
+KIP-595), never at the high watermark, which only bounds reads. Knows no session and no back-off timer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from metaquorum.storage.types import LogPosition
 
 
 def cut_offset(epochs: EpochTable, end: int, start: int, shared: LogPosition) -> int:
-    """Where a log must end that differs from its leader's, which knows `shared`: its largest epoch not above
-    the follower's last one, and that epoch's end. What is behind the end of this log's own largest epoch
-    not above `shared.epoch` is the leader's in no case; the rest may have to be cut again (KIP-279)."""
+    """Where to truncate a log that diverges from its leader's. The leader knows `shared`: its largest epoch
+    not above the follower's last one, and that epoch's end. What is past the end of this log's own largest
+    epoch not above `shared.epoch` is never the leader's; the rest may have to be truncated again
+    (KIP-279)."""
     own = epochs.end_offset_for(shared.epoch, end)
     if own is None:
         return start
@@ -28,7 +29,7 @@ def cut_offset(epochs: EpochTable, end: int, start: int, shared: LogPosition) ->
 
 
 class Following:
-    """In one leader epoch; a new one is made for the next."""
+    """In one leader epoch; the next epoch gets a new one."""
 
     def __init__(self, config: ReplicaConfig, log: LocalLog, *, leader: int, epoch: int) -> None:
         self._config = config
@@ -46,7 +47,7 @@ class Following:
         return not (log.cutting or log.is_held or self._fenced or log.acknowledged < log.end)
 
     def position(self) -> FetchPartition | None:
-        """None while it is not ready."""
+        """The next position to fetch; None while it is not ready."""
         if not self.is_ready:
             return None
         log = self._log
@@ -75,7 +76,7 @@ class Following:
 
     def _refused(self, part: FetchedPartition) -> FollowerOutcome:
         if part.error is ErrorCode.OFFSET_OUT_OF_RANGE and part.log_start_offset >= 0:
-            # The leader compares epochs first, so nothing that this log holds is known to be in the leader's.
+            # The leader compares epochs first, so nothing in this log is known to be in the leader's.
             self._log.cut(part.log_start_offset, start_over=True)
             return FollowerOutcome(step=FollowerStep.CUT, error=part.error, message=part.message)
         step = FollowerStep.BACK_OFF
@@ -103,7 +104,7 @@ class Following:
         log = self._log
         step = FollowerStep.NOTHING
         if part.records:
-            # The leader's log may start within a batch: an empty log begins with all of it.
+            # The leader's log may start within a batch: an empty log begins with the whole batch.
             expected = log.end if log.end > log.start else 0
             walk = walk_batches(
                 part.records, expected_offset=expected, min_epoch=log.epochs.last_epoch, gaps=True
@@ -112,7 +113,7 @@ class Following:
             if walk.hops and walk.hops[0][2] <= log.end:
                 problem = f"expected offset {log.end}, found a batch that ends before {walk.hops[0][2]}"
             if problem is not None and walk.hops and is_cut_off(records, walk.end):
-                # The next fetch begins there.
+                # The next fetch begins at the end of these.
                 records, problem = records[: walk.end], None
             if problem is None and walk.hops[-1][3] > self.epoch:
                 problem = f"expected leader epochs up to {self.epoch}, found {walk.hops[-1][3]}"

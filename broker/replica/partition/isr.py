@@ -1,8 +1,8 @@
 """Followers as their leader sees them, and the ISR changes that the leader proposes (KIP-497, KIP-903).
 
-Owns who is caught up, who may join and who must leave, and what is in flight. Knows no log: the caller says
-where it ends. Until the outcome of a proposal is known, the high watermark waits for everyone who may be in
-the ISR: the committed members and the proposed ones.
+Owns which followers are caught up, may join or must leave, and what is in flight. Knows no log: the caller
+passes its end. Until the outcome of a proposal is known, the high watermark waits for every replica that may
+be in the ISR: the committed members and the proposed ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NEVER_MS = -(2**62)
 NOT_ACKNOWLEDGED = -1
 
 _NOT_APPLIED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The controller knows this partition epoch and has not changed anything: the proposal is off."""
+"""The controller knows this partition epoch and has not changed anything: the proposal is dropped."""
 _METADATA_IS_NEWER = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -37,9 +37,9 @@ _METADATA_IS_NEWER = frozenset(
 @dataclass(slots=True)
 class FollowerProgress:
     """`acknowledged`: the follower holds everything below it. `caught_up_ms`: the last time at which it held
-    all that the leader had then. `leader_end` and `fetched_ms` are of its last fetch; `epoch` its broker
-    epoch as that fetch gave it (-1: it gave none; None: it has not fetched from this leader). `left_ms`:
-    when it last left the ISR."""
+    everything that the leader had then. `leader_end` and `fetched_ms` are of its last fetch; `epoch` is its
+    broker epoch in that fetch (-1: it gave none; None: it has not fetched from this leader). `left_ms`: when
+    it last left the ISR."""
 
     acknowledged: int = NOT_ACKNOWLEDGED
     caught_up_ms: int = NEVER_MS
@@ -49,8 +49,8 @@ class FollowerProgress:
     epoch: int | None = None
 
     def fetched(self, offset: int, *, leader_end: int, epoch: int, now_ms: int) -> None:
-        """A fetch that asks from `offset` on: a follower that is always a little behind a busy leader is
-        caught up as of its previous fetch if it has reached what the leader had then."""
+        """A fetch from `offset` on. A follower that is always a little behind a busy leader is caught up as
+        of its previous fetch if it has reached the end that the leader had then."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end >= 0 and offset >= self.leader_end:
@@ -61,12 +61,12 @@ class FollowerProgress:
         self.epoch = epoch
 
     def held_all(self, at_ms: int) -> None:
-        """Its fetch at `at_ms`, which did not name the partition, said that it still held all there was."""
+        """Its fetch at `at_ms`, which did not name the partition, means that it still held everything."""
         if self.epoch is not None and at_ms > self.left_ms:
             self.caught_up_ms = max(self.caught_up_ms, at_ms)
 
     def left_isr(self, leader_end: int, now_ms: int) -> None:
-        """What it did before no longer counts: it may have lost its directory, and no one shall wait for it
+        """What it did before no longer counts: it may have lost its directory, and nothing may wait for it
         before it has caught up again."""
         self.caught_up_ms = self.fetched_ms = NEVER_MS
         self.left_ms = now_ms
@@ -85,7 +85,7 @@ class _Proposal:
 
 
 class IsrState:
-    """The ISR of a partition that this broker leads, in one leader epoch after the other."""
+    """The ISR of a partition that this broker leads, in one leader epoch after another."""
 
     def __init__(self, config: ReplicaConfig, brokers: Brokers) -> None:
         self._config = config
@@ -130,7 +130,7 @@ class IsrState:
         self._commit(info.isr, leader_end, now_ms)
 
     def _settle(self) -> None:
-        """The partition epoch is another one: nothing that was proposed before can take effect any more."""
+        """The partition epoch changed: earlier proposals can no longer take effect."""
         self._proposal = None
         self._held = ()
 
@@ -148,16 +148,16 @@ class IsrState:
     # ---- who is in sync ----------------------------------------------------------------------
 
     def awaited(self, broker_id: int, progress: FollowerProgress, *, now_ms: int) -> bool:
-        """Whether the high watermark waits for this follower: a member, or one that is about to join and
-        would never reach a high watermark that runs ahead of it."""
+        """Whether the high watermark waits for this follower: a member, or a replica that is about to join
+        and would never reach a high watermark that runs ahead of it."""
         if broker_id in self.maximal:
             return True
         return self._was_caught_up(progress, now_ms) and self._eligible(broker_id, progress)
 
     def may_join(self, broker_id: int, *, floor: int, now_ms: int) -> bool:
-        """`floor`: the high watermark, and the start of the leader epoch if that is higher. One that has not
-        reached the epoch's start may lack records that only this leader knows to be committed. One that is
-        not caught up would have to leave again at once."""
+        """`floor`: the high watermark, or the start of the leader epoch if that is higher. A replica that has
+        not reached the epoch's start may lack records that only this leader knows to be committed. One that
+        is not caught up would have to leave again at once."""
         progress = self.followers.get(broker_id)
         return (
             progress is not None
@@ -176,8 +176,8 @@ class IsrState:
         return progress.epoch == -1 or progress.epoch == self._brokers.epoch(broker_id)
 
     def preferred_replica(self, offset: int, rack: str, start_of: Callable[[int], int]) -> int | None:
-        """The replica that clients of this rack are to read from (KIP-392): one in sync, in their rack, that
-        has this offset; None: the leader. `start_of`: where a follower's log starts."""
+        """The replica that clients of this rack should read from (KIP-392): in sync, in their rack, with this
+        offset; None: the leader. `start_of`: where a follower's log starts."""
         rack_of = self._brokers.rack
         if not self._config.replica_selector_is_rack_aware or rack_of(self._self) == rack:
             return None
@@ -191,7 +191,7 @@ class IsrState:
         return max(near)[2] if near else None
 
     def out_of_sync(self, *, leader_end: int, now_ms: int) -> list[int]:
-        """Members to be taken out. One that holds all that the leader has may be silent forever."""
+        """Members to remove. A member that holds everything that the leader has may be silent forever."""
         found: list[int] = []
         for broker_id in self.committed:
             if broker_id == self._self:
@@ -207,11 +207,11 @@ class IsrState:
 
     @property
     def is_proposing(self) -> bool:
-        """A proposal was sent and its outcome is not known."""
+        """A proposal was sent and its outcome is unknown."""
         return self._proposal is not None
 
     def propose(self, *, leader_end: int, floor: int, now_ms: int) -> PartitionAlteration | None:
-        """What to send now; a proposal whose fate is unknown is repeated as it was."""
+        """The proposal to send now; one whose outcome is unknown is repeated unchanged."""
         proposal = self._proposal
         if proposal is not None:
             if not proposal.repeat:
@@ -243,7 +243,7 @@ class IsrState:
         return sent
 
     def _members(self, isr: Sequence[int]) -> tuple[IsrMember, ...]:
-        """With the broker epoch under which each was seen to be in sync (KIP-903)."""
+        """With the broker epoch under which each was seen in sync (KIP-903)."""
         members: list[IsrMember] = []
         for broker_id in isr:
             if broker_id == self._self:
@@ -257,8 +257,8 @@ class IsrState:
     def answered(
         self, sent: PartitionAlteration, result: AlteredPartition | ApiError, *, leader_end: int, now_ms: int
     ) -> str | None:
-        """Takes up the answer to `sent`, if that is still the proposal in flight. A line for the operator if
-        it was refused."""
+        """Takes up the answer to `sent`, if that is still the proposal in flight. Returns a line for the
+        operator if it was refused."""
         proposal = self._proposal
         if proposal is None or proposal.sent != sent:
             return None
@@ -286,8 +286,9 @@ class IsrState:
         self._commit(result.isr, leader_end, now_ms)
 
     def _withdraw(self, proposal: _Proposal, error: ErrorCode, leader_end: int, now_ms: int) -> None:
-        """A copy sent earlier may still be under way to the controller: its members count for a while. Who
-        may not join (its directory may be offline) is no longer waited for until it has caught up again."""
+        """A copy sent earlier may still be on its way to the controller, so its members count for a while. A
+        replica that may not join (its directory may be offline) is not waited for until it has caught up
+        again."""
         self._proposal = None
         if proposal.times_sent > 1:
             self._held = proposal.members
@@ -300,7 +301,7 @@ class IsrState:
         self._count_members()
 
     def release_held(self, now_ms: int) -> bool:
-        """Whether members were waited for and are not any more."""
+        """Whether members that were waited for no longer are."""
         if not self._held or now_ms < self._held_until_ms:
             return False
         self._held = ()

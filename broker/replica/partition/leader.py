@@ -1,7 +1,8 @@
 """What a broker does for a partition that it leads: appends, serves fetches, and moves the high watermark.
 
-Owns the leader epoch's start, the high watermark's rule and whom it lets wait. Who is in sync is `isr`'s, the
-rules of a batch are `validation`'s. Knows no session and no request with several partitions.
+Owns the leader epoch's start, the high watermark's rule and the requests that wait for it. Which replicas are
+in sync is `isr`'s, the rules of a batch are `validation`'s. Knows no session and no request with several
+partitions.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _ACKS = (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
 
 
 class Leading:
-    """In office from the first `update` on, for one leader epoch after another."""
+    """Leads from the first `update` on, for one leader epoch after another."""
 
     def __init__(
         self,
@@ -100,13 +101,13 @@ class Leading:
         self.advance(now_ms=now_ms)
 
     def resign(self, error: ErrorCode, message: str, leader: int | None) -> None:
-        """Every waiting caller hears that no one knows here what becomes of what was appended."""
+        """Waiting requests get an error: the outcome of their appends is unknown here."""
         for waiting in (*self._until_written.all(), *self._until_held.all()):
             self._fail(waiting, error, message, leader=leader)
 
     @property
     def min_isr(self) -> int:
-        """`min.insync.replicas`, at most as many as there are replicas."""
+        """`min.insync.replicas`, at most the number of replicas."""
         return max(1, min(self.settings.min_insync_replicas, len(self.isr.replicas)))
 
     # ---- produce -----------------------------------------------------------------------------
@@ -196,8 +197,9 @@ class Leading:
         return placed.headers[0]
 
     def _wait(self, waiting: Waiting, acks: int) -> ProduceResult | None:
-        """acks=1 asks for what is written here; a duplicate may be further already. An only replica answers
-        when readers see it, which for Kafka is the same moment: a client that lists offsets then finds it."""
+        """acks=1 waits until the records are written here; a duplicate may already be further. A sole replica
+        answers when readers see them, which for Kafka is the same moment: a client that then lists offsets
+        finds them."""
         if acks == ACKS_NONE:
             return waiting.result
         if acks == ACKS_LEADER and self.isr.replicas != (self._self,):
@@ -212,7 +214,8 @@ class Leading:
         return None
 
     def _success(self, base_offset: int, timestamp_ms: int, *, was_stored: bool = False) -> ProduceResult:
-        """`was_stored`: a duplicate, of which Kafka names the batch's time whatever the topic's kind is."""
+        """`was_stored`: a duplicate, for which Kafka returns the batch's time whatever the topic's timestamp
+        type."""
         log = self._log
         return ProduceResult(
             key=log.key,
@@ -252,7 +255,7 @@ class Leading:
     # ---- the high watermark ------------------------------------------------------------------
 
     def advance(self, *, now_ms: int) -> None:
-        """Looks again how far every replica in sync holds the log, and answers who waited for that."""
+        """Checks how far every replica in sync holds the log, and answers requests that waited for that."""
         log, isr = self._log, self.isr
         if not self.settings.holds_back_high_watermark or len(isr.committed) >= self.min_isr:
             reached = log.acknowledged
@@ -316,7 +319,7 @@ class Leading:
         *,
         now_ms: int,
     ) -> None:
-        """A follower's fetch that was found right: it holds what is below its offset."""
+        """A valid fetch of a follower: it holds what is below its offset."""
         log, isr = self._log, self.isr
         self.deleting.follower_starts(replica_id, request.log_start_offset)
         follower = isr.followers[replica_id]
@@ -328,7 +331,8 @@ class Leading:
             self.advance(now_ms=now_ms)
 
     def sender_refusal(self, replica_id: int, replica_epoch: int) -> BatchRefusal | None:
-        """Who may fetch as a follower: a replica, and not as an earlier process of its broker (KIP-903)."""
+        """Which replicas may fetch as followers: assigned ones, and not an earlier process of their broker
+        (KIP-903)."""
         follower = self.isr.followers.get(replica_id)
         if follower is None:
             return BatchRefusal(

@@ -1,8 +1,8 @@
 """What a broker knows of one replica's log: its offsets, epochs and producers, and the work for the disk.
 
 Owns the incarnation: reports of older ones are ignored, because a cut has overtaken them. Knows neither
-leader nor follower. `end` is what was accepted, `written` what the disk took, `synced` what it
-keeps without power.
+leader nor follower. `end` is what was accepted, `written` what the disk took, `synced` what survives a power
+failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from metaquorum.storage.partition.producers import ProducerTable
 
 
 class LocalLog:
-    """Mutable. `counts_synced`: what was acknowledged must be durable (`log.flush.before.ack`)."""
+    """Mutable. `counts_synced`: only durable records are acknowledged (`log.flush.before.ack`)."""
 
     __slots__ = (
         "_decided",
@@ -105,7 +105,7 @@ class LocalLog:
 
     @property
     def acknowledged(self) -> int:
-        """How far this replica counts as holding the log."""
+        """The end offset that this replica acknowledges."""
         return self.synced if self.counts_synced else self.written
 
     @property
@@ -125,8 +125,8 @@ class LocalLog:
 
     def aborted_in(self, from_offset: int, records: bytes) -> Iterator[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that may have records in `records`, which
-        were read from `from_offset` on. Not those whose marker a cleaner took away, with all their records: a
-        reader would wait for it, and leave out what the producer committed since."""
+        were read from `from_offset` on. Leaves out those whose marker a cleaner removed, with all their
+        records: a reader would wait for the marker, and skip what the producer has committed since."""
         if not records or not len(self.producers.aborted):
             return
         hops = hop_headers(records)
@@ -139,15 +139,15 @@ class LocalLog:
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last record; -1: there is none."""
+        """Leader epoch of the last record; -1 if there is none."""
         epoch = self.epochs.epoch_at(self.end - 1) if self.end > self.start else None
         return -1 if epoch is None else epoch
 
     # ---- work for the disk -------------------------------------------------------------------
 
     def append(self, batches: Batches, wall_ms: int) -> None:
-        """Accepts batches that follow `end`, their epochs and their producers. If it is empty, the first may
-        begin below `end`, as its files do then."""
+        """Accepts batches that follow `end`, their epochs and their producers. If the log is empty, the first
+        may begin below `end`, as its files then do."""
         for header, marker in marked_headers(batches):
             self.epochs = self.epochs.append(header.leader_epoch, header.base_offset)
             decided = self.producers.note(header, seen_ms=wall_ms, marker=marker)
@@ -169,7 +169,7 @@ class LocalLog:
             self._trim(self.start)
 
     def cut(self, to: int, *, start_over: bool = False) -> None:
-        """Asks for the log to end at `to`; nothing is read from it or added before that is done."""
+        """Truncates the log to `to`; nothing is read from it or appended before that is done."""
         if to < self.high_watermark:
             self._out.append(
                 Warn(
@@ -191,7 +191,7 @@ class LocalLog:
         )
 
     def trim_to(self, start: int) -> None:
-        """Asks once for each new `start`: segments that hold it stay, so the log may begin below it."""
+        """Requests each new `start` once: segments that contain it stay, so the log may begin below it."""
         if start <= max(self.start, self._trim_asked):
             return
         self._trim(start)
@@ -207,15 +207,15 @@ class LocalLog:
     def _give(self, work: AppendPartition | TrimTo) -> None:
         (self._out if self._held is None else self._held).append(work)
 
-    # ---- on its way to another directory -----------------------------------------------------
+    # ---- move to another directory -----------------------------------------------------------
 
     @property
     def is_held(self) -> bool:
         return self._held is not None
 
     def hold(self) -> None:
-        """Goes on to accept batches, but gives the disk none of them until `release`. What it was given
-        ends at `given`."""
+        """Continues to accept batches, but gives the disk none of them until `release`. What the disk was
+        given ends at `given`."""
         self._held, self.given = [], self.end
         self.changes |= Changes.POSITION
 
@@ -229,7 +229,7 @@ class LocalLog:
         self.changes |= Changes.POSITION
 
     def move(self, directory_id: bytes, incarnation: int) -> None:
-        """All that its disk was given is, durably, in another directory, where it goes on."""
+        """Everything that its disk was given is durable in another directory, where the log continues."""
         self.directory_id, self.incarnation = directory_id, incarnation
         self.synced = max(self.synced, self.given)
         self._wrote_to(self.given)
@@ -248,7 +248,7 @@ class LocalLog:
             return
         self.synced = min(end, self.end)
         self.size_bytes = size_bytes
-        # What is durable was written, told or not; the two threads' reports may cross, too.
+        # What is durable was written, reported or not; the two threads' reports may also cross.
         self._wrote_to(self.synced)
         self.changes |= Changes.POSITION
 
@@ -285,7 +285,7 @@ class LocalLog:
         end = min(end, self.end)
         if end > self.written:
             if self.written < self.high_watermark:
-                # Of what is committed elsewhere, readers see more now.
+                # More of what is committed elsewhere is now visible to readers.
                 self.changes |= Changes.HIGH_WATERMARK
             self.written = end
             self.changes |= Changes.END | Changes.POSITION
@@ -299,7 +299,7 @@ class LocalLog:
         self.size_bytes = log.size_bytes
         self.epochs = log.epochs
         self.producers = log.producers
-        # Of markers that came before, the coordinator's decision is final: they would be written again.
+        # For earlier markers the coordinator's decision is final: they would be written again.
         self._decided.clear()
         self._unwritten.clear()
         self.unwritten_bytes = 0

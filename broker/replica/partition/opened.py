@@ -1,7 +1,8 @@
-"""The records inside a batch that a producer sends: opened, judged one by one, and packed again where needed.
+"""The records inside a batch that a producer sends: opened, validated one by one, and packed again where
+needed.
 
-Owns the rules of Kafka's LogValidator that need records: how many there are, keys of compacted topics, each
-record's time, the codec of the topic. A batch that is right as it came keeps its payload. Knows no partition.
+Owns the rules of Kafka's LogValidator that need records: their number, keys of compacted topics, each
+record's time, the codec of the topic. A batch that is already right keeps its payload. Knows no partition.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ REFUSED_RECORDS_MAX = 1_000
 
 
 class OpenedBatch(NamedTuple):
-    """A batch that may be stored. `changed`: its checksum is to be made."""
+    """A batch that may be stored. `changed`: its checksum must be computed again."""
 
     header: BatchHeader
     payload: bytes
@@ -38,7 +39,7 @@ class OpenedBatch(NamedTuple):
 def open_batch(
     header: BatchHeader, payload: bytes, settings: TopicSettings, *, wall_ms: int
 ) -> OpenedBatch | BatchRefusal:
-    """The batch as the topic wants it stored, but for its place in the log.
+    """The batch as the topic wants it stored, except for its place in the log.
 
     Refused with INVALID_RECORD (the payload cannot be opened, holds another number of records, or records
     without keys for a compacted topic), INVALID_TIMESTAMP, or MESSAGE_TOO_LARGE (in the topic's codec).

@@ -1,11 +1,11 @@
 """One local replica of a partition, in one good directory: leader, follower, or neither.
 
-Owns which role it plays and what it answers when it plays none; hands everything else to the role (`leader`,
-`follower`) and to what it knows of its log (`local_log`). Pure: disk work and answers go to the outbox; what
-the disk did comes back through `appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token,
-and no other partition.
+Owns its role and its answers while it has none; leaves everything else to the role (`leader`, `follower`) and
+to its log (`local_log`). Pure: disk work and answers go to the outbox; the disk's reports come back through
+`appended`, `synced`, `cut` and `trimmed`. Knows no image, session or token, and no other partition.
 
-After each call the manager asks `take_changes` what may concern others (parked fetches, AlterPartition).
+After each call the manager takes from `take_changes` what may concern others (parked fetches,
+AlterPartition).
 """
 
 from __future__ import annotations
@@ -55,10 +55,11 @@ from metaquorum.raft.outbox import Outbox
 
 
 class Partition(AnsweringReplica):
-    """`incarnation` changes (by one) with every CutPartition that the partition asks for; reports of other
+    """`incarnation` grows by one with every CutPartition that the partition requests; reports of other
     incarnations are ignored here too.
 
-    `leader`: the leader, as far as this replica knows; None: no one. `replicas`: of the newest metadata.
+    `leader`: the leader as far as this replica knows; None if there is none. `replicas`: of the newest
+    metadata.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Partition(AnsweringReplica):
 
     def lead(self, info: PartitionInfo, *, now_ms: int) -> None:
         """Becomes or stays leader with the newer `info`. Older partition epochs than known are ignored (the
-        answer to an AlterPartition may have come before its image). While the log is being cut the role is
+        answer to an AlterPartition may have arrived before its image). While the log is being cut the role is
         IDLE; it leads once the cut is done."""
         if self._is_old(info):
             return
@@ -154,8 +155,8 @@ class Partition(AnsweringReplica):
         self._log.changes |= Changes.ROLE | Changes.POSITION
 
     def idle(self, error: ErrorCode, message: str) -> None:
-        """Neither leads nor follows any more: every waiting request is answered with `error`, and so is every
-        later one until it leads again."""
+        """Neither leads nor follows any more: waiting requests are answered with `error`, and so are later
+        ones until it leads again."""
         self._lead_after_cut = None
         self.role = ReplicaRole.IDLE
         self._following = None
@@ -164,7 +165,7 @@ class Partition(AnsweringReplica):
         self._log.changes |= Changes.ROLE | Changes.POSITION
 
     def change_settings(self, settings: TopicSettings, *, now_ms: int) -> None:
-        """Takes up a topic's new settings; ChangeLogSettings goes out if those of the log differ."""
+        """Takes up a topic's new settings; sends ChangeLogSettings if those of the log differ."""
         before, self.settings = self.settings, settings
         if settings.log != before.log:
             self._change_log_settings()
@@ -173,7 +174,7 @@ class Partition(AnsweringReplica):
             self._leading.advance(now_ms=now_ms)
 
     def was_found(self) -> None:
-        """Its log was opened before the image was known, with Kafka's defaults; it gets its settings."""
+        """Its log was opened with Kafka's defaults before the image was known; now it gets its settings."""
         if self.settings.log != LogSettings():
             self._change_log_settings()
 
@@ -219,7 +220,7 @@ class Partition(AnsweringReplica):
         wall_ms: int,
     ) -> ProduceResult | None:
         """Appends one batch. A result: it is refused (nothing stored), or done (acks=0, or a duplicate that
-        is held already). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
+        is already held). None: it waits, and `ticket.complete` is called later, exactly once: acks=1 when it
         is written here, acks=all when it is below the high watermark, or REQUEST_TIMED_OUT by `tick`."""
         if self._leading is None:
             error, message = self._idle
@@ -233,7 +234,7 @@ class Partition(AnsweringReplica):
         return self._leading.produce(ticket, part, acks, by_coordinator=by_coordinator, wall_ms=wall_ms)
 
     def cancel(self, ticket: ProduceTicket) -> None:
-        """The caller is gone: `complete` is not called any more."""
+        """The caller is gone: `complete` is no longer called."""
         if self._leading is not None:
             self._leading.cancel(ticket)
 
@@ -246,15 +247,15 @@ class Partition(AnsweringReplica):
         return self._leading.deleting.delete(ticket, offset, deletes=self.settings.log.deletes)
 
     def cancel_delete(self, ticket: DeleteTicket) -> None:
-        """The caller is gone: `complete` is not called any more."""
+        """The caller is gone: `complete` is no longer called."""
         if self._leading is not None:
             self._leading.deleting.cancel(ticket)
 
     def fetch(self, request: FetchPartition, reader: Reader, *, now_ms: int) -> FetchedPartition | ReadPlan:
-        """A fetch that has just arrived, of a client or a follower, whose offset is noted as acknowledged:
+        """A fetch that has just arrived, of a client or of a follower, whose offset counts as acknowledged:
         the high watermark may move and waiting produces complete. FetchedPartition: answer at once (refused,
         or diverging). ReadPlan: read, or wait if it is empty. A partition of a session that is not named and
-        of which nothing was to be said need not be given (`was_caught_up`)."""
+        has no news need not be passed (`was_caught_up`)."""
         plan = self.plan_read(request, reader)
         if not reader.is_follower or self._leading is None or not isinstance(plan, ReadPlan):
             return plan
@@ -266,17 +267,17 @@ class Partition(AnsweringReplica):
         return replace(plan, high_watermark=self.high_watermark, last_stable_offset=stable)
 
     def was_caught_up(self, replica_id: int, at_ms: int) -> None:
-        """A follower whose session had nothing to say on this partition fetched at `at_ms`, when it held all
-        that there was: told when that ends, instead of at every fetch."""
+        """A follower whose session had no news of this partition fetched at `at_ms`, when it held everything
+        there was. Reported when that ends, instead of at every fetch."""
         if self._leading is not None:
             progress = self._leading.isr.followers.get(replica_id)
             if progress is not None:
                 progress.held_all(at_ms)
 
-    # ---- moving to another directory of this broker ------------------------------------------
+    # ---- move to another directory of this broker --------------------------------------------
 
     def copied(self, request: FetchPartition) -> FetchedPartition | ReadPlan:
-        """What another log of this broker may have of this one, or where it must be cut. Any role may."""
+        """What another log of this broker may copy from this one, or where it must be cut. In any role."""
         reader = Reader(replica_id=self._config.broker_id)
         epoch = max(self.leader_epoch, self._log.epochs.last_epoch)
         reading = Reading(
@@ -285,14 +286,14 @@ class Partition(AnsweringReplica):
         return reading.fetch(request)
 
     def hold(self) -> None:
-        """As of its log: what is accepted waits for `move` or `release`."""
+        """As in its log: accepted batches wait for `move` or `release`."""
         self._log.hold()
 
     def release(self) -> None:
         self._log.release()
 
     def move(self, directory_id: bytes, incarnation: int, *, now_ms: int) -> None:
-        """All that its directory was given is in another one now, and goes on there."""
+        """Everything that its directory was given is in another one now, where the log continues."""
         self.directory_id = directory_id
         self._log.move(directory_id, incarnation)
         self._change_log_settings()
@@ -301,17 +302,17 @@ class Partition(AnsweringReplica):
     # ---- the ISR -----------------------------------------------------------------------------
 
     def isr_change(self, *, now_ms: int) -> PartitionAlteration | None:
-        """What to ask the controller for now; None: nothing, or one is in flight. After it was returned it is
-        in flight until `isr_answered` or newer metadata. Ask when `Changes.ISR` is set, and of every leader
-        each `replica_lag_time_max_ms / 2` (followers that stopped), and again after an answer that failed
-        (after a back-off: an unanswered proposal is then repeated as it was)."""
+        """The proposal to send to the controller now; None if there is none, or one is in flight. Once
+        returned it is in flight until `isr_answered` or newer metadata. Call it when `Changes.ISR` is set,
+        for every leader each `replica_lag_time_max_ms / 2` (followers that stopped), and again after an
+        answer that failed (after a back-off: an unanswered proposal is then repeated unchanged)."""
         return None if self._leading is None else self._leading.isr_change(now_ms=now_ms)
 
     def isr_answered(
         self, sent: PartitionAlteration, result: AlteredPartition | ApiError, *, now_ms: int
     ) -> None:
-        """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError says that
-        it is not known what became of it."""
+        """The answer to `sent`, which counts only while that is the proposal in flight; an ApiError means
+        that its outcome is unknown."""
         leading = self._leading
         if leading is None:
             return
@@ -326,14 +327,15 @@ class Partition(AnsweringReplica):
         return self._following is not None and self._following.is_ready
 
     def fetch_position(self) -> FetchPartition | None:
-        """What to ask the leader for; None while it does not follow, or an append or cut is not finished."""
+        """The next fetch to send to the leader; None while it does not follow, or an append or cut is
+        unfinished."""
         return None if self._following is None else self._following.position()
 
     def fetched(
         self, part: FetchedPartition, *, asked: FetchPartition, now_ms: int, wall_ms: int
     ) -> FollowerOutcome:
-        """The leader's answer to `asked`, which is compared with the position now: answers to older questions
-        change nothing."""
+        """The leader's answer to `asked`, which is compared with the current position: answers to older
+        requests change nothing."""
         if self._following is None:
             return FollowerOutcome(step=FollowerStep.STALE)
         return self._following.take(part, asked, wall_ms=wall_ms)
@@ -349,7 +351,7 @@ class Partition(AnsweringReplica):
         self._advance(now_ms)
 
     def cut(self, event: LogCut, *, now_ms: int) -> None:
-        """The log is as `event` says; its tables are this partition's from here on."""
+        """The log is in the state of `event`, whose tables are this partition's from here on."""
         if not self._log.was_cut(event):
             return
         info, self._lead_after_cut = self._lead_after_cut, None
@@ -366,21 +368,21 @@ class Partition(AnsweringReplica):
             self._leading.advance(now_ms=now_ms)
 
     def tick(self, *, now_ms: int) -> None:
-        """Waiting produces whose time is over are answered."""
+        """Answers waiting produces whose time is up."""
         if self._leading is not None:
             self._leading.tick(now_ms=now_ms)
             self._leading.deleting.tick(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None: never. A cheap look, it may be early."""
+        """When `tick` has something to do; None if never. A cheap check: it may be early."""
         return None if self._leading is None else self._leading.next_deadline_ms()
 
     def expire_producers(self, wall_ms: int) -> None:
-        """Forgets producers not seen for `producer_id_expiration_ms`; to be called now and then."""
+        """Forgets producers not seen for `producer_id_expiration_ms`; call it now and then."""
         self._log.producers.expire(wall_ms - self._config.producer_id_expiration_ms)
 
     def take_changes(self) -> int:
-        """What moved since the last call; asking clears it."""
+        """What moved since the last call; the call clears it."""
         changes, self._log.changes = self._log.changes, Changes.NONE
         return changes
 

@@ -1,7 +1,7 @@
-"""What a replica answers to those who read: from where to where, what is out of range, the offset of a time.
+"""A replica's answers to readers: from where to where, what is out of range, the offset of a time.
 
-Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: which replica fetched what
-is noted by `leader`.
+Owns the bounds of reads and the comparison of epochs (KIP-595). Changes nothing: `leader` notes which replica
+fetched what.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from metaquorum.storage.types import LogPosition
 
 
 def visible_end(log: LocalLog) -> int:
-    """How far clients read: what was taken over as a follower may be committed elsewhere before it is written
-    here."""
+    """How far clients read: the high watermark may cover records that a follower accepted and has not
+    written."""
     return min(log.high_watermark, log.written)
 
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """The log of a leader, who began its epoch at `epoch_start`, or of a follower, for one reader."""
+    """The log of a leader, whose epoch began at `epoch_start`, or of a follower, for one reader."""
 
     log: LocalLog
     leader: int
@@ -59,7 +59,7 @@ class Reading:
         epoch, entries = request.last_fetched_epoch, log.epochs.entries
         follows = entries and epoch == entries[-1][0] and offset <= log.end
         if epoch >= 0 and not follows:
-            # Before the end is looked at: a fetcher that is ahead is to keep what both logs have.
+            # Before the end is checked: a fetcher that is ahead keeps what both logs have.
             shared = log.epochs.end_offset_for(epoch, log.end)
             if shared is None:
                 return self._out_of_range(request)
@@ -79,7 +79,7 @@ class Reading:
         )
 
     def elsewhere(self, replica_id: int) -> FetchedPartition:
-        """Nothing is read here: the reader is to turn to this replica."""
+        """Nothing is read here: the reader is sent to this replica."""
         return FetchedPartition(
             key=self.log.key,
             high_watermark=self.log.high_watermark,
@@ -137,8 +137,8 @@ class Reading:
         return FindPlan(key=log.key, timestamp_ms=wanted, below_offset=self.end, leader_epoch=self.epoch)
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """Where an epoch ends in this log. One that is younger than the log has no end, one that is older
-        than all that it knows ends where they begin (KIP-279)."""
+        """Where an epoch ends in this log. An epoch younger than the log has no end; one older than all known
+        epochs ends where those begin (KIP-279)."""
         log = self.log
         first = log.epochs.entries[0] if log.epochs.entries else None
         if epoch < 0 or first is None or epoch > log.epochs.last_epoch:
@@ -149,13 +149,13 @@ class Reading:
         return EpochEnd(key=log.key, leader_epoch=found.epoch, end_offset=found.offset)
 
     def found_offset(self, offset: int | None, timestamp_ms: int, leader_epoch: int) -> ListedOffset:
-        """The answer to a look-up by time; `offset` None: the log holds no record so young."""
+        """The answer to a look-up by time; `offset` None: the log holds no record that late."""
         if offset is not None:
             return self._listed(offset, timestamp_ms, leader_epoch)
         return self._not_available() if self._is_behind() else self._listed(-1, -1, None)
 
     def _is_behind(self) -> bool:
-        """The high watermark of a new leader may be below what clients have read from the one before; it is
+        """The high watermark of a new leader may be below what clients have read from the previous one; it is
         right as soon as it reaches the epoch's start (KIP-207)."""
         return not self.reader.is_follower and visible_end(self.log) < self.epoch_start
 

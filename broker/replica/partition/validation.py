@@ -1,7 +1,7 @@
-"""What a leader demands of a batch that a producer sends, and the batch as it is stored.
+"""What a leader requires of a producer's batch, and the batch in the form in which it is stored.
 
 Owns the rules of one batch's header, its place in the log, and the texts of refusals; knows no partition and
-no other batch. What its records must be is `opened`'s.
+no other batch. The rules of its records are `opened`'s.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _LAST_COMPRESSION = max(Compression)
 def check_batch(
     records: bytes, settings: TopicSettings, *, by_coordinator: bool = False, wall_ms: int
 ) -> OpenedBatch | BatchRefusal:
-    """The one batch that these bytes are, as it may be appended as far as the batch itself goes.
-    `by_coordinator`: a coordinator of this cluster made it.
+    """The one batch that these bytes are, if it may be appended judging by the batch alone. `by_coordinator`:
+    a coordinator of this cluster made it.
 
     Refused with MESSAGE_TOO_LARGE, CORRUPT_MESSAGE (the CRC does not match: send it again),
-    UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (what no retry makes right, such as a
-    batch of magic 0 or 1, or a part of one).
+    UNSUPPORTED_COMPRESSION_TYPE, INVALID_TIMESTAMP, or INVALID_RECORD (errors that no retry mends, such as a
+    batch of magic 0 or 1, or part of one).
     """
     header = _frame(records, settings)
     if isinstance(header, BatchRefusal):
@@ -174,13 +174,13 @@ def _time_refusal(header: BatchHeader, settings: TopicSettings) -> BatchRefusal 
     return None if text is None else BatchRefusal(ErrorCode.INVALID_TIMESTAMP, text)
 
 
-# ---- after a look at what its producer sent before
+# ---- after the checks of what its producer sent before
 
 _LOG_NOT_LOOKED_AT = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE)
 
 
 def concerns_the_log(refusal: BatchRefusal) -> bool:
-    """Whether an answer says where the log begins; by Kafka's, not where the bytes alone were wrong."""
+    """Whether an answer includes the log's start: by Kafka's rule, not if the bytes alone were wrong."""
     return refusal.is_one_batch and refusal.error not in _LOG_NOT_LOOKED_AT
 
 

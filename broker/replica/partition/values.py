@@ -1,6 +1,6 @@
 """Values that a partition and its manager exchange, and what a partition must be given.
 
-Knows no rule: `leader`, `follower` and `partition` hold those. Nothing here is sent anywhere.
+Knows no rule: those are in `leader`, `follower` and `partition`. Nothing here is sent anywhere.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class ReplicaRole(Enum):
 
 
 class Changes:
-    """What moved since the manager last asked (`Partition.take_changes`), as bits of an int: those of an
+    """What moved since the manager's last call of `Partition.take_changes`, as bits of an int: those of an
     enum.Flag cost a tenth of an append.
 
     END: a follower may read further (the leader took a batch, or the written end moved). HIGH_WATERMARK: a
-    consumer may, or the log starts elsewhere. ROLE: the role, the leader, or its epoch is another one: parked
-    fetches are to be looked at again, all of them. ISR: `isr_change` may have something to propose. POSITION:
+    consumer may, or the log's start moved. ROLE: the role, the leader, or its epoch changed: all parked
+    fetches have to be looked at again. ISR: `isr_change` may have something to propose. POSITION:
     `fetch_position` may give another answer. DEADLINE: `next_deadline_ms` may be earlier. STORED: records are
     gone from the log's start, or from anywhere in it (compaction).
     """
@@ -44,8 +44,8 @@ class Changes:
 
 
 class BatchRefusal(Struct, frozen=True):
-    """Why a batch is not stored, and what to do; `records`: those that are wrong, where it is they.
-    `is_one_batch` False: what came is not one whole batch of this format."""
+    """Why a batch is not stored, and what to do; `records`: the wrong ones, if records are the reason.
+    `is_one_batch` False: the bytes are not one whole batch of this format."""
 
     error: ErrorCode
     message: str
@@ -54,11 +54,11 @@ class BatchRefusal(Struct, frozen=True):
 
 
 class Brokers(Protocol):
-    """What a leader asks about other brokers, by the newest image. The manager keeps one for all partitions
-    and changes what it answers; a partition never remembers an answer."""
+    """What a leader looks up about other brokers, by the newest image. The manager keeps one for all
+    partitions and changes what it returns; a partition never remembers an answer."""
 
     def epoch(self, broker_id: int) -> int | None:
-        """The epoch of its registration; None: it is not registered."""
+        """The epoch of its registration; None if it is not registered."""
         ...
 
     def may_join_isr(self, broker_id: int) -> bool:
@@ -66,7 +66,7 @@ class Brokers(Protocol):
         ...
 
     def rack(self, broker_id: int) -> str | None:
-        """The rack of a broker that is registered with one."""
+        """The rack of a broker that is registered with one; else None."""
         ...
 
 
@@ -76,16 +76,16 @@ class ProduceTicket(Protocol):
 
     @property
     def deadline_ms(self) -> int:
-        """When to give up (REQUEST_TIMED_OUT), on the clock of `now_ms`."""
+        """When to answer REQUEST_TIMED_OUT, on the clock of `now_ms`."""
         ...
 
     def complete(self, result: ProduceResult) -> None: ...
 
 
 class Reader(Struct, frozen=True, kw_only=True):
-    """The caller of a fetch: a client (`replica_id` below 0), perhaps of committed records only, or a
+    """The sender of a fetch: a client (`replica_id` below 0), perhaps of committed records only, or a
     follower, whose broker epoch is `replica_epoch` (-1: it gives none). `rack`: of a client that followers
-    may serve, too ("": it names none)."""
+    may serve too ("": it names none)."""
 
     replica_id: int = CONSUMER
     replica_epoch: int = -1
@@ -112,7 +112,7 @@ class ReadPlan(Struct, frozen=True):
 
     @property
     def head(self) -> tuple[int, int, int]:
-        """What is worth telling a caller of a session when nothing is to be read."""
+        """What a fetch session reports when there is nothing to read."""
         return self.high_watermark, self.last_stable_offset, self.log_start_offset
 
     @property
@@ -120,7 +120,7 @@ class ReadPlan(Struct, frozen=True):
         return self.from_offset >= self.to_offset
 
     def answer(self, data: bytes, aborted: tuple[tuple[int, int], ...] | None) -> FetchedPartition:
-        """With what was read."""
+        """The answer with the data that was read."""
         return FetchedPartition(
             key=self.key,
             high_watermark=self.high_watermark,
@@ -142,12 +142,13 @@ class FindPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FollowerStep(Enum):
-    """What became of a fetched part.
+    """The outcome of a fetched part.
 
-    APPENDED: an append was asked for; the next position comes with its completion. NOTHING: the follower
+    APPENDED: an append was requested; the next position comes with its completion. NOTHING: the follower
     holds what the leader could give; fetch again. CUT: the log is being cut, then fetch again. STALE: the
-    answer was to an older question and changed nothing. BACK_OFF: the leader refused or sent what cannot be
-    stored: try again after `replica_fetch_backoff_ms`. WAIT: only newer metadata helps."""
+    answer was to an older request and changed nothing. BACK_OFF: the leader refused or sent what cannot be
+    stored: try again after `replica_fetch_backoff_ms`. WAIT: only newer metadata helps.
+    """
 
     APPENDED = auto()
     NOTHING = auto()

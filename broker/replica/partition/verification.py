@@ -1,8 +1,8 @@
 """Which producers' transactions may begin in a partition (KIP-890, part 1).
 
-The first batch of a transaction is taken only after its coordinator has said that the partition is in the
-transaction. Owns the guards that span that question: a marker in between makes one worthless, so a late batch
-cannot begin a transaction that would never end. The question itself is asked by the broker's shell.
+The first batch of a transaction is taken only after its coordinator has confirmed that the partition is in
+the transaction. Owns the guards that span that query: a marker in between voids the guard, so a late batch
+cannot begin a transaction that would never end. The broker's shell sends the query.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from metaquorum.metadata.requests.data import TransactionalPartition, Verificati
 from metaquorum.storage.batches.format import BatchHeader
 
 GUARDS_MAX = 10_000
-"""The number of producers whose first batch may be under way to one partition; the oldest goes first."""
+"""The number of producers whose first batch may be on its way to one partition; the oldest is dropped
+first."""
 
 
 class Verification:
@@ -38,7 +39,7 @@ class Verification:
         return VerificationGuard(key=asked.key, guard=guard)
 
     def refusal(self, header: BatchHeader, guard: int | None) -> BatchRefusal | None:
-        """Why a batch of a transaction is not taken; None: it may be."""
+        """Why a batch of a transaction is refused; None if it may be taken."""
         if self._log.producers.has_open(header.producer_id, header.producer_epoch):
             return None
         if guard is not None and self._guards.get(header.producer_id) == guard:

@@ -10,8 +10,8 @@ from metaquorum.storage.partition.producers import ProducerTable
 
 
 class ReplicaView:
-    """Offsets are exclusive ends but `start_offset`. `end_offset` is what was accepted, perhaps not written;
-    the tables are live: look, and change nothing."""
+    """Offsets are exclusive ends except `start_offset`. `end_offset` is what was accepted, perhaps not
+    written; the tables are live: read only."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
@@ -40,7 +40,7 @@ class ReplicaView:
 
     @property
     def is_held(self) -> bool:
-        """What it accepts waits: the replica is about to be in another directory."""
+        """Accepted batches wait: the replica is about to be in another directory."""
         return self._log.is_held
 
     @property
@@ -84,7 +84,7 @@ class ReplicaView:
 
     @property
     def is_under_replicated(self) -> bool:
-        """It leads, and fewer are in sync than there are to be; replicas being added do not count."""
+        """It leads with fewer replicas in sync than it has; replicas being added do not count."""
         leading = self._leading
         if leading is None:
             return False
@@ -98,11 +98,11 @@ class ReplicaView:
 
     @property
     def is_at_min_isr(self) -> bool:
-        """It leads, and one replica less in sync would refuse acks=all."""
+        """It leads, and with one replica fewer in sync acks=all would be refused."""
         return self._leading is not None and len(self.isr) == self._leading.min_isr
 
     @property
     def lag(self) -> int:
-        """Offsets between its end and the high watermark that this replica knows; 0 for a leader."""
+        """The offsets between its end and the high watermark that this replica knows; 0 for a leader."""
         following = self._following
         return 0 if following is None else max(0, following.leader_high_watermark - self.end_offset)

@@ -15,7 +15,7 @@ from metaquorum.metadata.requests.data import ProduceResult
 
 @dataclass(slots=True)
 class Waiting:
-    """`result`: what to answer when `end_offset` (exclusive) is reached."""
+    """`result`: the answer once `end_offset` (exclusive) is reached."""
 
     ticket: ProduceTicket
     end_offset: int
@@ -23,7 +23,7 @@ class Waiting:
 
 
 class WaitingProduces:
-    """Waits for one offset that rises. How many there may be is bounded by the manager's purgatory."""
+    """Requests that wait for one rising offset. The manager's purgatory bounds their number."""
 
     __slots__ = ("_count", "_deadline_ms", "heap")
 
@@ -37,7 +37,7 @@ class WaitingProduces:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Not after the first deadline of those that wait; None: no one waits."""
+        """Not after the first deadline of the waiting requests; None if none waits."""
         return self._deadline_ms if self.heap else None
 
     def add(self, waiting: Waiting) -> None:
@@ -48,7 +48,7 @@ class WaitingProduces:
         heappush(self.heap, (waiting.end_offset, self._count, waiting))
 
     def reached(self, offset: int) -> list[Waiting]:
-        """Takes out those that waited for `offset` or less, by the offset and then by arrival."""
+        """Removes and returns those that waited for `offset` or less, by the offset and then by arrival."""
         heap = self.heap
         done: list[Waiting] = []
         while heap and heap[0][0] <= offset:
@@ -56,7 +56,7 @@ class WaitingProduces:
         return done
 
     def overdue(self, now_ms: int) -> list[Waiting]:
-        """Takes out those whose deadline has come."""
+        """Removes and returns those whose deadline has passed."""
         if self._deadline_ms is None or now_ms < self._deadline_ms:
             return []
         return self._take(lambda waiting: waiting.ticket.deadline_ms <= now_ms)
@@ -65,7 +65,7 @@ class WaitingProduces:
         self._take(lambda waiting: waiting.ticket is ticket)
 
     def all(self) -> list[Waiting]:
-        """Takes out everyone."""
+        """Removes and returns all."""
         return self._take(lambda waiting: True)
 
     def _take(self, chosen: Callable[[Waiting], bool]) -> list[Waiting]:

@@ -1,6 +1,6 @@
-"""DeleteRecords and OffsetForLeaderEpoch: one question to each partition that they name.
+"""DeleteRecords and OffsetForLeaderEpoch: one query to each partition that they name.
 
-Owns the requests that wait until records are deleted everywhere. What a partition deletes is the partition's.
+Owns the requests that wait until records are deleted everywhere. The partition decides what it deletes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITING_MAX = 1_000
 
 
 class _Pending:
-    """A request whose partitions have not all answered."""
+    """A request with partitions that have not answered yet."""
 
     __slots__ = ("deadline_ms", "key", "left", "results", "tickets")
 
@@ -92,7 +92,7 @@ class Deletes:
         self._respond(pending)
 
     def cancel(self, key: object) -> bool:
-        """The caller is gone; what is being deleted goes all the same."""
+        """The caller is gone; the deletion continues all the same."""
         pending = self._waiting.pop(key, None)
         if pending is None:
             return False
@@ -101,7 +101,7 @@ class Deletes:
         return True
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """Removes and returns all waiting requests."""
         keys = list(self._waiting)
         for key in keys:
             self.cancel(key)
@@ -114,7 +114,7 @@ class Deletes:
 
 
 def ends_of_epochs(find: Find, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    """Where the leaders on this broker know these epochs to end."""
+    """Where these epochs end according to the leaders on this broker."""
     results = []
     for asked in request.partitions:
         found = find(asked.key)

@@ -1,6 +1,6 @@
-"""What a broker tells of its replicas and directories: DescribeLogDirs, and figures for metrics.
+"""Reports on a broker's replicas and directories: DescribeLogDirs, and figures for metrics.
 
-Reads only. Costs time in proportion to the replicas, and is asked for by people and scrapers, not by events.
+Reads only. Takes time in proportion to the replicas; called for people and scrapers, not for events.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _describe(copy: Copy) -> ReplicaDescription:
 
 
 def _describe_future(placement: Placement, copy: Copy) -> ReplicaDescription:
-    """Its lag is that behind the replica, not behind the leader."""
+    """Its lag is behind the replica, not behind the leader."""
     end = placement.moves.end_of(copy)
     source = placement.running.get(copy.key)
     return ReplicaDescription(
@@ -100,7 +100,7 @@ def _describe_future(placement: Placement, copy: Copy) -> ReplicaDescription:
 
 
 def _placed_in_bad(placement: Placement, broker_id: int) -> dict[bytes, list[PartitionKey]]:
-    """What the metadata log says is in directories of ours that are bad."""
+    """The partitions that the metadata log places in bad directories of this broker."""
     found: dict[bytes, list[PartitionKey]] = {}
     image = placement.image
     if image is None or not placement.directories.any_bad:
@@ -135,7 +135,7 @@ def replica_status(
     isr: IsrChanges,
     assignments: Assignments,
 ) -> LocalReplicaStatus:
-    """Figures of all these parts."""
+    """The figures of all these parts."""
     leaders = followers = under_replicated = under_min = at_min = max_lag = 0
     for partition in placement.running.values():
         if partition.role is ReplicaRole.LEADER:

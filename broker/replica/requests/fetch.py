@@ -1,4 +1,4 @@
-"""One fetch request under way: what it asks for, what was found so far, and until when it may wait.
+"""One fetch request in progress: what it requests, what was found yet, and until when it may wait.
 
 Decides nothing.
 """
@@ -49,8 +49,8 @@ class ReadUnderWay(NamedTuple):
 
 
 class Fetch:
-    """One request under way: parked while `reads` is empty. `plans`: what there is to read; `answers`: what
-    is to be said without reading. `whole`: every partition of the request is answered."""
+    """One request in progress: parked while `reads` is empty. `plans`: what to read; `answers`: parts that
+    need no read. `whole`: every partition of the request is answered."""
 
     __slots__ = (
         "answers",

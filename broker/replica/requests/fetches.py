@@ -1,7 +1,7 @@
-"""Fetch requests on the leader's side: looked at, parked, read, answered.
+"""Fetch requests on the leader's side: checked, parked, read, answered.
 
-Owns the fetches under way, who is woken by what, and how much goes into an answer. What may be read is the
-partition's; which partitions are looked at is the session's. Costs time by what changed, not by its size.
+Owns the fetches in progress, what wakes them, and how much goes into an answer. The partition decides what
+may be read, the session which partitions are looked at. Takes time by what changed, not by its size.
 Followers get a batch from memory while it is written here.
 """
 
@@ -98,11 +98,11 @@ class Fetches:
         return True
 
     def take_waiting(self) -> list[object]:
-        """All who wait; they are forgotten."""
+        """Removes and returns all waiting requests."""
         return self._take(list(self._by_key.values()))
 
     def refuse_clients(self) -> list[object]:
-        """Clients that wait; they are forgotten (the broker is fenced, S2.22)."""
+        """Removes and returns the waiting clients' requests (the broker is fenced, S2.22)."""
         return self._take([fetch for fetch in self._by_key.values() if not fetch.session.is_follower])
 
     def _take(self, waiting: list[Fetch]) -> list[object]:
@@ -113,7 +113,7 @@ class Fetches:
     # ---- what happens meanwhile --------------------------------------------------------------
 
     def changed(self, key: PartitionKey, changes: int) -> None:
-        """Something moved in a partition; `settle` looks at those whom it concerns."""
+        """Something moved in a partition; `settle` looks at the fetches that it concerns."""
         if changes & (Changes.ROLE | Changes.STORED):
             self._tail.forget(key)
         watchers = self._watchers.get(key)
@@ -128,7 +128,8 @@ class Fetches:
                 self.woken[fetch] = None
 
     def tell_caught_up(self, partition: Partition) -> None:
-        """When followers that hold all of a partition fetched last: they need not name it for that."""
+        """Passes on when followers that hold all of a partition last fetched: they need not name it for
+        that."""
         key = partition.key
         for session in self._watchers.get(key, ()):
             if session.is_follower and session.is_content(key):
@@ -137,7 +138,7 @@ class Fetches:
                     partition.was_caught_up(session.replica_id, session.used_ms)
 
     def stir(self, key: PartitionKey) -> None:
-        """A partition came, went, or is another one: the callers that asked for it must hear of it."""
+        """A partition came, went, or was replaced: the fetches that requested it must be answered."""
         self._tail.forget(key)
         self.changed(key, Changes.ROLE)
 
@@ -161,14 +162,14 @@ class Fetches:
         fetch = read.fetch
         fetch.data[read.key] = event.data
         if event.problem is not None:
-            # Said, or the reader would ask for the same bytes again at once, and again.
+            # Reported, or the reader would request the same bytes again and again.
             fetch.answers[read.key] = self._damaged(fetch, read.key, event.problem)
         fetch.pending -= 1
         if fetch.pending == 0:
             self._respond(fetch)
 
     def directory_failed(self, directory_id: bytes) -> None:
-        """Its reads are never reported on: they gave nothing."""
+        """Its reads are never reported on: they returned nothing."""
         dead = [token for token, read in self._reads.items() if read.directory_id == directory_id]
         for token in dead:
             self.read(PartitionRead(token=token, data=None))
@@ -212,7 +213,7 @@ class Fetches:
                 self._unwatch(session, key)
 
     def _interrupt(self, session: FetchSession) -> None:
-        """The fetcher does not wait for its last fetch any more."""
+        """The fetcher no longer waits for its last fetch."""
         fetch = self._by_session.get(session)
         if fetch is not None:
             self._drop(fetch)
@@ -254,7 +255,7 @@ class Fetches:
             self.timer.arm(fetch, fetch.deadline_ms)
             return
         if arrived:
-            # `settle` answers, with what else comes until then.
+            # `settle` answers, with whatever else arrives until then.
             self.woken[fetch] = None
             return
         self.timer.disarm(fetch)
@@ -286,7 +287,7 @@ class Fetches:
         return replace(found, to_offset=partition.end_offset) if is_near else found
 
     def _is_held(self, session: FetchSession, key: PartitionKey, now_ms: int) -> bool:
-        """It waits as if there were nothing to read (KIP-73)."""
+        """The follower waits as if there were nothing to read (KIP-73)."""
         partition = self._running.get(key)
         return partition is not None and self.throttle.holds(partition, session.replica_id, now_ms)
 
@@ -330,7 +331,7 @@ class Fetches:
     # ---- the answer --------------------------------------------------------------------------
 
     def _respond(self, fetch: Fetch, fresh: Container[PartitionKey] = ()) -> None:
-        """`fresh`: what was found of these holds now."""
+        """`fresh`: the findings on these are current."""
         session = fetch.session
         self._close_fetch(fetch)
         answered: list[FetchedPartition] = []
@@ -356,7 +357,7 @@ class Fetches:
         self._out.append(DataRespond(key=fetch.key, response=response))
 
     def _part(self, fetch: Fetch, key: PartitionKey, data: bytes, *, is_fresh: bool) -> FetchedPartition:
-        """One partition as it is now; what was read counts only if it is still led in that epoch."""
+        """One partition in its current state; the data counts only if it is still led in that epoch."""
         known = fetch.answers.get(key)
         if known is not None:
             return known
@@ -375,7 +376,7 @@ class Fetches:
         return now.answer(data, aborted)
 
     def _damaged(self, fetch: Fetch, key: PartitionKey, problem: str) -> FetchedPartition:
-        """Where it is still read here: a log that is being cut or removed may look damaged, too."""
+        """If it is still read here: a log that is being cut or removed may look damaged, too."""
         now = self._part(fetch, key, b"", is_fresh=False)
         if now.error is not ErrorCode.NONE:
             return now
@@ -394,7 +395,7 @@ class Fetches:
                 self._unwatch(fetch.session, key)
 
     def _drop(self, fetch: Fetch) -> None:
-        """No one is answered: what was found is looked at again by the session's next fetch."""
+        """Sends no answer: the session's next fetch looks again at what was found."""
         self._close_fetch(fetch)
         session = fetch.session
         session.fresh |= {key: None for key in fetch.answers | fetch.plans if key in session.partitions}

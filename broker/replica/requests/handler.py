@@ -1,6 +1,6 @@
-"""Requests for partition data at a broker: who may ask now, and which part answers.
+"""Requests for partition data at a broker: which are allowed now, and which part answers.
 
-Owns the order of refusals, and what is answered without a partition's log. The parts (`produces`, `fetches`,
+Owns the order of refusals, and the answers that need no partition's log. The parts (`produces`, `fetches`,
 `offsets`, producer ids) own the requests that wait. Knows no disk.
 """
 
@@ -117,7 +117,7 @@ class RequestHandler:
                 self._answer(key, self._known(request))
 
     def _known(self, request: KnownAtOnce) -> DataResponse:
-        """The answer to what waits for nothing."""
+        """The answer to a request that waits for nothing."""
         match request:
             case BeginVerification():
                 return begin_verification(self._find, request)
@@ -150,14 +150,14 @@ class RequestHandler:
                 break
 
     def refuse_clients(self) -> None:
-        """The broker has just been fenced. What clients produced goes on to be stored and is answered: it was
-        accepted; who waits for something to read hears at once that it is elsewhere now."""
+        """The broker has just been fenced. What clients produced is still stored and answered: it was
+        accepted. Clients that wait for something to read learn at once that it is elsewhere now."""
         error = self._fenced()
         for key in (*self.fetches.refuse_clients(), *self._offsets.take_waiting()):
             self._answer(key, error)
 
     def found(self, event: OffsetFound) -> None:
-        """A log answered what ListOffsets asked."""
+        """A log answered a look-up of ListOffsets."""
         self._offsets.found(event)
 
     def directory_failed(self, directory_id: bytes) -> None:
@@ -167,7 +167,7 @@ class RequestHandler:
         self._offsets.directory_failed(directory_id)
 
     def stop(self) -> None:
-        """The broker ends: every request that waits is answered."""
+        """The broker ends: every waiting request is answered."""
         text = f"broker {self._broker_id} is stopping: use another broker"
         error = ApiError(ErrorCode.BROKER_NOT_AVAILABLE, text)
         for part in self._parts:
@@ -175,8 +175,8 @@ class RequestHandler:
                 self._answer(key, error)
 
     def _refusal(self, request: DataRequest, serving: bool) -> ApiError | None:
-        """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier life are
-        refused by anyone (S1.12)."""
+        """Fenced brokers answer followers and operators (S2.20, S2.22); followers of an earlier incarnation
+        are always refused (S1.12)."""
         if isinstance(request, FetchRequest) and request.replica_id > CONSUMER:
             known = self._brokers.epoch(request.replica_id)
             if known is not None and 0 <= request.replica_epoch < known:

@@ -12,7 +12,7 @@ from metaquorum.metadata.requests.log_dirs import (
 
 
 def alter_log_dirs(placement: Placement, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    """What becomes of each replica; those that move are not there yet when this is answered."""
+    """The result for each replica; those that move have not arrived yet when this is answered."""
     return AlterReplicaLogDirsResponse(errors=tuple(_ask(placement, each) for each in request.wanted))
 
 

@@ -1,4 +1,5 @@
-"""What a request hears of a partition that does not run on this broker, and which broker leads it instead.
+"""The answer to a request for a partition that does not run on this broker, and which broker leads it
+instead.
 
 Owns the order of the reasons. Knows no log.
 """
@@ -17,7 +18,7 @@ from metaquorum.metadata.requests.data import FetchedPartition, ListedOffset, Pa
 
 
 class NotHosted(msgspec.Struct, frozen=True):
-    """Why a partition cannot be asked here."""
+    """Why a partition cannot serve requests here."""
 
     error: ErrorCode
     message: str
@@ -53,13 +54,13 @@ class NotHosted(msgspec.Struct, frozen=True):
 
 
 Find = Callable[[PartitionKey], Partition | NotHosted]
-"""The partition, or why it cannot be asked here."""
+"""The partition, or why it cannot serve requests here."""
 Touched = Callable[[Partition], None]
-"""Is called after a partition took something in: whatever follows from that is done."""
+"""Called after a partition took something in: carries out the consequences."""
 
 
 def absence(placement: Placement, broker_id: int, key: PartitionKey) -> NotHosted:
-    """Of a partition that is not running."""
+    """For a partition that is not running."""
     image = placement.image
     if image is None:
         text = f"broker {broker_id} has no metadata yet: try again"

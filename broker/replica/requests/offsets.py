@@ -1,4 +1,4 @@
-"""ListOffsets requests: what the partitions know at once, and what has to be looked up in a log.
+"""ListOffsets requests: what the partitions know at once, and what must be looked up in a log.
 
 Owns the requests that wait for a log. Knows no index and no file.
 """
@@ -98,7 +98,7 @@ class Offsets:
         return self._waiting.pop(key, None) is not None
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """Removes and returns all waiting requests."""
         keys = list(self._waiting)
         self._waiting.clear()
         self._look_ups.clear()

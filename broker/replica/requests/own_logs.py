@@ -1,6 +1,6 @@
-"""Partitions that this broker leads, as its own state machines use them: reads, and appends for all in sync.
+"""Partitions that this broker leads, for its own state machines: reads, and appends to all replicas in sync.
 
-Owns the reads that are under way. What is stored, and why, is a `LogUser`'s. Knows no request.
+Owns the reads in progress. A `LogUser` decides what is stored, and why. Knows no request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.batches.markers import EndMarker
 
 ReadDone = Callable[[bytes | None, str | None], None]
-"""Takes whole batches, or None and, where the bytes are damaged, what is wrong with them."""
+"""Takes whole batches, or None and, if the bytes are damaged, what is wrong with them."""
 
 
 class LogBounds(NamedTuple):
@@ -42,7 +42,8 @@ class LogBounds(NamedTuple):
 class LogUser(Protocol):
     """A state machine of this broker that lives in the logs of partitions that it leads (a coordinator).
 
-    Hears of changes as they happen and acts in `settle`, at the end of every input."""
+    Learns of changes as they happen and acts in `settle`, at the end of every input.
+    """
 
     def changed(self, partition: Partition, changes: int) -> None: ...
 
@@ -66,7 +67,7 @@ class LogUser(Protocol):
 
 
 class OwnLogs:
-    """See the module. Every method finds the partition as it is now."""
+    """See the module. Every method looks up the partition's current replica."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class OwnLogs:
         self._reads: dict[int, tuple[ReadPartition, ReadDone]] = {}
 
     def leader_epoch(self, key: PartitionKey) -> int | None:
-        """In which epoch this broker leads the partition; None: it does not."""
+        """The epoch in which this broker leads the partition; None if it does not."""
         found = self._leader(key)
         return None if found is None else found.leader_epoch
 
@@ -104,7 +105,7 @@ class OwnLogs:
         *,
         wall_ms: int,
     ) -> ProduceResult | None:
-        """Appends one batch with acks=all, as `Partition.produce`; refused in another epoch than `epoch`."""
+        """Appends one batch with acks=all, as `Partition.produce`; refused in an epoch other than `epoch`."""
         found = self._leader(key)
         if found is None or found.leader_epoch != epoch:
             text = f"this broker does not lead the partition in epoch {epoch}"
@@ -115,7 +116,7 @@ class OwnLogs:
     def read(
         self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int, done: ReadDone
     ) -> None:
-        """Reads whole batches; `done` is called unless the replica goes away meanwhile."""
+        """Reads whole batches; `done` is called unless the replica is removed meanwhile."""
         found = self._leader(key)
         if found is None:
             return

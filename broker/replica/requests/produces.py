@@ -1,6 +1,6 @@
-"""Produce requests: one question to each partition that they name, and one answer when all have answered.
+"""Produce requests: one append per partition that they name, and one answer when all have answered.
 
-Owns the requests that wait, and their bound. What a partition does with a batch is the partition's.
+Owns the requests that wait, and their bound. The partition decides what to do with a batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from metaquorum.storage.batches.markers import EndMarker, read_marker
 
 
 class PendingProduce:
-    """A produce request whose partitions have not all answered."""
+    """A produce request with partitions that have not answered yet."""
 
     __slots__ = ("deadline_ms", "key", "left", "results", "tickets")
 
@@ -148,7 +148,7 @@ class Produces:
         return True
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """Removes and returns all waiting requests."""
         keys = list(self._waiting)
         for key in keys:
             self.cancel(key)

@@ -1,8 +1,7 @@
-"""The newest batches of partitions that this broker leads, in memory: who reads at the end of a log needs no
-disk.
+"""The newest batches of partitions that this broker leads, in memory: reads at the end of a log need no disk.
 
 Owns the bound on the memory, for all partitions together; the oldest batches go first. Only a cache: what it
-does not hold is in the log. The manager tells it what leaders append, and when to forget.
+does not hold is in the log. The manager passes on what leaders append, and when to forget.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ BATCH_MAX_BYTES = 2 * 1024 * 1024
 """A larger batch is not worth the room of all the others."""
 
 FORGOTTEN_MAX = 64
-"""The number of forgotten batches whose places are kept before they are cleared away."""
+"""The number of forgotten batches whose entries are kept before they are cleared."""
 
 
 class _Kept:
@@ -29,7 +28,7 @@ class _Kept:
 
 
 class Tail:
-    """Batches by (partition, base offset), at most `max_bytes` of them; 0: none."""
+    """Batches by (partition, base offset), at most `max_bytes` of them; 0 turns it off."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -54,8 +53,8 @@ class Tail:
         return offset in self._batches.get(key, ())
 
     def read(self, key: PartitionKey, from_offset: int, to_offset: int, max_bytes: int) -> bytes | None:
-        """Whole batches from the one that begins at `from_offset`, none that reaches beyond `to_offset`, at
-        least one; None: the log has to be read."""
+        """Whole batches from the one that begins at `from_offset`, none that extends beyond `to_offset`, at
+        least one. None: read the log."""
         batches = self._batches.get(key)
         if batches is None:
             return None
@@ -75,8 +74,8 @@ class Tail:
         return chosen[0] if len(chosen) == 1 else b"".join(chosen)
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is no longer led, its log was cut and offsets may come to mean something else, or
-        records are gone from it: what was compacted must not be read again."""
+        """The partition is no longer led, its log was cut and offsets may get another meaning, or records are
+        gone from it: what was compacted must not be read again."""
         gone = self._batches.pop(key, None)
         if gone is None:
             return

@@ -1,6 +1,6 @@
-"""What is asked about producers of partitions: verification of transactions, and their state.
+"""Queries on producers of partitions: verification of transactions, and their state.
 
-Reads the partitions, but for the guards of verification, which are theirs.
+Only reads the partitions, apart from their guards of verification.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaquorum.metadata.requests.data import (
 
 
 def begin_verification(find: Find, request: BeginVerification) -> VerificationBegun:
-    """What has to be asked of coordinators before batches of transactions are sent to these partitions."""
+    """What coordinators must confirm before batches of transactions are sent to these partitions."""
     guards = []
     for asked in request.partitions:
         found = find(asked.key)
@@ -34,7 +34,7 @@ def begin_verification(find: Find, request: BeginVerification) -> VerificationBe
 
 
 def describe_producers(find: Find, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """The producers that the replicas of this broker know, those of followers, too (KIP-664)."""
+    """The producers known to this broker's replicas, including followers (KIP-664)."""
     return DescribeProducersResponse(results=tuple([_described(find, key) for key in request.partitions]))
 
 

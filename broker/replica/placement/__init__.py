@@ -1,1 +1,2 @@
-"""Which replicas a broker holds, in which directory, and the steps from what is there to what should be."""
+"""Which replicas a broker holds, in which directory, and the steps from the present state to the wanted
+one."""

@@ -1,6 +1,6 @@
 """Local copies of replicas: each a log in one good directory, from its creation to its removal.
 
-Owns what lies where, by partition and by name on the disk. Decides nothing.
+Owns where each copy is, by partition and by name on the disk. Decides nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Stage(Enum):
 
 class Copy:
     """A replica's log in one good directory. `log` is what was found or made; `partition` exists once it has
-    run. `was_found`: it was there when the process began. `future`: it is being copied from another one of
-    this broker (KIP-113), and is no replica yet."""
+    run. `was_found`: it was there when the process began. `future`: it is being copied from another directory
+    of this broker (KIP-113), and is not a replica yet."""
 
     __slots__ = (
         "directory_id",
@@ -60,7 +60,7 @@ class Copy:
 
     @property
     def name(self) -> tuple[bytes, str, int]:
-        """Where it is on the disk: (directory id, topic, partition)."""
+        """Its place on the disk: (directory id, topic, partition)."""
         return self.directory_id, self.topic, self.key[1]
 
     @property
@@ -80,8 +80,8 @@ class Copy:
 
 
 class Copies:
-    """All copies, at most one of a partition in a directory. Those on their way out are here until they are
-    gone, and count in no directory."""
+    """All copies, at most one per partition and directory. Copies being removed stay here until they are
+    gone, but do not count in any directory."""
 
     def __init__(self, directories: Directories, found: Sequence[FoundDirectory] = ()) -> None:
         self._directories = directories
@@ -101,7 +101,7 @@ class Copies:
         return list(self._by_key)
 
     def of(self, key: PartitionKey) -> dict[bytes, Copy]:
-        """A partition's copies by directory; not to be changed."""
+        """A partition's copies by directory; read only."""
         return self._by_key.get(key) or {}
 
     def at(self, directory_id: bytes, key: PartitionKey) -> Copy | None:
@@ -109,7 +109,7 @@ class Copies:
         return None if copies is None else copies.get(directory_id)
 
     def named(self, directory_id: bytes, topic: str, index: int) -> Copy | None:
-        """Whose directory on the disk has this name; it has given it up once it is being removed."""
+        """The copy whose directory on the disk has this name; a copy being removed has given up its name."""
         return self._by_name.get((directory_id, topic, index))
 
     def all(self) -> list[Copy]:
@@ -125,17 +125,17 @@ class Copies:
         return [copies[directory_id] for copies in self._by_key.values() if directory_id in copies]
 
     def replicas_of(self, key: PartitionKey) -> list[Copy]:
-        """Those that can be its replica, the best first: none that is leaving, and no future one."""
+        """Those that can be its replica, the best first: not being removed, and not future."""
         found = [each for each in self.of(key).values() if each.stage is not Stage.REMOVING]
         return sorted((each for each in found if not each.future), key=lambda each: each.rank, reverse=True)
 
     def futures_of(self, key: PartitionKey) -> list[Copy]:
-        """Those that are to become its replica."""
+        """The future copies that may become its replica."""
         found = self.of(key).values()
         return [each for each in found if each.future and each.stage is not Stage.REMOVING]
 
     def promote(self, copy: Copy) -> None:
-        """A future one is about to bear the replica's name."""
+        """A future copy is about to take the replica's name."""
         self._by_name[copy.name] = copy
 
     def add(self, copy: Copy) -> None:
@@ -147,7 +147,7 @@ class Copies:
             directory.replicas += 1
 
     def leave(self, copy: Copy) -> None:
-        """It is being removed: its name is free for the work that is asked for next."""
+        """It is being removed: its name is free for the work that is requested next."""
         copy.stage = Stage.REMOVING
         if self._by_name.get(copy.name) is copy:
             del self._by_name[copy.name]

@@ -1,6 +1,6 @@
 """Copies of replicas in good directories whose logs were damaged when the process began.
 
-Owns what is left of them and what an operator reads. What becomes of one is `reconcile`'s.
+Owns what is left of them and the text for an operator. `reconcile` decides what becomes of one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CANNOT_BE_TOLD = (
 
 
 class DamagedCopies:
-    """By partition and directory; they go, none comes."""
+    """By partition and directory; entries are only removed."""
 
     def __init__(self, found: Sequence[FoundDirectory]) -> None:
         self._by_key: dict[PartitionKey, dict[bytes, DamagedReplica]] = {}
@@ -39,12 +39,12 @@ class DamagedCopies:
         return self._by_key.get(key) or ()
 
     def size_of(self, key: PartitionKey, directory_id: bytes) -> int:
-        """What its files take; 0 where there is none."""
+        """The size of its files; 0 if there is none."""
         copy = self._by_key.get(key, {}).get(directory_id)
         return 0 if copy is None else copy.size_bytes
 
     def forget(self, key: PartitionKey, directory_id: bytes) -> bool:
-        """It is on its way out. False: there was none."""
+        """It is being removed. Returns False if there was none."""
         copies = self._by_key.get(key, {})
         had = copies.pop(directory_id, None) is not None
         if had and not copies:
@@ -52,15 +52,15 @@ class DamagedCopies:
         return had
 
     def leave(self, directory_id: bytes) -> list[PartitionKey]:
-        """Its directory is bad: those that were in it."""
+        """Its directory failed. Returns the partitions that had a copy in it."""
         return [key for key in self.keys() if self.forget(key, directory_id)]
 
     def take(self, key: PartitionKey) -> list[bytes]:
-        """Where they were that are on their way out now."""
+        """Removes and returns the directories whose copies are now being removed."""
         return list(self._by_key.pop(key, ()))
 
     def text_of(self, key: PartitionKey, topic: str, decision: Damaged) -> str:
-        """Why the replica does not run, and what comes next."""
+        """Why the replica does not run, and what happens next."""
         path = f"{self._paths.get(decision.directory_id, '')}/{topic}-{key[1]}"
         copy = self._by_key.get(key, {}).get(decision.directory_id)
         if copy is None:
@@ -77,7 +77,7 @@ class DamagedCopies:
         )
 
     def is_news(self, key: PartitionKey, text: str) -> bool:
-        """Whether this was not the last thing that was said of it."""
+        """Whether this differs from the last text about it."""
         news = self._told.get(key) != text
         self._told[key] = text
         return news

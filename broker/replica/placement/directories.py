@@ -1,6 +1,6 @@
 """A broker's log directories: which are good, how many replicas each holds, and where a new one goes.
 
-Owns the set of configured directories and its only direction: a directory turns bad and stays so until the
+Owns the set of configured directories and its only direction: a directory fails and stays bad until the
 process ends (KIP-112). Knows no image and no partition's state; `reconcile` holds the rules.
 """
 
@@ -18,8 +18,8 @@ FREE_SPACE_PERCENT = 90
 
 @dataclass(slots=True)
 class Directory:
-    """A configured directory. `problem` None: good. `replicas` counts what lies or is being made there;
-    `promised_bytes`: what re-created replicas are expected to take and do not take yet."""
+    """A configured directory. `problem` None: good. `replicas` counts those that are or are being made there;
+    `promised_bytes`: the space that recreated replicas are expected to take and do not take yet."""
 
     path: str
     directory_id: bytes | None
@@ -30,7 +30,7 @@ class Directory:
     promised_bytes: int = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more can be promised; unknown room counts as enough."""
+        """Whether `size_bytes` more can be promised; unknown free space counts as enough."""
         if self.usable_bytes < 0 or size_bytes <= 0:
             return True
         return (self.promised_bytes + size_bytes) * 100 <= self.usable_bytes * FREE_SPACE_PERCENT
@@ -58,11 +58,12 @@ class Directories:
 
     @property
     def any_bad(self) -> bool:
-        """Some configured directory cannot be used: what is not found may be there (S3.6)."""
+        """Whether some configured directory cannot be used: what is not found may be there (S3.6)."""
         return any(directory.problem is not None for directory in self.all)
 
     def cannot_go_on(self, metadata_directory: bytes | None) -> str | None:
-        """Why the broker has to stop, in one line: none is good, or the one of the metadata log is bad."""
+        """Why the broker has to stop, in one line: no directory is good, or that of the metadata log is bad.
+        Else None."""
         if metadata_directory is not None and self.is_bad(metadata_directory):
             known = self._by_id[metadata_directory]
             return (
@@ -78,7 +79,7 @@ class Directories:
         return tuple(sorted(directory_id for directory_id in self._by_id if self.is_good(directory_id)))
 
     def bad_ids(self) -> tuple[bytes, ...]:
-        """Of those bad ones whose id is known."""
+        """Ids of the bad directories whose id is known."""
         return tuple(sorted(directory_id for directory_id in self._by_id if self.is_bad(directory_id)))
 
     def bad(self) -> list[Directory]:
@@ -96,20 +97,20 @@ class Directories:
         return known is not None and known.problem is None
 
     def is_bad(self, directory_id: bytes) -> bool:
-        """Configured, and bad. False for one that is not configured (any more): that one is gone (S3.17)."""
+        """Configured, and bad. False for one that is not, or no longer, configured: it is gone (S3.17)."""
         known = self._by_id.get(directory_id)
         return known is not None and known.problem is not None
 
     def holding_damaged(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica that is said to be at `place` is damaged."""
+        """The configured directory in which a replica is damaged that is reported to be at `place`."""
         return self._damaged.get(place)
 
     def given_up(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica that is said to be at `place` is to start over."""
+        """The configured directory in which a replica has to start over that is reported to be at `place`."""
         return self._given_up.get(place)
 
     def fail(self, directory_id: bytes, reason: str) -> bool:
-        """It is bad from now on. False: it was bad already, or is not configured."""
+        """It is bad from now on. Returns False if it already was, or is not configured."""
         known = self._by_id.get(directory_id)
         if known is None or known.problem is not None:
             return False
@@ -119,14 +120,14 @@ class Directories:
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
-        """Newly measured; what was promised before is counted on, because it is being written."""
+        """A new measurement; earlier promises still count, because they are being written."""
         known = self._by_id.get(directory_id)
         if known is not None:
             known.total_bytes, known.usable_bytes = total_bytes, usable_bytes
 
     def choose(self, size_bytes: int = 0) -> bytes | None:
         """The good directory with the fewest replicas, the first of them in the configuration's order, that
-        has room for `size_bytes` more; None: none has."""
+        has room for `size_bytes` more; None if none has."""
         fitting = [directory for directory in self._usable() if directory.has_room(size_bytes)]
         if not fitting:
             return None

@@ -1,7 +1,7 @@
 """One replica on its way to another log directory of its broker (KIP-113): a copy that follows the local log.
 
-Owns what the copy holds and what has to come next; it follows as a replica on another broker would, so what
-was truncated here is truncated there. Knows no other move, no image and no time.
+Owns what the copy holds and the next step; it follows as a replica on another broker would, so what was
+truncated here is truncated there. Knows no other move, no image and no time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from metaquorum.raft.outbox import Outbox
 
 class ReplicaMove:
     """From the copy `source`, which is the replica, to `copy`. `leaves`: the metadata log names the new
-    directory. `is_near`: what was copied last reached what was written then. `problem`: why it must end."""
+    directory. `is_near`: the last chunk reached the end of the log at that time. `problem`: why it must
+    end."""
 
     def __init__(self, config: ReplicaConfig, source: Copy, copy: Copy, out: Outbox[DataEffect]) -> None:
         self.source = source
@@ -69,11 +70,11 @@ class ReplicaMove:
 
     @property
     def waits(self) -> bool:
-        """For a read, or for its directory."""
+        """Whether it waits for a read, or for its directory."""
         return self._read is not None or self.is_promoting or self._following.position() is None
 
     def next_plan(self, partition: Partition, *, wall_ms: int) -> ReadPlan | None:
-        """What to copy next, which may be nothing; None: the copy is being cut first, or cannot go on."""
+        """The next read, which may be empty. None if the copy is being cut first, or cannot continue."""
         self._following.epoch = max(partition.leader_epoch, partition.epochs.last_epoch)
         position = self._following.position()
         if position is None:
@@ -102,7 +103,7 @@ class ReplicaMove:
         )
 
     def take_read(self, event: PartitionRead, *, wall_ms: int) -> None:
-        """What was read counts unless the log was cut meanwhile."""
+        """The data counts unless the log was cut meanwhile."""
         read, self._read = self._read, None
         partition = self.source.partition
         if event.problem is not None:
@@ -125,7 +126,7 @@ class ReplicaMove:
             self.problem = outcome.message
 
     def log_moved(self, event: LogAppended | LogCut | ReplicaLogTrimmed) -> None:
-        """What the copy's directory did."""
+        """The copy's directory changed its log."""
         if isinstance(event, LogAppended):
             self._log.appended(event)
         elif isinstance(event, LogCut):
@@ -134,7 +135,8 @@ class ReplicaMove:
             self._log.trimmed(event)
 
     def promote(self, partition: Partition) -> None:
-        """All that the replica's directory was given is in the copy. What was deleted does not come back."""
+        """Everything that the replica's directory was given is in the copy. What was deleted stays
+        deleted."""
         self.is_promoting = True
         where = (self.copy.directory_id, self.key, self.incarnation)
         self._out.append(

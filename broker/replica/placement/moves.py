@@ -1,10 +1,11 @@
-"""Replicas that move between the log directories of this broker (KIP-113), as AlterReplicaLogDirs asks.
+"""Replicas that move between the log directories of this broker (KIP-113), as requested by
+AlterReplicaLogDirs.
 
-Owns which move, how many at once and how fast, and the order in which the metadata log, the disks and the
-partition learn of it: the copy catches up; the controller hears of the new directory (KIP-858); when the
-image names it, the partition holds back what it accepts until the last bytes are copied and the copy bears
-the replica's name; from then on it goes on there. A crash in between finds either the replica, and a copy
-that goes on following it, or two whole replicas, of which the image names one.
+Owns which replicas move, how many at once and how fast, and the order in which the metadata log, the disks
+and the partition learn of it: the copy catches up; the new directory is reported to the controller (KIP-858);
+when the image names it, the partition holds back what it accepts until the last bytes are copied and the copy
+has the replica's name; from then on the replica runs there. A crash in between leaves either the replica and
+a copy that continues to follow it, or two whole replicas, one of which the image names.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ READS_MAX = 4
 """Chunks (replica.fetch.max.bytes) that are copied at the same time."""
 
 _INCARNATION_BITS = 20
-"""A partition counts its own cuts below; every copy that is made begins above all others."""
+"""A partition counts its own cuts in the lower bits; each new copy begins above all others."""
 
 PREFERRED_MAX = 10_000
-"""Replicas for which a directory is remembered although they are not here yet."""
+"""Replicas that are not here yet for which a directory is remembered."""
 
 
 class Moves:
-    """`look` has a partition looked at again."""
+    """`look` queues a partition for another look."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Moves:
     def ask(
         self, path: str, topic: str, index: int, info: PartitionInfo | None, settings: LogSettings
     ) -> ErrorCode:
-        """Moves a replica to the directory at `path`; the one where it is: a move that is under way ends. The
+        """Moves a replica to the directory at `path`; if it is already there, a move in progress ends. The
         answers are Kafka's."""
         wanted = self._directories.named(path)
         if not may_have_future(topic, index):
@@ -106,7 +107,7 @@ class Moves:
         return self._start(partition, wanted.directory_id, settings)
 
     def _not_here(self, topic: str, index: int, info: PartitionInfo | None, place: bytes) -> ErrorCode:
-        """When it comes, it comes there."""
+        """When the replica arrives, it is created there."""
         at = None if info is None else info.directory_of(self._config.broker_id)
         if at is not None and self._directories.is_bad(at):
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -121,7 +122,7 @@ class Moves:
         if any(each.directory_id == place for each in self._copies.futures_of(key)):
             return ErrorCode.NONE
         if move is not None and move.is_promoting:
-            return ErrorCode.REPLICA_NOT_AVAILABLE  # in a moment it will be there
+            return ErrorCode.REPLICA_NOT_AVAILABLE  # it will be there in a moment
         if place == partition.directory_id:
             self.cancel(key, "its move was cancelled")
             return ErrorCode.NONE
@@ -136,7 +137,7 @@ class Moves:
     def create(
         self, key: PartitionKey, topic: str, place: bytes, settings: LogSettings, *, future: bool = False
     ) -> None:
-        """Makes a copy, which is a replica unless it is a `future` one."""
+        """Makes a copy, which is a replica unless it is `future`."""
         self._serial += 1
         copy = Copy(key, topic, place, self._serial << _INCARNATION_BITS, None, future=future)
         self._copies.add(copy)
@@ -152,18 +153,18 @@ class Moves:
         )
 
     def take_preferred(self, topic: str, index: int) -> bytes | None:
-        """Where a replica that was not here was asked to be, if that is possible."""
+        """The directory requested for a replica before it was here, if it can be used."""
         place = self._preferred.pop((topic, index), None)
         return place if place is not None and self._directories.is_good(place) else None
 
     def cancel(self, key: PartitionKey, reason: str) -> None:
-        """Its copies that are not whole yet go, and what is under way with them."""
+        """Removes its unfinished copies, and what is in progress with them."""
         for copy in self._copies.futures_of(key):
             self.remove(copy, reason)
             self._look(key)
 
     def remove(self, copy: Copy, reason: str) -> None:
-        """A copy that runs no more, or never did."""
+        """A copy that no longer runs, or never did."""
         move = self.under_way.get(copy.key)
         if move is not None and move.copy is copy:
             copy.incarnation = move.incarnation
@@ -185,10 +186,10 @@ class Moves:
         if partition is not None and partition.is_held:
             partition.release()
 
-    # ---- what is to be moved, by the image ---------------------------------------------------
+    # ---- what to move, by the image ---------------------------------------------------------
 
     def limit(self, image: MetadataImage) -> None:
-        """How fast all of them together may be copied. A new limit holds at once."""
+        """How fast all of them together may be copied. A new limit applies at once."""
         own = ConfigResource(BROKER_RESOURCE, str(self._config.broker_id))
         found = {**(image.configs.get(CLUSTER_DEFAULT) or {}), **(image.configs.get(own) or {})}.get(LIMIT)
         limit = int(found) if found is not None and found.isdecimal() else MAX_LONG
@@ -196,8 +197,8 @@ class Moves:
             self._bytes_per_second, self._free_ms = limit, 0
 
     def target(self, key: PartitionKey, place: bytes | None) -> bytes | None:
-        """The directory of the copy that is to become the replica. One is enough: the one that the log names
-        stays, or the one that has most."""
+        """The directory of the copy that is to become the replica. Only one is kept: the one that the log
+        names, or the one that has most."""
         futures = self._copies.futures_of(key)
         if not futures:
             return None
@@ -219,7 +220,7 @@ class Moves:
         self.ready[source.key] = None
 
     def end_of(self, copy: Copy) -> int:
-        """Where a copy ends that is being made."""
+        """The end of a copy that is being made."""
         move = self.under_way.get(copy.key)
         if move is not None and move.copy is copy:
             return move.end_offset
@@ -230,7 +231,7 @@ class Moves:
         return move.size_bytes if move is not None and move.copy is copy else copy.size_bytes
 
     def problem_of(self, key: PartitionKey, directory_id: bytes) -> str | None:
-        """Why what is in the directory is no replica; None: it is not an unfinished copy."""
+        """Why the copy in the directory is not a replica; None if it is not an unfinished copy."""
         copy = self._copies.at(directory_id, key)
         if copy is None or not copy.future:
             return None
@@ -244,7 +245,7 @@ class Moves:
     # ---- step by step ------------------------------------------------------------------------
 
     def stir(self, key: PartitionKey) -> None:
-        """Its log, or the copy, is another one."""
+        """Its log, or the copy, changed."""
         if key in self.under_way:
             self.ready[key] = None
 
@@ -256,7 +257,7 @@ class Moves:
             self._advance(self.under_way[key], wall_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `settle` has something to do that no event brings."""
+        """When `settle` has something to do without an event."""
         return self._free_ms if self.ready and self._can_read() else None
 
     def _can_read(self) -> bool:
@@ -321,7 +322,7 @@ class Moves:
             self.stir(event.key)
 
     def promoted(self, event: ReplicaPromoted, *, now_ms: int) -> bool:
-        """The copy is a replica as any other. Whether what ran goes on there."""
+        """The copy is now an ordinary replica. Returns whether what ran continues there."""
         copy = self._copies.at(event.directory_id, event.key)
         if copy is None or not copy.future or copy.stage is Stage.REMOVING:
             return False
@@ -340,7 +341,7 @@ class Moves:
         return True
 
     def _leave(self, source: Copy) -> None:
-        """It goes when what is being read from it was read."""
+        """It is removed once the reads from it are done."""
         self._copies.leave(source)
         token = self._next_token()
         self._leaving[token] = source
@@ -357,7 +358,7 @@ class Moves:
         )
 
     def directory_failed(self, directory_id: bytes) -> None:
-        """Its reads are never reported on, and no move from there or to there goes on."""
+        """Its reads are never reported on, and moves from or to it end."""
         for token, move in list(self._reads.items()):
             if move.source.directory_id == directory_id:
                 del self._reads[token]

@@ -1,6 +1,6 @@
 """Which of a broker's partitions have to be looked at, and which of them are new here.
 
-Owns the queue, and what the difference between two images puts into it. Decides nothing about a partition.
+Owns the queue, and what the difference between two images adds to it. Decides nothing about a partition.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class PendingChanges:
         self.keys.update(dict.fromkeys(keys))
 
     def take(self) -> PartitionKey:
-        """The first one, which leaves the queue."""
+        """Removes and returns the first one."""
         return self.keys.popitem(last=False)[0]
 
     def is_new(self, key: PartitionKey) -> bool:
-        """The log began to place a replica here while this process watched (S3.5)."""
+        """The log began to place a replica here while this process was running (S3.5)."""
         return key in self._new
 
     def settle(self, key: PartitionKey) -> None:
-        """A new one has its copy, or is not wanted any more."""
+        """A new replica has its copy, or is no longer wanted."""
         self._new.discard(key)
 
     def publish(self, image: MetadataImage, previous: MetadataImage, *, first: bool, anew: bool) -> None:
-        """The image moved on. `anew`: the registration is another one, all is looked at."""
+        """The image moved on. `anew`: the registration changed, everything is looked at."""
         related = previous.topics.columns.directories is image.topics.columns.directories
         if first or anew or not related:
             self._add_all(image, previous, first=first)

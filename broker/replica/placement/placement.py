@@ -1,8 +1,8 @@
-"""Which replicas a broker holds and which of them run: the image against what is local, step by step.
+"""Which replicas a broker holds and which of them run: compares the image with what is local, step by step.
 
-Owns the local copies, from their creation to their removal, and what becomes of them when a directory
-fails. `reconcile.decide` says what is due with one; here it is done, so many at a time. A delta
-between images only says where to look. Knows no requests.
+Owns the local copies, from their creation to their removal, and what becomes of them when a directory fails.
+`reconcile.decide` gives the next step for one partition; here it is carried out, a bounded number at a time.
+A delta between images only says where to look. Knows no requests.
 """
 
 from __future__ import annotations
@@ -110,20 +110,20 @@ class Placement:
         )
 
     def __len__(self) -> int:
-        """Partitions that are still to be looked at."""
+        """Partitions still to look at."""
         return len(self.pending)
 
     # ---- the image ---------------------------------------------------------------------------
 
     def publish(self, image: MetadataImage, previous: MetadataImage, *, anew: bool, now_ms: int) -> None:
-        """Notes what has to be looked at. `anew`: the registration is another one, all is looked at."""
+        """Notes what to look at. `anew`: the registration changed, everything is looked at."""
         first = self.image is None
         self.image = image
         self.moves.limit(image)
         self.pending.publish(image, previous, first=first, anew=anew)
 
     def change_settings(self, image: MetadataImage, previous: MetadataImage, *, now_ms: int) -> None:
-        """Topics' settings that changed reach their partitions."""
+        """Passes changed topic settings to their partitions."""
         changed = self._settings.changed(image, previous)
         for key in list(self.running) if changed is None else changed:
             partition = self.running.get(key)
@@ -137,7 +137,7 @@ class Placement:
     # ---- step by step ------------------------------------------------------------------------
 
     def step(self, now_ms: int, wall_ms: int) -> None:
-        """Looks at some of what is to be looked at."""
+        """Looks at some of the pending partitions."""
         if self.pending.keys and self.image is not None:
             self._room.look_again()
             for _ in range(RECONCILED_PER_STEP_MAX):
@@ -225,8 +225,8 @@ class Placement:
             self._remove_damaged(copy.key, left_over)
 
     def _assign(self, copy: Copy, info: PartitionInfo | None, now_ms: int) -> None:
-        """It neither leads nor follows before the image shows its directory (S3.6); one that served before
-        directories had names goes on."""
+        """It neither leads nor follows before the image shows its directory (S3.6); a replica that served
+        before directories had ids continues."""
         if copy.stage is not Stage.OPEN or info is None:
             return
         self._assignments.want(copy.key, copy.directory_id)
@@ -274,7 +274,7 @@ class Placement:
     def _set_offline(self, key: PartitionKey, reason: str) -> None:
         self._stop(key, ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.offline[key] = reason
-        # What was to be told is superseded: a committed place is given by the heartbeat.
+        # The report is superseded: the heartbeat reports the failure of a committed directory.
         self._assignments.settle(key)
 
     def _set_damaged(self, image: MetadataImage, key: PartitionKey, decision: Damaged) -> None:
@@ -295,7 +295,7 @@ class Placement:
             self._out.append(Warn(message=text))
 
     def _stop(self, key: PartitionKey, error: ErrorCode, message: str) -> None:
-        """It neither leads nor follows any more."""
+        """It no longer leads or follows."""
         partition = self.running.pop(key, None)
         if partition is None:
             return
@@ -356,7 +356,7 @@ class Placement:
         self.pending.add(key)
 
     def directory_failed(self, directory_id: bytes, reason: str, *, now_ms: int) -> bool:
-        """Its replicas are offline from now on, and only those (S3.1, S3.35). False: it was bad already."""
+        """Its replicas, and no others, go offline (S3.1, S3.35). Returns False if it was already bad."""
         if not self.directories.fail(directory_id, reason):
             return False
         self._out.append(AbandonDirectory(directory_id=directory_id))
@@ -378,7 +378,7 @@ class Placement:
         return True
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
-        """New figures of a directory's room: who had none may be made now."""
+        """A directory's space was measured again: replicas that had no room may be made now."""
         self._room.measured(directory_id, total_bytes, usable_bytes)
         self.pending.add_all(self._starved)
 
@@ -388,13 +388,13 @@ class Placement:
         return knows and counts and self._place_of(copy.key) in _UNCOMMITTED
 
     def _place_of(self, key: PartitionKey) -> bytes | None:
-        """Where the image says that this broker's replica lies; None: it has none, or there is no image."""
+        """Where the image places this broker's replica; None if it has none, or there is no image."""
         info = None if self.image is None else self.image.topics.partition(*key)
         return None if info is None else info.directory_of(self._me)
 
     # ---- parts -------------------------------------------------------------------------------
 
     def partition_at(self, directory_id: bytes, key: PartitionKey) -> Partition | None:
-        """The partition whose log in `directory_id` a report is about; None: it is gone, or never ran."""
+        """The partition whose log in `directory_id` a report is about; None if it is gone, or never ran."""
         copy = self.copies.at(directory_id, key)
         return None if copy is None or copy.stage is Stage.REMOVING else copy.partition

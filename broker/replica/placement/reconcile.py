@@ -1,18 +1,19 @@
-"""What is to become of one partition's replica on this broker: KIP-112's and KIP-858's rules, as a function.
+"""The next step for one partition's replica on this broker: KIP-112's and KIP-858's rules, as a function.
 
-Level-triggered: the image and what is local go in, the next step comes out, whatever happened in between.
-Pure and without state. Where a replica is created is the caller's, and `directories` tells it.
+Level-triggered: the image and the local state go in, the next step comes out, whatever happened in between.
+Pure and without state. The caller decides where a replica is created, with the help of `directories`.
 
 The rules (S3.5 to S3.8, S3.16, S3.17, S3.29, S3.35): the image alone says whether a replica exists. It is
-recreated only if the image says that no one has placed it, if the image began to name this broker while this
-process watched, or if no configured directory is bad: what is not found otherwise may be in the bad one.
+recreated only if the image says that no directory was assigned yet, if the image began to name this broker
+while this process was running, or if no configured directory is bad: otherwise a missing replica may be in
+the bad one.
 
-A replica that moves to another directory of this broker (KIP-113) runs where it was until the log names the
+A replica that moves to another directory of this broker (KIP-113) runs in the old one until the log names the
 new directory and the copy there is whole.
 
-A copy whose log is damaged does not run, and the controller hears of it (`metadata.image.damaged`) before
-anything becomes of it. It starts over only where another broker leads the partition, or when someone moved
-it away.
+A copy whose log is damaged does not run, and the controller learns of it (`metadata.image.damaged`) before
+anything else happens to it. It starts over only if another broker leads the partition, or if an operator
+moved it away.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _UNASSIGNED = frozenset({UNASSIGNED, LOST, MIGRATING})
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """The image does not place a replica here: every local copy goes (S2.4, S3.21)."""
+    """The image does not place a replica here: every local copy is removed (S2.4, S3.21)."""
 
     reason: str
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are left over.
+    """The copy in `directory_id` is the replica: it leads or follows. Copies elsewhere are obsolete.
     `leaves`: the log already names the directory to which it is being moved."""
 
     directory_id: bytes
@@ -44,14 +45,15 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Assign(msgspec.Struct, frozen=True):
-    """A copy is in `directory_id` and the image does not say so: the controller must hear first."""
+    """A copy is in `directory_id` and the image does not say so: it must be reported to the controller
+    first."""
 
     directory_id: bytes
 
 
 class Create(msgspec.Struct, frozen=True):
-    """There is no copy and there may be one. `directory_id` None: where there are the fewest. `replaces`:
-    one that was somewhere else is recreated, for which there must be room (S3.29)."""
+    """There is no copy, and one may be made. `directory_id` None: where the fewest replicas are. `replaces`:
+    recreates one that was elsewhere, for which there must be room (S3.29)."""
 
     directory_id: bytes | None
     replaces: bool = False
@@ -70,8 +72,8 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place where the
-    controller must learn that the replica is; None: it knows, and no one else leads the partition.
+    """The copy in `directory_id` is damaged, or was and is gone: nothing runs. `tell`: the place to report to
+    the controller; None: it knows, and no other broker leads the partition.
     """
 
     directory_id: bytes
@@ -95,10 +97,9 @@ def decide(
 ) -> Decision:
     """`info` None: the image has no such partition. `copies`: good directories that hold one, best first.
     `damaged`: good directories that hold one whose log is damaged. `future`: a good directory to which one is
-    being moved; where nothing is left to move from, it is as good as damaged.
-    `is_new`: the image began to place a replica here while this process watched. `owes_lost`: the controller
-    has not acknowledged that an unassigned copy is lost (S3.6). `can_assign`: the metadata.version knows
-    directories (3.7-IV2)."""
+    being moved; if nothing is left to move from, it counts as damaged. `is_new`: the image began to place a
+    replica here while this process was running. `owes_lost`: the controller has not acknowledged that an
+    unassigned copy is lost (S3.6). `can_assign`: the metadata.version has directories (3.7-IV2)."""
     if info is None:
         return Remove("its topic was deleted, or the partition no longer exists")
     place = info.directory_of(broker_id)
@@ -114,7 +115,7 @@ def decide(
     if place in _UNPLACED or (place == MIGRATING and not can_assign):
         return _unplaced(place, copies, directories, is_new, owes_lost, can_assign)
     if place == MIGRATING:
-        # It held data before directories had names: it keeps serving while the log learns where it is.
+        # It held data before directories had ids: it keeps serving while its place is added to the log.
         return _not_found(directories, is_new, "in a directory that was never recorded", copies)
     if directories.is_bad(place):
         return Offline(f"its log directory is offline: {_problems(directories)}")
@@ -125,7 +126,7 @@ def decide(
 
 
 def _moving(place: bytes, future: bytes | None, copies: Collection[bytes]) -> Decision | None:
-    """The log names the new directory of a replica that is still being moved there; None: it does not, or
+    """The log names the new directory of a replica that is still being moved there. None if it does not, or
     nothing is left to move from."""
     if future is None or not copies:
         return None
@@ -141,7 +142,7 @@ def _hurt(
     directories: Directories,
     damaged: Collection[bytes],
 ) -> Decision | None:
-    """What becomes of a replica that is damaged, or was; None: it is not, or no one knows whose it is."""
+    """The decision on a replica that is or was damaged. None if it is not, or its directory is unknown."""
     told, anew = directories.holding_damaged(place), directories.given_up(place)
     if told is not None:
         return _damaged(told, led_elsewhere, copies, directories, damaged)

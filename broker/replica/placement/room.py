@@ -1,6 +1,7 @@
-"""How much room replicas will take that are recreated, and which directory has it (S3.29).
+"""The space that recreated replicas will take, and which directory has it (S3.29).
 
-Owns what was promised and is not written yet, and the usual size of a replica here. Decides nothing else.
+Owns the space that was promised and is not written yet, and the usual size of a replica here. Decides nothing
+else.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ class Room:
         self._usual_bytes: int | None = None
 
     def look_again(self) -> None:
-        """The usual size is another one by now."""
+        """The usual size has changed."""
         self._usual_bytes = None
 
     def usual_size(self) -> int:
-        """What a replica takes here on the average; 0 where there are none to learn from."""
+        """The average size of a replica here; 0 if there are none."""
         if self._usual_bytes is None:
             copies = self._copies.all()
             self._usual_bytes = sum(copy.size_bytes for copy in copies) // max(1, len(copies))
         return self._usual_bytes
 
     def place_for(self, size_bytes: int, wanted: bytes | None) -> bytes | None:
-        """The wanted directory, or the one with the fewest replicas; None: there is no room for so much."""
+        """The wanted directory, or the one with the fewest replicas; None if none has the space."""
         if wanted is None:
             return self._directories.choose(size_bytes)
         directory = self._directories.get(wanted)
         return wanted if directory is not None and directory.has_room(size_bytes) else None
 
     def promise(self, key: PartitionKey, place: bytes, size_bytes: int) -> None:
-        """A replica that is recreated will take so much there."""
+        """A recreated replica will take this space there."""
         directory = self._directories.get(place)
         if directory is not None and size_bytes > 0:
             directory.promised_bytes += size_bytes
             self._promised[key] = (place, size_bytes)
 
     def measured(self, directory_id: bytes, total_bytes: int, usable_bytes: int) -> None:
-        """New figures of a directory: what was promised and is written by now is in them."""
+        """A directory was measured again: promised bytes that are already written are in the measurement."""
         self._directories.measured(directory_id, total_bytes, usable_bytes)
         directory = self._directories.get(directory_id)
         if directory is None:

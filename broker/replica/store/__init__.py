@@ -1,1 +1,1 @@
-"""One log directory on its disk: opened, written, synced, changed so that a crash loses nothing."""
+"""One log directory on its disk: opened, written, synced, and changed in a way that survives a crash."""

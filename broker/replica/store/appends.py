@@ -1,6 +1,6 @@
-"""Appends that wait for a log directory together: those to one replica in a row are one write.
+"""Appends that wait together for a log directory: consecutive ones to one replica become one write.
 
-Owns how much is put together. Knows no log: what an append means is the store's.
+Owns how much is joined. Knows no log: what an append means is the store's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from metaquorum.metadata.requests.data import PartitionKey
 from metaquorum.storage.batches.parsed import Batches
 
 JOINED_MAX_BYTES = 64 * 1024
-"""A larger write gains nothing by being one, and segments end where they would without it."""
+"""A larger write gains nothing, and segments end where they would without it."""
 
 
 def joined(works: Iterable[AppendPartition]) -> list[AppendPartition]:
-    """The same batches, in order for each replica, in fewer appends."""
+    """The same batches in fewer appends, in order per replica."""
     open_by_key: dict[PartitionKey, list[AppendPartition]] = {}
     sizes: dict[PartitionKey, int] = {}
     groups: list[list[AppendPartition]] = []

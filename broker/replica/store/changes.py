@@ -1,8 +1,8 @@
-"""Replicas that come to a log directory and leave it, so that a crash in between leaves nothing half done.
+"""Creation and removal of replicas in a log directory; a crash in between leaves nothing half done.
 
-Owns the order of steps on the disk. What a crash leaves of a creation is a directory without a readable
-`partition.metadata` and without records, which opening removes, or a whole replica; of a removal the old name
-or the new one.
+Owns the order of steps on the disk. A crash during a creation leaves a directory without a readable
+`partition.metadata` and without records, which opening removes, or a whole replica; during a removal it
+leaves the old name or the new one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from metaquorum.storage.partition.replica_directory import (
 def create_replicas(opened: Opened, works: Sequence[CreateReplica]) -> list[StoredReplica]:
     """Makes all of them with one sync; durable on return. What is in the way is kept under another name.
 
-    Raises StorageError for a replica that is there already, DiskError.
+    Raises StorageError for a replica that already exists, DiskError.
     """
     made, files = [], []
     opened.log_starts.forget(opened.disk, opened.path, [(work.topic, work.key[1]) for work in works])
@@ -76,8 +76,8 @@ def _open_new(opened: Opened, directory: str, work: CreateReplica) -> StoredRepl
 
 
 def promote_replica(opened: Opened, replica: StoredReplica) -> None:
-    """Gives a future replica the replica's name. Before, everything in it becomes durable: a start takes the
-    name for a promise. Durable on return."""
+    """Gives a future replica the replica's name. Everything in it becomes durable first: a start relies on
+    the name. Durable on return."""
     before, log = replica.log.directory, replica.log
     after = join(opened.path, replica_name(replica.topic, replica.key[1]))
     ticket = (replica.key, replica.incarnation, log.prepare_sync())
@@ -112,14 +112,14 @@ def _set_aside(opened: Opened, directory: str, name: str, why: str) -> None:
 
 
 def rename_away(opened: Opened, replica: StoredReplica) -> None:
-    """Takes a replica away under a name that no replica has; durable once the directory is synced."""
+    """Renames a replica to a name that no replica has; durable once the directory is synced."""
     del opened.replicas[replica.key]
     replica.log.close()
     _rename(opened, name_of(replica.log.directory), replica.settings.file_delete_delay_ms)
 
 
 def rename_damaged_away(opened: Opened, key: PartitionKey) -> bool:
-    """The same for one that is damaged; False: there is none."""
+    """The same for a damaged one. Returns False if there is none."""
     name = opened.damaged.pop(key, None)
     if name is not None:
         _rename(opened, name, opened.settings.file_delete_delay_ms)
@@ -133,7 +133,8 @@ def _rename(opened: Opened, before: str, delay_ms: int) -> None:
 
 
 def delete_one(opened: Opened, now_ms: int) -> bool:
-    """Deletes the files of one removed replica whose delay is over; True: more are due. Raises DiskError."""
+    """Deletes the files of one removed replica whose delay is over. Returns True if more are due. Raises
+    DiskError."""
     for removed in opened.removed:
         if removed.due_ms is None:
             removed.due_ms = now_ms + removed.delay_ms
@@ -147,5 +148,5 @@ def delete_one(opened: Opened, now_ms: int) -> bool:
             opened.disk.remove(join(directory, name))
         opened.disk.remove_directory(directory)
     except FileMissingError:
-        return len(due) > 1  # someone was faster
+        return len(due) > 1  # another thread was faster
     return len(due) > 1

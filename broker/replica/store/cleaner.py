@@ -1,8 +1,8 @@
 """Which log of a directory is cleaned next, the pass over it, and how far each log is clean.
 
-Owns `cleaner-offset-checkpoint` (Kafka's text): it never says more than is clean, for it is lowered before a
-log is cut, and raised after the last swap of a pass is durable. One pass at a time; who carries out its
-pieces is the caller's business. Source: Kafka 3.7's LogCleanerManager.
+Owns `cleaner-offset-checkpoint` (Kafka's text): it never claims more than is clean, because it is lowered
+before a log is cut, and raised after the last swap of a pass is durable. One pass at a time; the caller
+decides what carries out its pieces. Source: Kafka 3.7's LogCleanerManager.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class DirectoryCleaner:
     """Of one directory. For the thread that owns its store."""
 
     def __init__(self, opened: Opened, resized: Callable[[StoredReplica], DataEvent]) -> None:
-        """`resized`: takes note of a log's new size, and what to report."""
+        """`resized`: takes note of a log's new size, and returns the report."""
         self.wants_checkpoint = False
         """Full segments are above a recovery point: a log cannot be cleaned there."""
         self._opened = opened
         self._resized = resized
         self._asked: dict[PartitionKey, CompactPartition] = {}
         self._postponed: set[PartitionKey] = set()
-        """Of those asked, the ones that wait for a checkpoint, once."""
+        """Of the requested logs, those that wait for a checkpoint, once."""
         self._uncleanable: set[tuple[PartitionKey, int]] = set()
         self._current: tuple[StoredReplica, Cleaning] | None = None
         self._cleaned_to: dict[Name, int] = {}
@@ -52,8 +52,8 @@ class DirectoryCleaner:
         self._asked[work.key] = work
 
     def next(self) -> Cleaning | None:
-        """A pass over the dirtiest log that may be cleaned, unless one is under way. Any thread may carry out
-        its `pieces`; `take_up` after each time. Raises DiskError."""
+        """A pass over the dirtiest log that may be cleaned, unless one is in progress. Any thread may carry
+        out its `pieces`; call `take_up` after each. Raises DiskError."""
         if self._current is not None:
             return None
         with MissingIsBad(self._opened.path):
@@ -87,7 +87,8 @@ class DirectoryCleaner:
         return cleaning
 
     def _postpone(self, replica: StoredReplica | None, work: CompactPartition) -> None:
-        """What may wait for a checkpoint alone is looked at once more after it, without being asked for."""
+        """A log that may wait only for a checkpoint is looked at once more after it, without another
+        request."""
         key = work.key
         if replica is not None and self.wants_checkpoint and key not in self._postponed:
             self._postponed.add(key)
@@ -157,7 +158,7 @@ class DirectoryCleaner:
             self._store({**self._cleaned_to, _name(replica): end_offset})
 
     def forget(self, names: Iterable[Name]) -> None:
-        """What bears these names is not what it was. Durable on return."""
+        """These names no longer belong to the same logs. Durable on return."""
         gone = set(names)
         self._store({name: at for name, at in self._cleaned_to.items() if name not in gone})
 

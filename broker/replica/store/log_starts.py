@@ -1,9 +1,9 @@
-"""Where the logs of one directory start for their readers, where that is no segment's begin.
+"""Where the logs of one directory start for their readers, if that is not at the base of a segment.
 
-Owns `log-start-offset-checkpoint`: read when a directory is opened, and durable before anyone hears of
-a new start, so deleted records never come back, neither here nor in Kafka. An entry of a log that has gone on
-to start at a segment says less than the log and does no harm, as in Kafka. One that says more would hide what
-comes later, so it goes before that can come.
+Owns `log-start-offset-checkpoint`: read when a directory is opened, and durable before a new start is
+reported, so deleted records never come back, neither here nor in Kafka. An entry of a log that now starts at
+a segment is too low and does no harm, as in Kafka. An entry that is too high would hide later records, so it
+is removed before there can be any.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class LogStarts:
         log.start_at(self._entries.get(name, 0))
 
     def settle(self, disk: Disk, directory: str, logs: Iterable[tuple[Name, PartitionLog]]) -> None:
-        """Lowers the entries that these logs end below: what comes into them now was not deleted. Durable on
-        return; raises DiskError."""
+        """Lowers the entries above the ends of these logs: what is appended to them now was not deleted.
+        Durable on return; raises DiskError."""
         too_high = [each for each in logs if self._entries.get(each[0], 0) > each[1].log_start_offset]
         self.change(disk, directory, [(name, log, log.log_start_offset) for name, log in too_high])
 
@@ -49,7 +49,7 @@ class LogStarts:
         self._store(disk, directory, entries)
 
     def forget(self, disk: Disk, directory: str, names: Iterable[Name]) -> None:
-        """What bears these names is not what it was. Durable on return; raises DiskError."""
+        """These names no longer belong to the same logs. Durable on return; raises DiskError."""
         gone = set(names)
         self._store(disk, directory, {name: at for name, at in self._entries.items() if name not in gone})
 

@@ -1,7 +1,7 @@
-"""Opening a log directory: whose it is, which replicas are in it, and what a crash left there.
+"""Opens a log directory: whose it is, which replicas are in it, and what a crash left there.
 
-Owns what is recognised: replicas, directories that wait to be deleted, half-created ones (removed), and
-strays (reported, left alone). The logs themselves are recovered by `storage.partition.partition_log`.
+Owns what is recognised: replicas, directories that wait for deletion, half-created ones (removed), and strays
+(reported, left alone). The logs themselves are recovered by `storage.partition.partition_log`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def open_directory(  # noqa: PLR0913
     first_incarnation: int,
     progress: Callable[[int, int], None],
 ) -> tuple[Opened | None, FoundDirectory]:
-    """As `DirectoryStore.open` says; everything that was opened is closed again where it gives no store."""
+    """See `DirectoryStore.open`; if no store results, everything that was opened is closed again."""
     directory_id: bytes | None = None
     lock: Lock | None = None
     opened: Opened | None = None
@@ -95,7 +95,7 @@ NOT_REPLICAS = frozenset({METADATA_DIRECTORY, "lost+found"})
 
 
 class _Unreadable(StorageError):
-    """A file of the directory itself that cannot be made sense of."""
+    """A file of the directory itself that cannot be parsed."""
 
 
 def _close(opened: Opened | None, lock: Lock | None) -> None:
@@ -108,7 +108,8 @@ def _close(opened: Opened | None, lock: Lock | None) -> None:
 
 
 def _identity(disk: Disk, path: str, expected: ExpectedIdentity) -> bytes:
-    """The directory's id. Raises CorruptFileError for someone else's directory, _Unreadable, DiskError."""
+    """The directory's id. Raises CorruptFileError for the directory of another broker, _Unreadable,
+    DiskError."""
     file = join(path, META_FILE)
     try:
         found = load_meta_properties(disk, path)
@@ -161,7 +162,7 @@ class _Opening:
                 )
             elif name not in NOT_REPLICAS:
                 names.append(name)
-        # A future replica counts only where there is none already.
+        # A future replica counts only if there is no replica yet.
         names.sort(key=lambda each: parse_future_name(each) is not None)
         replicas = []
         for done, name in enumerate(names, 1):
@@ -256,14 +257,14 @@ class _Opening:
         self._warn(f"{problem}; this unfinished copy of a replica is removed")
 
     def _note_damage(self, place: str, name: str, names: list[str], key: PartitionKey, problem: str) -> None:
-        """One bad log of one replica stops no one else: only a disk that fails makes the directory bad."""
+        """One damaged log of one replica stops no other: only a failing disk makes the directory bad."""
         size = sum(self._disk.file_size(join(place, each)) for each in names)
         topic, _ = parse_replica_name(name) or ("", 0)
         self._damaged[key] = DamagedReplica(key=key, topic=topic, problem=problem, size_bytes=size)
         self._opened.damaged[key] = name
 
     def _topic_id(self, place: str, names: list[str]) -> bytes | None:
-        """Whose replica it is; None: no one's. One that a crash left before it was whole is removed."""
+        """The replica's topic; None if it is not a replica. Removes one that a crash left incomplete."""
         problem = "has no partition.metadata"
         try:
             topic_id = load_partition_metadata(self._disk, place)
@@ -295,6 +296,6 @@ class _Opening:
         logs = [((replica.topic, replica.key[1]), replica.log) for replica in self._opened.replicas.values()]
         self._opened.log_starts.settle(self._disk, self._path, logs)
         if self._kafka_was_here:
-            # Last: the recovery points that it makes wrong are gone for certain.
+            # Last: the recovery points that it invalidates are certainly gone.
             self._disk.remove(join(self._path, KAFKA_RECOVERY_POINT_FILE))
             self._disk.sync_directory(self._path)

@@ -1,5 +1,5 @@
-"""What a directory's store is made of: its options, its replicas, and how a topic's settings and a log are
-seen by the other side.
+"""The parts of a directory's store: its options, its replicas, and the other side's view of settings and
+logs.
 
 Values only; `open` fills them, `store` works with them.
 """
@@ -21,7 +21,7 @@ from metaquorum.storage.log.config import LogConfig
 from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.partition.partition_log import INDEX_INTERVAL_BYTES, PartitionLog
 
-# Partitions' recovery points are written by checkpoints, never by a sync that someone waits for.
+# Partitions' recovery points are written by checkpoints, never by a sync that an append waits for.
 _NEVER_BYTES = 1 << 62
 
 
@@ -35,9 +35,9 @@ class ExpectedIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`max_open_files`: how many segment files may be open at once, a bound that only running reads can
-    pass. `checkpoint_bytes`: appended since the last checkpoint, from where on one is due.
-    `index_bytes_at_stop`: how much an orderly stop reads at most for the index files of segments that have
-    none. `cleaner_key_bytes`: memory for the keys of one pass of the cleaner."""
+    exceed. `checkpoint_bytes`: appended since the last checkpoint, from which on one is due.
+    `index_bytes_at_stop`: how much a clean shutdown reads at most to build missing index files of segments.
+    `cleaner_key_bytes`: memory for the keys of one pass of the cleaner."""
 
     max_open_files: int = 512
     checkpoint_bytes: int = 256 * 1024 * 1024
@@ -62,7 +62,7 @@ class StoredReplica:
 
 @dataclass(slots=True, kw_only=True)
 class RemovedReplica:
-    """A directory whose files are to go. `due_ms` None: the delay begins at the next tick."""
+    """A directory whose files will be deleted. `due_ms` None: the delay begins at the next tick."""
 
     name: str
     delay_ms: int
@@ -71,9 +71,9 @@ class RemovedReplica:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """What opening a directory makes, and the store is made of. `unpointed`: replicas whose recovery point is
-    below their end. `damaged`: the names of directories whose replicas are not open. `log_starts`: what
-    `log-start-offset-checkpoint` says."""
+    """The result of opening a directory, from which the store is made. `unpointed`: replicas whose recovery
+    point is below their end. `damaged`: the names of directories whose replicas are not open. `log_starts`:
+    the contents of `log-start-offset-checkpoint`."""
 
     disk: Disk
     path: str
@@ -92,13 +92,13 @@ class Opened:
     log_starts: LogStarts = field(default_factory=LogStarts)
 
     def replica(self, key: PartitionKey, incarnation: int) -> StoredReplica | None:
-        """The replica, if it is there under this incarnation."""
+        """The replica, if it exists under this incarnation."""
         found = self.replicas.get(key)
         return found if found is not None and found.incarnation == incarnation else None
 
 
 def log_config(settings: LogSettings, options: StoreOptions) -> LogConfig:
-    """A partition's log, as its topic's settings want it."""
+    """The configuration of a partition's log, by its topic's settings."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         segment_ms=settings.segment_ms,
@@ -114,7 +114,7 @@ def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
     if start > log.start_offset:
         epochs = epochs.truncate_start(start)
     if log.start_epoch < 0 and log.start_offset == log.end_offset:
-        epochs = EpochTable()  # it was emptied to begin elsewhere: nothing is known of what came before
+        epochs = EpochTable()  # it was emptied to start elsewhere: nothing is known of what came before
     return ReplicaLog(
         start_offset=start,
         end_offset=log.end_offset,
@@ -128,7 +128,7 @@ def as_found(log: PartitionLog, high_watermark: int = -1) -> ReplicaLog:
 def to_be_indexed(
     replicas: dict[PartitionKey, StoredReplica], bytes_at_most: int
 ) -> dict[PartitionKey, StoredReplica]:
-    """Those that lack index files, and can have them without reading for too long."""
+    """Replicas that lack index files, and can get them without reading for too long."""
     found: dict[PartitionKey, StoredReplica] = {}
     for key, replica in replicas.items():
         needed = replica.log.unindexed_bytes

@@ -1,6 +1,6 @@
-"""Reads of a log directory's replicas. They change nothing, so any thread may call them at any moment.
+"""Reads of a log directory's replicas. They change nothing, so any thread may call them at any time.
 
-A read that names a replica or an incarnation that is not there (any more) finds nothing.
+A read that names a replica or an incarnation that is not there, or no longer, finds nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from metaquorum.storage.partition.pooled_log import FoundRecord
 
 
 def read_partition(opened: Opened, work: ReadPartition) -> PartitionRead:
-    """Whole batches, or that the bytes there are damaged. Raises DiskError."""
+    """Whole batches, or a report that the bytes there are damaged. Raises DiskError."""
     replica = opened.replica(work.key, work.incarnation)
     if replica is None:
         return PartitionRead(token=work.token, data=None)
@@ -27,7 +27,7 @@ def read_partition(opened: Opened, work: ReadPartition) -> PartitionRead:
 
 
 def find_offset(opened: Opened, work: FindOffset) -> OffsetFound:
-    """The first record that is not older, or that the bytes there are damaged. Raises DiskError."""
+    """The first record that is not older, or a report that the bytes there are damaged. Raises DiskError."""
     replica = opened.replica(work.key, work.incarnation)
     problem: str | None = None
     found: FoundRecord | None = None

@@ -1,13 +1,13 @@
-"""One log directory of a broker: carries out the work that the replica manager asks for, over a `Disk`.
+"""One log directory of a broker: carries out the replica manager's work, over a `Disk`.
 
 Owns the replicas' logs of one directory, which of them have unsynced bytes, and the files of the directory
 itself. Decides nothing about leaders, offsets or retention times, and reads no clock.
 
 Threads: one thread (`io`) calls everything; `DirectorySync.run` may be called by another (`sync`), one at a
 time, and beside it by a third for a checkpoint that was split from its sync; `execute` of a `ReadPartition`
-or `FindOffset` may be called by any other at any moment.
-Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`.
-Any other StorageError but those that are answered is a bug of the caller that gave the work.
+or `FindOffset` may be called by any other at any time.
+Every DiskError means that the directory is bad: the caller reports `DirectoryFailed` and calls `abandon`. Any
+other StorageError, unless it is answered, is a bug of the caller that gave the work.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ class DirectoryStore:
     ) -> tuple[DirectoryStore | None, FoundDirectory]:
         """Locks the directory, checks whose it is and opens every replica in it.
 
-        None and a `FoundDirectory` with its `problem` where the directory cannot be used (an I/O error, an
-        unreadable meta.properties). Replicas whose logs are damaged are told, and not open. Raises
-        LogDirectoryLockedError when another process has the directory, and CorruptFileError when it is
-        another broker's or another cluster's: the broker must not start.
-        `settings` hold until ChangeLogSettings tells a topic's own. `locked`: the caller holds the lock of
+        Returns None and a `FoundDirectory` with its `problem` if the directory cannot be used (an I/O error,
+        an unreadable meta.properties). Replicas whose logs are damaged are reported and not opened. Raises
+        LogDirectoryLockedError if another process has the directory, and CorruptFileError if it belongs to
+        another broker or another cluster: the broker must not start.
+        `settings` apply until ChangeLogSettings brings a topic's own. `locked`: the caller holds the lock of
         this directory (the metadata log is in it). Replicas get incarnations from `first_incarnation` on.
         `progress(done, of)` is called after every replica. `rng` names removed directories.
         """
@@ -132,8 +132,9 @@ class DirectoryStore:
     # --- work
 
     def execute(self, work: DiskWork) -> list[DataEvent]:
-        """Carries out one work item; what it brought. Raises DiskError. Work on a replica or an incarnation
-        that this store does not have (any more) brings nothing; a read brings that nothing is there."""
+        """Carries out one work item and returns its reports. Raises DiskError. Work on a replica or an
+        incarnation that this store does not have, or no longer, reports nothing; a read reports that nothing
+        is there."""
         with self._missing_is_bad:
             return self._execute(work)
 
@@ -172,8 +173,8 @@ class DirectoryStore:
                 assert_never(work)
 
     def execute_all(self, works: Sequence[DiskWork]) -> list[DataEvent]:
-        """The same in order, but creations, removals and trims in a row share their syncs, and appends their
-        writes."""
+        """The same in order, but consecutive creations, removals and trims share their syncs, and consecutive
+        appends their writes."""
         events: list[DataEvent] = []
         with self._missing_is_bad:
             for kind, group in groupby(works, key=type):
@@ -312,8 +313,8 @@ class DirectoryStore:
         return events
 
     def tick(self, now_ms: int) -> bool:
-        """Deletes the files of one removed replica whose delay is over (monotonic clock); True: more are
-        due. Call about once per second. Raises DiskError."""
+        """Deletes the files of one removed replica whose delay is over (monotonic clock). Returns True if
+        more are due. Call about once per second. Raises DiskError."""
         with self._missing_is_bad:
             return delete_one(self._opened, now_ms)
 
@@ -325,10 +326,10 @@ class DirectoryStore:
         return self._appended_bytes >= self._options.checkpoint_bytes or self.cleaner.wants_checkpoint
 
     def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:
-        """Everything appended with `sync` since the last one; None: nothing was. With `checkpoint` everything
-        that was appended at all, and recovery points and producers' snapshots are written too: when
-        `checkpoint_due`, or every minute, never before an ack that someone waits for. `last`: the store is
-        about to be closed, so segments without index files get them."""
+        """A sync of everything appended with `sync` since the last one; None if nothing was. With
+        `checkpoint` it covers everything that was appended, and also writes recovery points and producers'
+        snapshots: when `checkpoint_due`, or every minute, never before an ack that a client waits for.
+        `last`: the store is about to be closed, so segments without index files get them."""
         replicas = self._changed if checkpoint else self._dirty
         unindexed = to_be_indexed(self._replicas, self._options.index_bytes_at_stop) if last else {}
         if checkpoint:
@@ -371,7 +372,7 @@ class DirectoryStore:
         )
 
     def abandon(self) -> None:
-        """Closes all files, whatever the disk says to that; the lock is kept until `close`."""
+        """Closes all files, ignoring errors of the disk; the lock is kept until `close`."""
         self._abandoned = True
         for replica in self._replicas.values():
             try:
@@ -383,8 +384,8 @@ class DirectoryStore:
         self._opened.removed.clear()
 
     def close(self, *, clean: bool) -> None:
-        """Gives the directory back; with `clean` everything is synced and checkpointed before, so that the
-        next open has nothing to verify. Raises DiskError."""
+        """Closes the directory and releases its lock. With `clean` everything is synced and checkpointed
+        first, so that the next open has nothing to verify. Raises DiskError."""
         try:
             if clean and not self._abandoned:
                 sync = self.prepare_sync(checkpoint=True, last=True)

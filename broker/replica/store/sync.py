@@ -1,7 +1,7 @@
 """One sync of a log directory: all logs that were appended to since the last one, made durable together.
 
-Owns the order of a checkpoint's steps. Taken and noted by the thread that owns the directory's store, run by
-another.
+Owns the order of a checkpoint's steps. Prepared and noted by the thread that owns the directory's store, run
+by another.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ CHECKPOINTS_AT_ONCE = 1_000
 
 
 class MissingIsBad:
-    """A file that was there and is gone makes the directory as bad as one that cannot be read. A context; one
-    serves all work of a directory."""
+    """A missing file that was there before makes the directory as bad as one that cannot be read. A context;
+    one serves all work of a directory."""
 
     __slots__ = ("_directory",)
 
@@ -39,7 +39,7 @@ class MissingIsBad:
 
 
 class DirectorySync:
-    """What one sync is to make durable."""
+    """What one sync makes durable."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class DirectorySync:
         self._file_system = file_system
 
     def run(self) -> None:
-        """Makes it durable: one sync of each file, or, from eight on, one of the whole file system where the
+        """Makes it durable: one sync per file, or, from eight files on, one of the whole file system if the
         kernel offers that. Raises DiskError: the directory is bad."""
         with MissingIsBad(self._path):
             self._sync_segments()
@@ -68,7 +68,7 @@ class DirectorySync:
         return not self.tickets
 
     def split(self) -> tuple[DirectorySync, DirectorySync]:
-        """The sync of the logs, and the checkpoint that goes behind it: later syncs may run beside that."""
+        """The sync of the logs, and the checkpoint after it: later syncs may run beside the checkpoint."""
         logs = DirectorySync(self._path, self._file_system, tickets=self.tickets, checkpoints=[])
         files = DirectorySync(self._path, self._file_system, tickets=[], checkpoints=self.checkpoints)
         return logs, files

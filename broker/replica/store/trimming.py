@@ -1,4 +1,4 @@
-"""What goes from the begin of a log: old segments, and what is below a start that someone asked for.
+"""What is removed from the start of a log: old segments, and what is below a start that was requested.
 
 Owns the order of steps on the disk: what is deleted never comes back. Decides nothing about when.
 """
@@ -14,10 +14,10 @@ from metaquorum.storage.errors import CorruptLogError
 
 
 def enforce_retention(opened: Opened, replica: StoredReplica, work: EnforceRetention) -> bool:
-    """Whether segments went, which were too old or too many. Raises DiskError."""
+    """Returns whether segments were removed because they were too old or too many. Raises DiskError."""
     log, settings = replica.log, replica.settings
     log.producers.expire(work.wall_ms - opened.options.producer_id_expiration_ms)
-    # Below its start a log keeps nothing, whatever its policy.
+    # A log keeps nothing below its start, whatever its policy.
     went = bool(log.delete_segments_before(log.log_start_offset))
     if not settings.deletes:
         return went
@@ -34,8 +34,8 @@ def enforce_retention(opened: Opened, replica: StoredReplica, work: EnforceReten
 
 
 def trim_replicas(opened: Opened, works: Iterable[TrimTo]) -> list[StoredReplica]:
-    """Those that start later now. Where no segment begins at a new start, the directory's file says so before
-    anyone hears of it. Raises DiskError."""
+    """Returns those that now start later. If no segment begins at a new start, the directory's file names it
+    before it is reported. Raises DiskError."""
     starts: dict[PartitionKey, tuple[StoredReplica, int]] = {}
     for work in works:
         replica = opened.replica(work.key, work.incarnation)

@@ -1,1 +1,1 @@
-"""Coordinators: a replicated state machine for each partition of an internal topic that this broker leads."""
+"""Coordinators: one replicated state machine per partition of an internal topic that this broker leads."""

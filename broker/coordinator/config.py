@@ -1,4 +1,4 @@
-"""What a broker's coordinators are configured with."""
+"""The configuration of a broker's coordinators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metaquorum.broker.coordinator.transactions.config import TransactionConfig
 
 
 class InternalTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """An internal topic, as it is created on first use. `configs`: what is set on it, as (key, value)."""
+    """An internal topic, created with these values on first use. `configs`: its settings, as (key, value)."""
 
     name: str
     partitions: int

@@ -1,6 +1,6 @@
-"""All coordinators of a broker: a shard for each partition of an internal topic that it leads.
+"""All coordinators of a broker: one shard per partition of an internal topic that it leads.
 
-Owns which shards there are, and their timers. Pure, and part of the replica manager's inputs (`LogUser`).
+Owns the set of shards, and their timers. Pure, and part of the replica manager's inputs (`LogUser`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NewState = Callable[[int], CoordinatorState]
 
 
 class CoordinatorKind:
-    """What coordinates with one internal topic. `commit_timeout_ms`: how long an answer waits for the high
-    watermark before it says that nothing is known."""
+    """How one internal topic is coordinated. `commit_timeout_ms`: how long an answer waits for the high
+    watermark before it reports that the outcome is unknown."""
 
     def __init__(self, new_state: NewState, *, commit_timeout_ms: int) -> None:
         self.new_state = new_state
@@ -50,15 +50,15 @@ class Coordinators:
     # ---- what happens ----------------------------------------------------------------------------
 
     def changed(self, partition: Partition, changes: int) -> None:
-        """Looked at in `settle`."""
+        """The change is handled in `settle`."""
         if partition.topic in self._kinds and changes & (Changes.ROLE | Changes.END):
             shard = self._shards.get(partition.key)
-            # One in office has read its log: what is appended, it appends itself.
+            # An active shard has read its log: only the shard itself appends to it.
             if changes & Changes.ROLE or shard is None or not shard.is_active:
                 self._moved[partition.key] = partition.topic
 
     def stirred(self, key: PartitionKey) -> None:
-        """The replica came, went, or is another one."""
+        """The replica came, went, or was replaced."""
         shard = self._shards.get(key)
         if shard is not None:
             self._moved[key] = shard.topic
@@ -70,8 +70,8 @@ class Coordinators:
             self._moved[key] = shard.topic
 
     def settle(self, *, now_ms: int, wall_ms: int) -> None:
-        """Begins, continues and ends shards as this broker leads their partitions, and carries out what is
-        due. Ends when nothing moves any more."""
+        """Starts, continues and ends shards as this broker leads their partitions, and carries out what is
+        due. Returns when nothing moves any more."""
         due_ms = self._deadlines.next_ms()
         if not self._moved and self._previous is None and (due_ms is None or now_ms < due_ms):
             return
@@ -115,7 +115,7 @@ class Coordinators:
                 self._out,
             )
             self._shards[key] = shard
-        # A leader that goes on in a newer epoch has the whole log already.
+        # A leader that continues in a newer epoch already has the whole log.
         shard.epoch = epoch
         shard.load(self._image, now)
         self._arm(shard)

@@ -1,4 +1,4 @@
-"""Which internal topics have coordinators, and of what kind."""
+"""The internal topics that have coordinators, and of what kind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One partition of an internal topic whose coordinator this broker is: loading, then in office.
+"""One partition of an internal topic whose coordinator this broker is: loading, then active.
 
-Owns the way of a decision: its records are appended as one batch, replayed, and answered when the high
+Owns the steps of a decision: its records are appended as one batch, replayed, and answered when the high
 watermark has passed them. Knows no group and no transaction (`state` does) and no disk (`OwnLogs` does).
 """
 
@@ -29,9 +29,9 @@ from metaquorum.wire.errors import DecodeError, EncodeError
 from metaquorum.wire.stored import decode_stored, encode_stored
 
 LOAD_BYTES = 256 * 1024
-"""The log is read in such pieces while it is loaded: replaying one takes some milliseconds."""
+"""The log is loaded in chunks of this size: replaying one takes some milliseconds."""
 RETRY_MS = 500
-"""How long what is due waits while the log takes nothing."""
+"""How long due work waits while the log refuses appends."""
 
 _COMMIT_MARKER, _ABORT_MARKER = 1, 0
 _NOT_COORDINATOR = frozenset(
@@ -40,7 +40,7 @@ _NOT_COORDINATOR = frozenset(
 
 
 def coordinator_error(error: ErrorCode) -> ErrorCode:
-    """What a client hears where the coordinator's own append failed (Kafka's translation)."""
+    """The error for a client if the coordinator's own append failed (Kafka's translation)."""
     if error in _NOT_COORDINATOR:
         return ErrorCode.NOT_COORDINATOR
     if error is ErrorCode.MESSAGE_TOO_LARGE:
@@ -50,7 +50,7 @@ def coordinator_error(error: ErrorCode) -> ErrorCode:
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is not committed yet (`values.ProduceTicket`), and what leaves when it is."""
+    """A batch that is not committed yet (`values.ProduceTicket`), and what is sent when it is."""
 
     shard: Shard
     deadline_ms: int
@@ -60,7 +60,7 @@ class _Batch:
     is_done: bool = False
 
     def add(self, decision: Decision) -> None:
-        """What leaves with it, or is told if that cannot leave."""
+        """Adds what is sent with it, and what is called if that cannot be sent."""
         self.answers += decision.replies
         self.effects += decision.effects
         if decision.if_unsettled is not None:
@@ -109,7 +109,7 @@ class Shard:
     # ---- loading ---------------------------------------------------------------------------------
 
     def load(self, image: MetadataImage, now: Now) -> None:
-        """Reads on, up to where the log ended when this broker became its leader."""
+        """Continues reading, up to the end of the log when this broker became its leader."""
         if self.is_active or self._is_reading or self.problem is not None:
             return
         bounds = self._logs.bounds(self.key)
@@ -131,7 +131,7 @@ class Shard:
         self._is_reading = False
         self._stir()
         if data is None and problem is None:
-            return  # the log begins later by now
+            return  # the log starts later now
         try:
             if data is None:
                 raise BatchError(problem or "the log cannot be read")
@@ -177,7 +177,7 @@ class Shard:
             bounds = self._logs.bounds(self.key)
             self._load_to = self._load_to if bounds is None else bounds.end
 
-    # ---- in office -------------------------------------------------------------------------------
+    # ---- active ----------------------------------------------------------------------------------
 
     def handle(self, key: object, request: CoordinatorRequest, now: Now) -> None:
         """A request to this coordinator: answered once, unless the caller goes away."""
@@ -191,7 +191,7 @@ class Shard:
             self._carry_out(self.state.decide(Ask(key, request), now), now)
 
     def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> None:
-        """Metadata changed. What the log does not take now is decided again at the next change."""
+        """Metadata changed. What the log refuses now is decided again at the next change."""
         if self.is_active:
             self._carry_out(self.state.image_moved(image, previous, now), now)
 
@@ -216,7 +216,7 @@ class Shard:
         return self._open.pop(key, self) is None
 
     def take_waiting(self) -> list[object]:
-        """Everybody who waits; they are forgotten."""
+        """Removes and returns all waiting requests."""
         waiting = list(self._open)
         self._open.clear()
         return waiting
@@ -232,7 +232,7 @@ class Shard:
     # ---- decisions --------------------------------------------------------------------------------
 
     def completed(self, batch: _Batch, result: ProduceResult) -> None:
-        """A batch is committed, or it is not known what becomes of it."""
+        """A batch is committed, or its outcome is unknown."""
         if result.error is ErrorCode.NONE:
             self._out += batch.effects
             for answer in batch.answers:

@@ -1,8 +1,8 @@
-"""What a coordinator's state machine is, and the values that it exchanges with its shard.
+"""The interface of a coordinator's state machine, and the values that it exchanges with its shard.
 
 Groups and transactions each are one such state machine per partition of their internal topic. It knows no
-log: it decides on its newest state and says what is to be stored; the shard stores it, replays it, and
-answers when it is committed.
+log: it decides on its newest state and returns what to store; the shard stores it, replays it, and answers
+when it is committed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Now(Struct, frozen=True):
 
 
 class BatchOrigin(Struct, frozen=True):
-    """The batch that a record came in, and the record's offset. `producer_id` -1: it is of no transaction."""
+    """The batch of a record, and the record's offset. `producer_id` -1: it is in no transaction."""
 
     offset: int = -1
     producer_id: int = -1
@@ -35,7 +35,7 @@ class BatchOrigin(Struct, frozen=True):
 
 
 class Ask(Struct, frozen=True):
-    """A request. `key` names the one that waits for the answer."""
+    """A request. `key` names the caller that waits for the answer."""
 
     key: object
     request: CoordinatorRequest
@@ -46,21 +46,21 @@ class Ask(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """`body`: what the service in front makes an answer of, or an error for the request as a whole."""
+    """`body`: the service in front turns it into an answer; or an error for the request as a whole."""
 
     key: object
     body: Any | ApiError
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What comes of a request, of time, or of metadata.
+    """The result of a request, of time, or of metadata.
 
     `records` go into the log as one batch, or none of them does; they are replayed as soon as they are in the
-    leader's log. `replies` and `effects` leave when everything that was decided before is committed, with
-    `at_once` before that: for an answer that depends on nothing stored. `origin` names the producer of a
-    transactional batch. `if_refused`: what happens instead where the log does not take the records; without
-    it every reply is that error. `if_unsettled` is called where `effects` do not leave, because it is not
-    known whether the records will be committed.
+    leader's log. `replies` and `effects` are sent when everything that was decided before is committed; with
+    `at_once` before that, for an answer that depends on nothing stored. `origin` names the producer of a
+    transactional batch. `if_refused`: what happens instead if the log refuses the records; without it every
+    reply is that error. `if_unsettled` is called if `effects` are not sent because it is unknown whether the
+    records will be committed.
     """
 
     records: tuple[StoredRecord, ...] = ()
@@ -76,11 +76,11 @@ NOTHING = Decision()
 
 
 class CoordinatorState(Protocol):
-    """One partition's state machine. Only `replay` changes what records say; the rest may change what no
-    record says: who waits, and until when."""
+    """One partition's state machine. Only `replay` changes the state that records describe; the rest may
+    change what no record holds: which requests wait, and until when."""
 
     def replay(self, record: StoredRecord, origin: BatchOrigin) -> None:
-        """Takes up a record: of the log while the shard loads, afterwards of its own decisions."""
+        """Applies a record: from the log while the shard loads, afterwards from its own decisions."""
         ...
 
     def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
@@ -88,7 +88,7 @@ class CoordinatorState(Protocol):
         ...
 
     def loaded(self, image: MetadataImage, now: Now) -> Decision:
-        """The log has been replayed: the state machine is in office."""
+        """The log has been replayed: the state machine becomes active."""
         ...
 
     def image_moved(self, image: MetadataImage, previous: MetadataImage, now: Now) -> Decision:
@@ -96,12 +96,12 @@ class CoordinatorState(Protocol):
         ...
 
     def only_reads(self, body: Any) -> bool:
-        """Whether a request of this kind never stores anything: it is decided also while the log takes
-        nothing."""
+        """Whether a request of this kind never stores anything: it is decided even while the log refuses
+        appends."""
         ...
 
     def decide(self, asked: Ask, now: Now) -> Decision:
-        """Answers a request, now or in a later outcome."""
+        """Answers a request, now or in a later decision."""
         ...
 
     def tick(self, now: Now) -> Decision:

@@ -1,4 +1,4 @@
-"""What members of a classic group ask: whether they may, before `rebalance` does it."""
+"""Requests of a classic group's members: whether they are allowed, before `rebalance` carries them out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClassicRequests:
         self._rebalances = rebalances
 
     def join(self, work: Work, ask: Ask, group: Group, member: GroupMember) -> None:
-        """`member`: what the JoinGroup describes."""
+        """`member`: the member that the JoinGroup describes."""
         body: JoinGroupRequest = ask.body
         if not group.accepts(body.member_id, self._config.group_max_size):
             self._rebalances.drop(group, body.member_id)
@@ -77,7 +77,8 @@ class ClassicRequests:
 
 
 def member_of(ask: Ask) -> GroupMember:
-    """The member that a JoinGroup describes. Version 0 has no time to join: the session's stands for it."""
+    """The member that a JoinGroup describes. Version 0 has no rebalance timeout: the session timeout is used
+    instead."""
     body: JoinGroupRequest = ask.body
     rebalance_ms = body.rebalance_timeout_ms
     return GroupMember(

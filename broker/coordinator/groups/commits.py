@@ -1,4 +1,5 @@
-"""OffsetCommit, TxnOffsetCommit and OffsetDelete: who may, what is stored, what each partition hears."""
+"""OffsetCommit, TxnOffsetCommit and OffsetDelete: who may commit, what is stored, the answer for each
+partition."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from metaquorum.wire.messages import (
 
 
 class Commits:
-    """Requests about offsets, of groups that are there (None: there is none of this id)."""
+    """Requests about offsets of existing groups (None: there is no group with this id)."""
 
     def __init__(
         self, config: GroupConfig, offsets: OffsetTable, rebalances: Rebalances, is_full: Callable[[], bool]
@@ -37,7 +38,7 @@ class Commits:
     def commit(
         self, work: Work, key: object, group: Group | ConsumerGroup | None, request: OffsetCommitRequest
     ) -> None:
-        """Stores what fits, and answers for each partition."""
+        """Stores the valid offsets, and answers for each partition."""
         error = self._commit_error(group, request)
         if error is None and isinstance(group, Group) and group.members:
             self._rebalances.alive(work, group, request.member_id)
@@ -63,7 +64,7 @@ class Commits:
         return ErrorCode.REBALANCE_IN_PROGRESS if group.phase is Phase.COMPLETING else None
 
     def _new_error(self) -> ErrorCode | None:
-        """Why a group that is not there cannot begin with a commit."""
+        """Why a group that does not exist cannot begin with a commit."""
         return ErrorCode.GROUP_MAX_SIZE_REACHED if self._is_full() else None
 
     def _store(
@@ -96,7 +97,7 @@ class Commits:
     def commit_in_transaction(
         self, work: Work, key: object, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
     ) -> None:
-        """Stores what counts when the transaction commits; the reply is a code for each partition."""
+        """Stores the offsets that count when the transaction commits; the reply is one code per partition."""
         error = self._transaction_error(group, request)
         work.origin = BatchOrigin(-1, request.producer_id, request.producer_epoch)
         now_ms = work.now.wall_ms
@@ -110,7 +111,7 @@ class Commits:
     def _transaction_error(
         self, group: Group | ConsumerGroup | None, request: TxnOffsetCommitRequest
     ) -> ErrorCode | None:
-        """Clients before KIP-447 do not say which member they are."""
+        """Clients before KIP-447 do not name their member."""
         generation = request.generation_id
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             return self._new_error() if group is None else None
@@ -187,7 +188,7 @@ def committed_response(
 
 
 def _epoch_error(group: ConsumerGroup, member_id: str, epoch: int) -> ErrorCode | None:
-    """Members of the new protocol commit in their epoch, classic ones among them in their generation."""
+    """Members of the new protocol commit in their epoch, classic members among them in their generation."""
     member = group.members.get(member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID

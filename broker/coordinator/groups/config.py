@@ -1,4 +1,4 @@
-"""What groups are configured with. Names are Kafka's keys in snake case."""
+"""The configuration of groups. Names are Kafka's keys in snake case."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class MigrationPolicy(Enum):
-    """Between which protocols a group with members may change (KIP-848)."""
+    """The protocols between which a group with members may change (KIP-848)."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -26,8 +26,8 @@ class MigrationPolicy(Enum):
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in ms, `offset_metadata_max_bytes` in bytes of UTF-8. `offsets_retention_ms`: how long the
-    offsets of a group without members, and of topics that a group has left, are kept."""
+    """Durations in ms, `offset_metadata_max_bytes` in bytes of UTF-8. `offsets_retention_ms`: how long
+    offsets are kept if the group has no members, or no longer consumes the topic."""
 
     group_initial_rebalance_delay_ms: int = 3_000
     group_min_session_timeout_ms: int = 6_000

@@ -1,7 +1,7 @@
 """A group of the classic protocol: its members, its phase, and what follows from them.
 
-Owns the rules that look at one group as it is: which protocols all members support, which member leads,
-whether all have joined. Changes of phase and timers are `rebalance`'s. Source: KIP-62, KIP-345, KIP-394.
+Owns the rules about one group at one moment: which protocols all members support, which member leads, whether
+all have joined. Changes of phase and timers are `rebalance`'s. Source: KIP-62, KIP-345, KIP-394.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from enum import Enum
 from metaquorum.wire.embedded import subscribed_topics
 
 CONSUMER = "consumer"
-"""The protocol type of consumers: their metadata name the topics that they subscribe to."""
+"""The protocol type of consumers: their metadata names the topics that they subscribe to."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name, metadata) in the order of preference."""
+"""(name, metadata) in order of preference."""
 
 
 class Phase(Enum):
@@ -32,7 +32,7 @@ class Phase(Enum):
 @dataclass(slots=True, kw_only=True)
 class GroupMember:
     """`join_key`, `sync_key`: the caller whose JoinGroup or SyncGroup is not answered yet. `is_new`: it has
-    not heard of its id, and cannot send heartbeats."""
+    not received its id, and cannot send heartbeats."""
 
     member_id: str
     instance_id: str | None
@@ -53,8 +53,8 @@ class GroupMember:
 @dataclass(slots=True, kw_only=True)
 class Group:
     """One group. `pending`: ids that were given out and have not joined (KIP-394). `not_synced`: members of
-    the current generation whose SyncGroup has not come. `state_since_ms`: the time of day at which the phase
-    began."""
+    the current generation whose SyncGroup has not arrived. `state_since_ms`: the time of day at which the
+    phase began."""
 
     group_id: str
     phase: Phase = Phase.EMPTY
@@ -96,7 +96,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def rename(self, old_id: str, new_id: str) -> GroupMember:
-        """A static member gets another id, in its old place."""
+        """A static member gets another id and keeps its place."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {each.member_id: each for each in self.members.values()}
@@ -129,7 +129,8 @@ class Group:
         return known is not None or len(self.members) < max_size
 
     def elect(self) -> bool:
-        """Whether the leader has joined, or another one that has now leads."""
+        """Returns whether there is a leader: the old one has joined, or another member that has joined now
+        leads."""
         leader = None if self.leader is None else self.members.get(self.leader)
         if not self.members or (leader is not None and leader.join_key is not None):
             return True
@@ -149,7 +150,8 @@ class Group:
         return protocol_type == self.protocol_type and any(name in shared for name in names)
 
     def select_protocol(self) -> str | None:
-        """The shared protocol that most members prefer; of equals the one that the first member prefers."""
+        """The shared protocol that most members prefer; among equals the one that the first member
+        prefers."""
         shared = self._shared()
         votes: Counter[str] = Counter()
         for member in self.members.values():
@@ -161,7 +163,7 @@ class Group:
         return set.intersection(*named) if named else set()
 
     def subscribed(self) -> frozenset[str] | None:
-        """The topics that members consume; None: nothing says so."""
+        """The topics that members consume; None if they are unknown."""
         if self.protocol_type != CONSUMER or self.protocol is None:
             return None
         found: set[str] = set()

@@ -1,7 +1,8 @@
-"""Committed offsets of the groups of one partition: what counts, what a transaction holds, what is too old.
+"""Committed offsets of the groups of one partition: which count, which a transaction holds, which have
+expired.
 
-Owns the table of offsets, by group. Whether a member may commit is the caller's business. Source: KIP-211,
-KIP-447, KIP-496.
+Owns the table of offsets, by group. The caller decides whether a member may commit. Source: KIP-211, KIP-447,
+KIP-496.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class OffsetTable:
-    """See the module. Changed by `replay` and `marker` alone."""
+    """See the module. Changed only by `replay` and `marker`."""
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -42,8 +43,8 @@ class OffsetTable:
             self._put(key.group, at, committed)
 
     def marker(self, producer_id: int, *, committed: bool) -> tuple[str, ...]:
-        """A transaction ended: its offsets count, where no later commit has been made, or are dropped. The
-        groups that it had offsets of."""
+        """A transaction ended: its offsets count, unless there was a later commit, or are dropped. Returns
+        the groups that it had offsets of."""
         pending = self._pending.pop(producer_id, {})
         for (group_id, at), offset in pending.items():
             known = self.of(group_id).get(at)
@@ -66,7 +67,7 @@ class OffsetTable:
         if not offsets:
             self._committed.pop(group_id, None)
 
-    # ---- what is there ---------------------------------------------------------------------------
+    # ---- contents --------------------------------------------------------------------------------
 
     @property
     def groups(self) -> Iterable[str]:
@@ -74,7 +75,7 @@ class OffsetTable:
 
     @property
     def topics(self) -> Iterable[str]:
-        """Topics of which any offset is committed."""
+        """Topics that have a committed offset."""
         return self._topics.keys()
 
     def of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
@@ -88,7 +89,7 @@ class OffsetTable:
         return (at for held in self._pending.values() for known, at in held if known == group_id)
 
     def fetch(self, request: FetchOffsets) -> tuple[FetchedOffset, ...]:
-        """What is committed; where nothing is, offset -1."""
+        """The committed offsets; -1 where there is none."""
         committed = self.of(request.group_id)
         asked = sorted(committed) if request.partitions is None else request.partitions
         held = frozenset(self._pending_of(request.group_id)) if request.require_stable else frozenset()
@@ -97,9 +98,9 @@ class OffsetTable:
     # ---- age -------------------------------------------------------------------------------------
 
     def expired(self, group: Group | ConsumerGroup, wall_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """Offsets that have been kept for long enough (KIP-211): of a group without members counted from when
-        it became empty, else from their commit. Topics that the members of a stable group consume keep
-        theirs, and so does a group that is between generations."""
+        """Offsets that have been kept long enough (KIP-211): of a group without members since it became
+        empty, else since their commit. Topics that the members of a stable group consume keep theirs, and so
+        does a group that is between generations."""
         subscribed: frozenset[str] | None = frozenset()
         since_ms = -1
         if isinstance(group, ConsumerGroup):

@@ -1,4 +1,4 @@
-"""Members of classic groups: joining, synchronizing, leaving, and what their silence leads to.
+"""Members of classic groups: joining, synchronizing, leaving, and the effects of their silence.
 
 Owns the phases of a group and every timer of its members. Nothing of an open rebalance is stored: a group is
 stored when its leader has assigned, and when it has become empty (KIP-62, KIP-345, KIP-394).
@@ -23,10 +23,10 @@ from metaquorum.storage.uuids import random_uuid
 from metaquorum.wire.messages import GroupMetadataValue
 
 NEW_MEMBER_TIMEOUT_MS = 5 * 60_000
-"""How long the JoinGroup of a member waits that does not know its id yet (Kafka's bound)."""
+"""How long the JoinGroup of a member without an id waits (Kafka's bound)."""
 
 MEMBER_ID_REQUIRED, _SKIPS_ASSIGNMENT = 4, 9
-"""The versions of JoinGroup that know these."""
+"""The first versions of JoinGroup that support these."""
 
 Timer = tuple[str, str, str]
 """(what is due, group, member): `session` and `pending` of a member, `join`, `sync`, `rejoin` of a group."""
@@ -48,8 +48,8 @@ class Rebalances:
     # ---- joining ---------------------------------------------------------------------------------
 
     def join_new(self, work: Work, group: Group, member: GroupMember, ask: Ask) -> None:
-        """A JoinGroup without a member id, of which `member` is made. From version 4 on a new member gets its
-        id first, and must join with it (KIP-394)."""
+        """A JoinGroup without a member id, for which `member` was made. From version 4 on a new member gets
+        its id first, and must join with it (KIP-394)."""
         member.member_id = new_member_id(self._rng, member)
         known = group.static_id(member.instance_id)
         if known is not None:
@@ -86,7 +86,7 @@ class Rebalances:
         self._after_join(work, group)
 
     def stranger(self, group: Group, member_id: str, instance_id: str | None) -> ErrorCode | None:
-        """Why a member is not who it says; None: it is."""
+        """Why the member's ids are wrong; None if they are right."""
         if instance_id is not None:
             current = group.static_id(instance_id)
             if current is not None and current != member_id:
@@ -110,7 +110,7 @@ class Rebalances:
 
     @staticmethod
     def _rejoin(work: Work, known: GroupMember, member: GroupMember) -> None:
-        # A caller that asks again does not read the answer to its first request.
+        # A client that sends the request again does not read the answer to its first one.
         work.reply(known.join_key, not_joined(known.member_id, ErrorCode.REBALANCE_IN_PROGRESS))
         known.protocols = member.protocols
         known.rebalance_timeout_ms = member.rebalance_timeout_ms
@@ -120,9 +120,9 @@ class Rebalances:
     def _replace_static(
         self, work: Work, group: Group, old_id: str, member: GroupMember, version: int
     ) -> None:
-        """A static member came back without its id: it takes its old place, under a new id. Where nothing is
-        to be assigned, a leader hears that from version 9 on (KIP-814); before, it is told that its old id
-        leads."""
+        """A static member came back without its id: it takes its old place, under a new id. If there is
+        nothing to assign, a leader learns that from version 9 on (KIP-814); older versions get the old id as
+        the leader's."""
         old = group.members[old_id]
         work.reply(old.join_key, not_joined(old_id, ErrorCode.FENCED_INSTANCE_ID))
         work.reply(old.sync_key, not_synced(ErrorCode.FENCED_INSTANCE_ID))
@@ -160,7 +160,7 @@ class Rebalances:
             self._prepare(work, group)
 
     def _prepare(self, work: Work, group: Group) -> None:
-        """Everyone is to join again; who waits for an assignment hears so now."""
+        """All members must join again; those that wait for an assignment get that as their answer now."""
         if group.phase is Phase.COMPLETING:
             self._end_sync(work, group, ErrorCode.REBALANCE_IN_PROGRESS)
         group.not_synced.clear()
@@ -175,7 +175,7 @@ class Rebalances:
         self._arm(work, "join", group, "", delay_ms)
 
     def join_is_due(self, work: Work, group: Group) -> None:
-        """The time to join is over. A first join is prolonged while members come."""
+        """The time to join is over. A first join is extended while members arrive."""
         if group.phase is not Phase.PREPARING:
             return
         if group.is_first_join and group.someone_came and group.delay_left_ms > 0:
@@ -187,7 +187,8 @@ class Rebalances:
         self._complete_join(work, group)
 
     def _complete_join(self, work: Work, group: Group) -> None:
-        """A new generation of those that have joined; static members that have not stay in it."""
+        """A new generation of the members that have joined; static members that have not joined stay in
+        it."""
         for member in list(group.members.values()):
             if member.join_key is None and member.instance_id is None:
                 self._forget(group, member.member_id)
@@ -216,7 +217,7 @@ class Rebalances:
     # ---- synchronizing ---------------------------------------------------------------------------
 
     def sync(self, work: Work, group: Group, key: object, member_id: str, given: dict[str, bytes]) -> None:
-        """A SyncGroup of a member in the current generation; the leader's says who gets what."""
+        """A SyncGroup of a member in the current generation; the leader's has the assignment."""
         if group.phase is Phase.EMPTY:
             work.reply(key, not_synced(ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -266,7 +267,7 @@ class Rebalances:
             group.state_since_ms = value.current_state_timestamp
 
     def sync_is_due(self, work: Work, group: Group) -> None:
-        """Members that have not asked for their assignment in time are dropped."""
+        """Members that have not requested their assignment in time are dropped."""
         if group.phase in (Phase.COMPLETING, Phase.STABLE) and group.not_synced:
             for member_id in sorted(group.not_synced):
                 self._forget(group, member_id)
@@ -281,16 +282,16 @@ class Rebalances:
                 work.reply(key, not_synced(error))
                 self._arm_session(work, group, member)
 
-    # ---- being there, and leaving ----------------------------------------------------------------
+    # ---- heartbeats and leaving ------------------------------------------------------------------
 
     def alive(self, work: Work, group: Group, member_id: str) -> None:
-        """The member was heard."""
+        """The member sent a request: its session continues."""
         member = group.members.get(member_id)
         if member is not None:
             self._arm_session(work, group, member)
 
     def session_is_due(self, work: Work, group: Group, member_id: str) -> None:
-        """A member was silent. While it waits for an answer itself it cannot speak."""
+        """A member was silent. While it waits for an answer it cannot send anything."""
         member = group.members.get(member_id)
         if member is None:
             return
@@ -315,20 +316,21 @@ class Rebalances:
         self._after_leave(work, group)
 
     def _after_leave(self, work: Work, group: Group) -> None:
-        """A group that all have left waits for no further member."""
+        """A group that all have left waits for no more members."""
         if group.phase is Phase.PREPARING and group.is_first_join and not group.members and not group.pending:
             self._complete_join(work, group)
         self._after_join(work, group)
 
     def begin(self, work: Work, group: Group) -> None:
-        """A group that was read from the log: its members have their session's time to be heard."""
+        """A group that was read from the log: its members have a session timeout in which to send a
+        heartbeat."""
         for member in group.members.values():
             self._arm_session(work, group, member)
         if len(group.members) > self._config.group_max_size:
             self._maybe_prepare(work, group)
 
     def rejoin(self, work: Work, group: Group) -> None:
-        """A group was stored while everyone was to join again: its members have the time for it."""
+        """A group was stored while all members had to join again: they have the rebalance timeout for it."""
         if group.phase is Phase.PREPARING and ("join", group.group_id, "") not in self._timers:
             for member in group.members.values():
                 self._arm_session(work, group, member)

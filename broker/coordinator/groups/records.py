@@ -1,4 +1,4 @@
-"""Groups and offsets as records of `__consumer_offsets`, and back; in the versions that Kafka 3.7 writes."""
+"""Groups and offsets to and from records of `__consumer_offsets`, in the versions that Kafka 3.7 writes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _OFFSET_KEY, _OFFSET_VALUE, _OFFSET_VALUE_WITH_EXPIRY = 1, 3, 1
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """`commit_ms`: the time of day of the commit. `expire_ms`: when it expires at the client's wish; -1: as
-    the group does. `log_offset`: where it is stored; of two the later one counts."""
+    """`commit_ms`: the time of day of the commit. `expire_ms`: when it expires at the client's request; -1:
+    with the group's retention. `log_offset`: where it is stored; the later of two counts."""
 
     offset: int
     leader_epoch: int = -1
@@ -26,7 +26,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_record(group: Group, assignments: dict[str, bytes], state_since_ms: int) -> StoredRecord:
-    """A group as it is, with these assignments by member id."""
+    """The group's present state, with these assignments by member id."""
     members = tuple(
         GroupMetadataValue.MemberMetadata(
             member_id=each.member_id,
@@ -56,8 +56,8 @@ def group_tombstone(group_id: str) -> StoredRecord:
 
 
 def group_of(group_id: str, value: GroupMetadataValue) -> Group:
-    """The group that a record describes: empty, or stable, or without a leader, who is yet to be found when
-    all have joined again."""
+    """The group that a record describes: empty, or stable, or without a leader, which is found when all have
+    joined again."""
     members = {
         each.member_id: GroupMember(
             member_id=each.member_id,
@@ -84,7 +84,7 @@ def group_of(group_id: str, value: GroupMetadataValue) -> Group:
 
 
 def _rebalance_timeout_ms(member: GroupMetadataValue.MemberMetadata) -> int:
-    """Version 0 has none; the session timeout stands for it, as in the JoinGroup of that time."""
+    """Version 0 has none; the session timeout is used instead, as in the JoinGroup of that time."""
     return member.session_timeout if member.rebalance_timeout < 0 else member.rebalance_timeout
 
 
@@ -109,7 +109,7 @@ def _offset_key(group_id: str, at: TopicPartition) -> OffsetCommitKey:
 
 
 def offset_of(value: OffsetCommitValue, log_offset: int) -> CommittedOffset:
-    """What a record says was committed."""
+    """The commit that a record describes."""
     return CommittedOffset(
         offset=value.offset,
         leader_epoch=value.leader_epoch,

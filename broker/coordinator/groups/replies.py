@@ -1,4 +1,4 @@
-"""Answers of the classic group protocol, as far as they do not depend on the version of the request."""
+"""Answers of the classic group protocol that do not depend on the version of the request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaquorum.wire.messages import (
 def joined(
     group: Group, member: GroupMember, *, has_come_back: bool = False, old_leader: str | None = None
 ) -> JoinGroupResponse:
-    """A member is in the generation; its leader learns which others are. `has_come_back`: a static member
+    """A member is in the generation; the leader's answer lists the others. `has_come_back`: a static member
     is in a stable group again, and there is nothing to assign."""
     leads = group.leader == member.member_id and old_leader is None
     return JoinGroupResponse(
@@ -60,8 +60,8 @@ def listed(group: Group) -> ListGroupsResponse.ListedGroup:
 
 
 def described(group_id: str, group: Group | None) -> DescribeGroupsResponse.DescribedGroup:
-    """A group for an operator; what its members sent is shown while it is stable, as in Kafka. A group that
-    does not exist is dead."""
+    """A group for an operator; members' metadata is shown while it is stable, as in Kafka. A group that does
+    not exist is dead."""
     if group is None:
         return DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state="Dead")
     stable = group.phase is Phase.STABLE

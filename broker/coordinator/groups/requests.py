@@ -1,6 +1,6 @@
-"""What is asked about one group where Kafka's message asks about several: the part for one coordinator.
+"""Requests about one group whose Kafka message names several: the part for one coordinator.
 
-JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete are about one group as they come.
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and OffsetDelete name only one group anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TopicPartition = tuple[str, int]
 
 
 class FetchOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """`partitions` None: all of the group. `require_stable`: offsets of an open transaction are waited for
+    """`partitions` None: all of the group. `require_stable`: wait for offsets of an open transaction
     (KIP-447)."""
 
     group_id: str
@@ -23,7 +23,7 @@ class FetchOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """`offset` -1: none is committed."""
+    """`offset` -1: there is no committed offset."""
 
     topic: str
     partition: int
@@ -44,7 +44,7 @@ class DescribeConsumerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one partition. Empty sets: of any state or type. Compared without case."""
+    """The groups of one partition. Empty sets: of any state or type. Compared case-insensitively."""
 
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()

@@ -1,6 +1,6 @@
 """The groups of one partition of `__consumer_offsets`: a coordinator's state machine.
 
-Owns which groups there are, and which part answers which request. Source: KIP-62, KIP-211, KIP-345, KIP-394,
+Owns the set of groups, and which part answers which request. Source: KIP-62, KIP-211, KIP-345, KIP-394,
 KIP-496.
 """
 
@@ -71,7 +71,7 @@ _DELETED_TOPICS: Timer = ("deleted topics", "", "")
 
 
 class GroupState:
-    """See the module and `CoordinatorState`. `authorizer` None: everyone may describe every topic."""
+    """See the module and `CoordinatorState`. `authorizer` None: every client may describe every topic."""
 
     def __init__(self, config: GroupConfig, rng: random.Random, authorizer: Authorizer | None = None) -> None:
         self._config = config
@@ -166,7 +166,7 @@ class GroupState:
         return work.decision()
 
     def _tell(self, work: Work, ask: Ask) -> None:
-        """What operators ask, and what is committed."""
+        """Answers operators' queries and queries for committed offsets."""
         match ask.body:
             case TxnOffsetCommitRequest() as body:
                 self._commits.commit_in_transaction(work, ask.key, self._any(body.group_id), body)
@@ -188,7 +188,7 @@ class GroupState:
         return self.groups.get(group_id) or self.consumers.groups.get(group_id)
 
     def _consumer_heartbeat(self, work: Work, ask: Ask) -> None:
-        """A classic group becomes one of the new protocol, with its members if that may be."""
+        """A classic group becomes one of the new protocol, with its members if that is allowed."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         classic = self.groups.get(body.group_id)
         first: tuple[StoredRecord, ...] = ()
@@ -217,7 +217,7 @@ class GroupState:
         return None
 
     def _replaced(self, work: Work, classic: Group, ask: Ask) -> None:
-        """A classic group became one of the new protocol: who waits in it is to join again."""
+        """A classic group became one of the new protocol: members that wait in it must join again."""
         if not classic.members and classic.generation == 0:
             self._remove(classic)
         for member in classic.members.values():
@@ -300,7 +300,7 @@ class GroupState:
         return ErrorCode.NONE
 
     def _bury(self, work: Work, group: Group) -> None:
-        """Of a group that only stored offsets there is no record."""
+        """A group that only stored offsets has no record."""
         if group.generation > 0:
             work.store(group_tombstone(group.group_id))
         else:
@@ -350,7 +350,7 @@ class GroupState:
         return work.decision()
 
     def _due_again(self, work: Work, error: ErrorCode, due: list[Timer], replies: tuple[Reply, ...]) -> None:
-        """The log refused what was due: what only records would have changed is due once more."""
+        """The log refused what was due: what only records would have changed becomes due again."""
         for timer in due:
             if timer[0] in CONSUMER_TIMERS or timer in (_CLEANING, _DELETED_TOPICS):
                 self._timers.arm(timer, work.now.ms + RETRY_MS)
@@ -359,7 +359,7 @@ class GroupState:
             work.reply(reply.key, ApiError(coordinator_error(error), text))
 
     def _clean(self, work: Work) -> None:
-        """Offsets that expired, and groups without members that have none any more."""
+        """Removes expired offsets, and groups without members that have none left."""
         next_ms = work.now.ms + self._config.offsets_retention_check_interval_ms
         found: list[Group | ConsumerGroup] = [*self.groups.values(), *self.consumers.groups.values()]
         for group in found:
@@ -379,7 +379,7 @@ class GroupState:
         self._timers.arm(_CLEANING, next_ms)
 
     def _forget_topics(self, work: Work) -> None:
-        """Offsets of deleted topics go, so that a topic of the same name begins without them."""
+        """Removes offsets of deleted topics, so that a new topic of the same name starts without them."""
         for group_id in self.offsets.groups:
             for at in self.offsets.of(group_id):
                 if at[0] in self._deleted_topics:

@@ -1,4 +1,4 @@
-"""What comes of one input, gathered while it is handled."""
+"""The results of one input, collected while it is handled."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from metaquorum.wire.stored import StoredRecord
 
 
 class Work:
-    """Records and replies in their order. `refused` is called for each part that must be taken back where the
-    log does not take the records; it gets new work and the error. `origin`: of which transaction they are."""
+    """Records and replies in their order. `refused` is called for each part that must be undone if the log
+    does not take the records; it gets new work and the error. `origin`: the transaction they belong to."""
 
     def __init__(self, now: Now) -> None:
         self.now = now
         self.records: list[StoredRecord] = []
         self.drafts: dict[str, Any] = {}
-        """States that are decided on further, by group."""
+        """States on which decisions continue, by group."""
         self._replies: list[Reply] = []
         self._refused: list[Callable[[Work, ErrorCode], None]] = []
         self.origin = BatchOrigin()

@@ -1,4 +1,4 @@
-"""What transaction coordinators are configured with."""
+"""The configuration of transaction coordinators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import msgspec
 
 class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """In ms, by Kafka's keys: `max_timeout_ms` is `transaction.max.timeout.ms`, `id_expiration_ms`
-    `transactional.id.expiration.ms`, the intervals are those at which timed out transactions are aborted and
+    `transactional.id.expiration.ms`; the intervals are those at which timed-out transactions are aborted and
     expired ids removed."""
 
     max_timeout_ms: int = 900_000

@@ -1,4 +1,4 @@
-"""What is asked of a transaction coordinator and what it replies, as values. Knows no rule."""
+"""Requests to a transaction coordinator and its replies, as values. Knows no rule."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ TopicPartition = tuple[str, int]
 
 
 class InitProducer(Struct, frozen=True, kw_only=True):
-    """InitProducerId with a transactional id. `producer_id` -1: the client has none yet. `fresh_id`: an id
-    that was never given, for where one is needed; None: none was taken so far."""
+    """InitProducerId with a transactional id. `producer_id` -1: the client has none yet. `fresh_id`: an
+    unused id, in case one is needed; None: none was taken yet."""
 
     transactional_id: str
     timeout_ms: int
@@ -26,12 +26,13 @@ class InitializedProducer(Struct, frozen=True):
 
 
 class NeedsProducerId(Struct, frozen=True):
-    """Ask again, with a fresh id. Nothing has changed."""
+    """Send the request again, with a fresh id. Nothing has changed."""
 
 
 class AddPartitions(Struct, frozen=True, kw_only=True):
     """AddPartitionsToTxn of one transactional id, and AddOffsetsToTxn; the reply is an ErrorCode.
-    `verify_only`: whether the partitions are in the transaction (KIP-890); the reply is one code for each."""
+    `verify_only`: whether the partitions are in the transaction (KIP-890); the reply is one code per
+    partition."""
 
     transactional_id: str
     producer_id: int
@@ -62,7 +63,7 @@ class DescribeTransaction(Struct, frozen=True):
 
 
 class TransactionDescription(Struct, frozen=True, kw_only=True):
-    """`start_ms` -1: no transaction is under way. `state` as Kafka names it."""
+    """`start_ms` -1: no transaction is open. `state` is Kafka's name."""
 
     error: ErrorCode = ErrorCode.NONE
     transactional_id: str
@@ -75,7 +76,7 @@ class TransactionDescription(Struct, frozen=True, kw_only=True):
 
 
 class ListTransactions(Struct, frozen=True, kw_only=True):
-    """An empty filter takes everything. `min_duration_ms` -1: however long a transaction has been open. The
+    """An empty filter matches everything. `min_duration_ms` -1: however long a transaction has been open. The
     reply is a tuple of descriptions."""
 
     states: frozenset[str] = frozenset()

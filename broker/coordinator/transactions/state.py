@@ -1,11 +1,11 @@
 """The transactional ids of one partition of __transaction_state (KIP-98, KIP-360, KIP-890 part 1).
 
-Owns who may begin, extend and end a transaction, and when one is aborted for its age. A decision to commit or
-abort is stored before any marker is written: `SendTxnMarkers` leaves when the record is committed, and after
-a change of coordinators or a doubtful append the record is stored once more before markers are sent again.
-A producer that begins its next transaction meanwhile waits here for a while: its partitions are stored with
-the completion of the last one, in one batch. Knows no partition's leader: the shell sends markers, and
-reports `MarkersWritten`.
+Owns which producers may begin, extend and end a transaction, and when one is aborted for its age. A decision
+to commit or abort is stored before any marker is written: `SendTxnMarkers` leaves when the record is
+committed, and after a change of coordinators or a doubtful append the record is stored once more before
+markers are sent again. A producer that begins its next transaction meanwhile waits here for a while: its
+partitions are stored with the completion of the last one, in one batch. Knows no partition's leader: the
+shell sends markers, and reports `MarkersWritten`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from metaquorum.wire.stored import StoredRecord
 AT_ONCE_MAX = 500
 """How many transactions one batch aborts, removes or decides again."""
 RESEND_MS = 500
-"""How long markers wait that could not be sent because the log took nothing."""
+"""How long markers wait that could not be sent because the log refused appends."""
 COMPLETION_WAIT_MS = 500
 """How long a producer that adds partitions waits for the markers of its last transaction. Clients that are
 refused with CONCURRENT_TRANSACTIONS wait 20 to 100 ms, many times what the markers take."""
@@ -58,11 +58,11 @@ class TransactionState:
         self.transactions: dict[str, Transaction] = {}
         self._partition = partition
         self._config = config
-        # What was decided and is about to be replayed, in order.
+        # Decisions that are about to be replayed, in order.
         self._proposed: dict[str, list[Transaction]] = {}
-        # Until when additions of partitions wait for the completion of a transaction, by rising time.
+        # Deadlines of additions of partitions that wait for the completion of a transaction, in rising order.
         self._adding: dict[str, tuple[int, list[Ask]]] = {}
-        # Prepared ones whose markers are to be sent (again).
+        # Prepared transactions whose markers must be sent, or sent again.
         self._unsent: dict[str, None] = {}
         self._unsent_due_ms: int | None = None
         self._abort_due_ms: int | None = None
@@ -86,7 +86,8 @@ class TransactionState:
         """There are no transactions in this topic."""
 
     def loaded(self, image: MetadataImage, now: Now) -> Decision:
-        """What was decided and not completed is: the coordinator before may not have sent every marker."""
+        """Completes what was decided and not completed: the previous coordinator may not have sent every
+        marker."""
         self._abort_due_ms = now.ms + self._config.abort_interval_ms
         self._removal_due_ms = now.ms + self._config.removal_interval_ms
         prepared = [one.transactional_id for one in self.transactions.values() if one.status in PREPARED]
@@ -265,7 +266,7 @@ class TransactionState:
         return next((due_ms for due_ms, _ in self._adding.values()), None)
 
     def _give_up_adding(self) -> Decision:
-        """The markers take long: who waits for them is refused."""
+        """The markers take long: producers that wait for them are refused."""
         _, asked = self._adding.pop(next(iter(self._adding)))
         code = ErrorCode.CONCURRENT_TRANSACTIONS
         return Decision(replies=tuple([Reply(each.key, code) for each in asked]), at_once=True)
@@ -327,7 +328,7 @@ class TransactionState:
 
 
 def _may_begin(known: Transaction, body: InitProducer) -> bool:
-    """Whether the producer that the request names may be the one that is known (KIP-360)."""
+    """Whether the producer in the request may be the known one (KIP-360)."""
     return (
         known.epoch < 0
         or body.producer_id == known.producer_id

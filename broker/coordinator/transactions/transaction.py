@@ -1,4 +1,4 @@
-"""One transactional id: what its coordinator knows of it, and its record.
+"""One transactional id: the coordinator's state of it, and its record.
 
 Owns the states (KIP-98) and the two ways in which an epoch is raised (KIP-360). Decides nothing.
 """
@@ -23,7 +23,7 @@ _KEY_VERSION = _VALUE_VERSION = 0
 
 
 class TransactionStatus(IntEnum):
-    """As stored; the names are Kafka's, without their underscores in what clients see."""
+    """As stored; clients see Kafka's names, without underscores."""
 
     EMPTY = 0
     ONGOING = 1
@@ -36,7 +36,7 @@ class TransactionStatus(IntEnum):
 
     @property
     def shown(self) -> str:
-        """As DescribeTransactions has it."""
+        """The name that DescribeTransactions returns."""
         return self.name.title().replace("_", "")
 
 
@@ -48,7 +48,7 @@ IDLE = frozenset(
 
 class Transaction(Struct, frozen=True, kw_only=True):
     """`epoch` -1: the id is new. `last_id` and `last_epoch` are what the producer had before its epoch was
-    raised, by which a repeated request is told; no record has them. Times are wall clock."""
+    raised; they identify a repeated request, and no record has them. Times are wall clock."""
 
     transactional_id: str
     producer_id: int
@@ -66,7 +66,7 @@ class Transaction(Struct, frozen=True, kw_only=True):
         return self.epoch >= EPOCH_MAX
 
     def begun(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction | None:
-        """For a producer that begins, in the next epoch; None: the one it names was fenced."""
+        """For a producer that begins, in the next epoch; None if the one it names was fenced."""
         epoch, last = self.epoch + 1, NONE
         if expected_epoch is not None:
             if self.epoch in (NONE, expected_epoch):
@@ -99,7 +99,7 @@ class Transaction(Struct, frozen=True, kw_only=True):
         )
 
     def extended(self, partitions: Iterable[TopicPartition], now_ms: int) -> Transaction:
-        """With these partitions, begun if none was under way; itself if they are in it already."""
+        """With these partitions, begun if none was open; itself if they are already in it."""
         ongoing = self.status is TransactionStatus.ONGOING
         if ongoing and self.partitions.issuperset(partitions):
             return self
@@ -112,7 +112,7 @@ class Transaction(Struct, frozen=True, kw_only=True):
         )
 
     def ended(self, *, committed: bool, fence: bool = False, now_ms: int) -> Transaction:
-        """Decided. With `fence` the producer's epoch ends, too: its late batches are refused."""
+        """Decided. With `fence` the producer's epoch also ends: its late batches are refused."""
         status = TransactionStatus.PREPARE_COMMIT if committed else TransactionStatus.PREPARE_ABORT
         return replace(self, status=status, epoch=self.epoch + fence, updated_ms=now_ms)
 
@@ -145,7 +145,7 @@ class Transaction(Struct, frozen=True, kw_only=True):
         return StoredRecord(self._key(), value, _KEY_VERSION, _VALUE_VERSION)
 
     def tombstone(self) -> StoredRecord:
-        """What removes it."""
+        """The record that removes it."""
         return StoredRecord(self._key(), None, _KEY_VERSION)
 
     def _key(self) -> TransactionLogKey:
@@ -153,7 +153,7 @@ class Transaction(Struct, frozen=True, kw_only=True):
 
 
 def of_record(record: StoredRecord) -> Transaction:
-    """What a record says. Raises DecodeError for an unknown status."""
+    """The state in a record. Raises DecodeError for an unknown status."""
     value = record.value
     try:
         status = TransactionStatus(value.transaction_status)

@@ -1,7 +1,7 @@
 """The two server-side assignors of KIP-848: which member of a group gets which partitions.
 
-Pure functions of the subscriptions, the number of partitions, and what each member has now. Every partition
-of a subscribed topic goes to exactly one member.
+Pure functions of the subscriptions, the number of partitions, and each member's present assignment. Every
+partition of a subscribed topic goes to exactly one member.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Parts = Mapping[bytes, frozenset[int]]
 
 
 class Subscriber(msgspec.Struct, frozen=True, kw_only=True):
-    """`topics`: ids of the topics that exist. `has`: what the last assignment gave it."""
+    """`topics`: ids of the topics that exist. `has`: its partitions in the last assignment."""
 
     member_id: str
     instance_id: str | None
@@ -34,8 +34,8 @@ def _wanted(subscribers: tuple[Subscriber, ...], counts: Mapping[bytes, int]) ->
 def assign_range(
     subscribers: tuple[Subscriber, ...], counts: Mapping[bytes, int]
 ) -> dict[str, dict[bytes, frozenset[int]]]:
-    """Of each topic consecutive partitions, as even as can be; static members keep their place in the order
-    though their ids change."""
+    """Assigns consecutive partitions of each topic, as evenly as possible; static members keep their place in
+    the order when their ids change."""
     given: dict[str, dict[bytes, frozenset[int]]] = {each.member_id: {} for each in subscribers}
     in_order = sorted(
         subscribers, key=lambda each: (each.instance_id is None, each.instance_id or each.member_id)
@@ -55,8 +55,8 @@ def assign_range(
 def assign_uniform(
     subscribers: tuple[Subscriber, ...], counts: Mapping[bytes, int]
 ) -> dict[str, dict[bytes, frozenset[int]]]:
-    """As even as the subscriptions allow over all topics, and as few moves as that needs: what a member has
-    stays with it while it has no more than its share; the rest goes to the members that have least."""
+    """As even over all topics as the subscriptions allow, with as few moves as that needs: a member keeps
+    what it has up to its share; the rest goes to the members that have least."""
     held: dict[str, set[tuple[bytes, int]]] = {each.member_id: set() for each in subscribers}
     subscribed = {each.member_id: each.topics for each in subscribers}
     owner: dict[tuple[bytes, int], str] = {}
@@ -87,8 +87,8 @@ def assign_uniform(
 
 
 def _even_out(held: dict[str, set[tuple[bytes, int]]], subscribed: Mapping[str, frozenset[bytes]]) -> None:
-    """Moves partitions from members that have most to members that have at least two less, while there are
-    such and subscriptions allow it. Each move makes the sum of squares smaller, so that it ends."""
+    """Moves partitions from members that have most to members that have at least two fewer, while there are
+    such members and subscriptions allow it. Each move reduces the sum of squares, so it ends."""
     moved = True
     while moved:
         moved = False

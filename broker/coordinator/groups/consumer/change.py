@@ -1,7 +1,7 @@
 """One change of a consumer group in the making.
 
 Everything is decided on a draft of the group, to which each record is replayed as it is decided; the group
-itself changes when the log has them.
+itself changes when the log has the records.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class GroupChange:
         self.group.replay(record)
 
     def update(self, before: ConsumerMember, member: ConsumerMember, owned: Parts | None) -> ConsumerMember:
-        """A member that was `before`, perhaps new, is as `member` now, and has `owned` (None: it does not
-        say). What it has after one step to its target."""
+        """The member that was `before`, perhaps a new one, becomes `member`; it reports that it owns `owned`
+        (None: it does not report it). Returns it after one step towards its target."""
         draft = self.group
         is_new = before.member_id not in draft.members
         topics = draft.topics_of(before)
@@ -79,12 +79,12 @@ class GroupChange:
         self._forget_pattern(pattern)
 
     def _forget_pattern(self, pattern: str | None) -> None:
-        """Unless a member still subscribes to it."""
+        """Forgets the pattern unless a member still subscribes to it."""
         if pattern in self.group.patterns and pattern not in self.group.subscribed_patterns():
             self.put(pattern_record(self.group.group_id, pattern, None))
 
     def resolved(self, found: Mapping[str, ResolvedPattern]) -> None:
-        """What patterns match now, as far as members still subscribe to them."""
+        """The topics that patterns now match, for patterns that members still subscribe to."""
         before = self.group.patterns.copy()
         for pattern in sorted(found.keys() & self.group.subscribed_patterns()):
             self.put(pattern_record(self.group.group_id, pattern, found[pattern]))
@@ -96,7 +96,7 @@ class GroupChange:
         )
 
     def raise_epoch(self, *, must: bool) -> None:
-        """A new epoch where members or their topics are others than those of the last one."""
+        """A new epoch if members or their topics changed since the last one."""
         draft = self.group
         topics = topics_of(draft, self._image)
         if topics != draft.topics:
@@ -113,7 +113,7 @@ class GroupChange:
             self.put(group_record(draft.group_id, draft.epoch + 1))
 
     def _assign(self) -> None:
-        """A target for everyone in the group's epoch, by the assignor that most members name."""
+        """A target for every member in the group's epoch, by the assignor that most members name."""
         draft = self.group
         named = sorted(each.assignor for each in draft.members.values() if each.assignor)
         name = max(named, key=named.count) if named else next(iter(ASSIGNORS))

@@ -1,7 +1,7 @@
-"""Members of the classic protocol in a group of the new one (KIP-848): JoinGroup, SyncGroup, Heartbeat and
+"""Members of the classic protocol in a group of the new one (KIP-848): JoinGroup, SyncGroup, Heartbeat,
 LeaveGroup.
 
-The coordinator assigns, and no member leads. A member joins again for each step to its target.
+The coordinator assigns, and no member leads. A member joins again for each step towards its target.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from metaquorum.wire.messages import (
 
 
 class ClassicMembers:
-    """See the module. Every request is about a group that has members."""
+    """See the module. Every request concerns a group that has members."""
 
     def __init__(self, config: GroupConfig, consumers: ConsumerGroups, rng: random.Random) -> None:
         self._config = config
@@ -48,7 +48,7 @@ class ClassicMembers:
     # ---- joining ---------------------------------------------------------------------------------
 
     def join(self, work: Work, ask: Ask, joining: GroupMember) -> None:
-        """`joining`: what the JoinGroup describes."""
+        """`joining`: the member that the JoinGroup describes."""
         body: JoinGroupRequest = ask.body
         group = self._consumers.groups[body.group_id]
         error = self._join_error(group, joining, body.protocol_type)
@@ -118,10 +118,10 @@ class ClassicMembers:
             ),
         )
 
-    # ---- members that are there ------------------------------------------------------------------
+    # ---- existing members ------------------------------------------------------------------------
 
     def sync(self, work: Work, key: object, body: SyncGroupRequest) -> None:
-        """The assignment, as the coordinator made it."""
+        """Answers with the assignment that the coordinator made."""
         group = self._consumers.groups[body.group_id]
         member = _member(group, body.member_id, body.group_instance_id, body.generation_id)
         if isinstance(member, ErrorCode):
@@ -161,7 +161,7 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(self, work: Work, body: LeaveGroupRequest) -> tuple[ErrorCode, ...]:
-        """A code for each; an operator may name a static member by its instance id alone."""
+        """One code per member; an operator may name a static member by its instance id alone."""
         change = self._consumers.change(work, body.group_id)
         codes = []
         for each in body.members:
@@ -182,7 +182,7 @@ class ClassicMembers:
 def _member(
     group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int | None
 ) -> ConsumerMember | ErrorCode:
-    """The classic member that asks, or why it is not who it says."""
+    """The classic member that sent the request, or why it is refused."""
     if instance_id is not None:
         static = group.static_member(instance_id)
         if static is None:

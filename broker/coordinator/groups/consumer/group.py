@@ -1,4 +1,4 @@
-"""A group of KIP-848: what its records say, and what follows from that.
+"""A group of KIP-848: the state that its records describe, and what can be derived from it.
 
 Only `replay` changes a group. Source: KIP-848; the records are those of Kafka 3.8 and later.
 """
@@ -34,7 +34,7 @@ from metaquorum.wire.messages import (
 from metaquorum.wire.stored import StoredRecord
 
 LEFT, AWAY = -1, -2
-"""Member epochs: a member leaves; a static member goes away and will come back."""
+"""Member epochs: a member leaves; a static member leaves for a while and will come back."""
 
 CONSUMER_RECORDS = (
     ConsumerGroupMetadataKey,
@@ -48,8 +48,8 @@ CONSUMER_RECORDS = (
 
 
 class MemberState(IntEnum):
-    """As it is stored. STABLE: it has what it is to have. UNREVOKED: it must give something up first.
-    UNRELEASED: it waits for what others must give up."""
+    """As stored. STABLE: it has its target. UNREVOKED: it must give something up first. UNRELEASED: it waits
+    for what others must give up."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -57,7 +57,7 @@ class MemberState(IntEnum):
 
 
 class ClassicMember(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member of the classic protocol brings that others do not."""
+    """The attributes that only a member of the classic protocol has."""
 
     session_timeout_ms: int
     protocols: Protocols
@@ -74,8 +74,8 @@ class ResolvedPattern(msgspec.Struct, frozen=True):
 
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     """It subscribes to `topics` and to those that match `pattern`. `assigned`: what it may consume,
-    `revoking`: what it must stop to. `previous_epoch`: that of the answer before, which it may not have got.
-    `classic` None: it speaks the new protocol."""
+    `revoking`: what it must stop consuming. `previous_epoch`: that of the previous answer, which it may not
+    have received. `classic` None: it uses the new protocol."""
 
     member_id: str
     instance_id: str | None = None
@@ -97,8 +97,8 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
     """`epoch` rises when members or topics change, `target_epoch` is the one for which `targets` were made.
-    `topics`: (topic id, number of partitions) by name, as they were when the epoch was last raised.
-    `patterns`: those of members, as far as they were looked up."""
+    `topics`: (topic id, number of partitions) by name when the epoch was last raised. `patterns`: those of
+    members that have been looked up."""
 
     group_id: str
     protocol_type = CONSUMER
@@ -182,11 +182,11 @@ class ConsumerGroup:
             )
         self.members[member_id] = changed
 
-    # ---- what follows ----------------------------------------------------------------------------
+    # ---- derived ---------------------------------------------------------------------------------
 
     @property
     def state_name(self) -> str:
-        """As operators see it."""
+        """The name that operators see."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -199,7 +199,7 @@ class ConsumerGroup:
 
     @property
     def phase(self) -> Phase:
-        """In the words of the classic protocol."""
+        """In the terms of the classic protocol."""
         return Phase.STABLE if self.members else Phase.EMPTY
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
@@ -208,7 +208,7 @@ class ConsumerGroup:
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """By name, or matched by its pattern."""
+        """Subscribed by name, or matched by its pattern."""
         found = None if member.pattern is None else self.patterns.get(member.pattern)
         return frozenset(member.topics) if found is None else found.topics.union(member.topics)
 
@@ -221,7 +221,7 @@ class ConsumerGroup:
 
     @property
     def is_all_classic(self) -> bool:
-        """Whether there are members, and none speaks the new protocol."""
+        """Whether there are members, and none uses the new protocol."""
         return bool(self.members) and all(each.classic is not None for each in self.members.values())
 
     def supports(self, member_id: str, names: Iterable[str]) -> bool:
@@ -235,7 +235,7 @@ class ConsumerGroup:
         return bool(set(names).intersection(*others))
 
     def awaits_others(self, member: ConsumerMember) -> bool:
-        """Whether something of its target is not given up yet."""
+        """Whether part of its target has not been given up yet."""
         missing = set(flat(self.targets.get(member.member_id, {}))) - set(flat(member.assigned))
         return not missing.isdisjoint(self.owned_by_others(member.member_id))
 
@@ -258,7 +258,7 @@ def flat(parts: Parts) -> Iterator[tuple[bytes, int]]:
 
 
 def parts_of(listed: Iterable[Any]) -> dict[bytes, frozenset[int]]:
-    """Of structures with a topic's id and partitions."""
+    """From structures with a topic's id and partitions."""
     return {each.topic_id: frozenset(each.partitions) for each in listed if each.partitions}
 
 
@@ -333,7 +333,7 @@ def target_record(group_id: str, member_id: str, target: Parts) -> StoredRecord:
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[StoredRecord, ...]:
-    """Everything that is stored of a member, in the order in which it goes."""
+    """Removes everything stored about a member, in this order."""
     current = ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id)
     target = ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id)
     metadata = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id)
@@ -363,7 +363,7 @@ def pattern_record(group_id: str, pattern: str, found: ResolvedPattern | None) -
 
 
 def group_tombstones(group: ConsumerGroup) -> tuple[StoredRecord, ...]:
-    """Everything that is stored of a group; the last one ends it."""
+    """Removes everything stored about a group; the last record ends it."""
     group_id = group.group_id
     return (
         *(record for each in group.members for record in member_tombstones(group_id, each)),

@@ -1,4 +1,4 @@
-"""The consumer groups of one partition: their members' timers, and what becomes of a member that goes."""
+"""The consumer groups of one partition: their members' timers, and what happens when a member leaves."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from metaquorum.wire.stored import StoredRecord
 _SESSION, _REVOCATION, _JOIN, _SYNC = "consumer session", "revocation", "classic join", "classic sync"
 _DOWNGRADE, _PATTERNS = "downgrade", "patterns"
 CONSUMER_TIMERS = (_SESSION, _REVOCATION, _JOIN, _SYNC, _DOWNGRADE, _PATTERNS)
-"""Of a member: it was silent, has not given up what it must, or, a classic one, has not joined again or not
-asked for its assignment. Of a group: only classic members are left in it. Of all: patterns are looked up."""
+"""Of a member: it was silent, has not given up what it must, or, if classic, has not joined again or not
+requested its assignment. Of a group: only classic members are left in it. Of all: patterns are looked up."""
 
 
 class ConsumerGroups:
@@ -56,23 +56,23 @@ class ConsumerGroups:
         self._patterns.published(image)
 
     def begin(self, work: Work) -> None:
-        """The log was read: members have their session's time to be heard."""
+        """The log was read: members have a session timeout in which to send a heartbeat."""
         for group in self.groups.values():
             for member in group.members.values():
                 self.heard(work, group, member, is_new_step=True)
             self.settle(work, group)
 
     def change(self, work: Work, group_id: str) -> GroupChange:
-        """A change of a group, perhaps a new one."""
+        """A change of a group, which may be new."""
         group = self.groups.get(group_id)
         draft = ConsumerGroup(group_id=group_id) if group is None else group.draft()
         return GroupChange(work, draft, self.image)
 
-    # ---- members that go -------------------------------------------------------------------------
+    # ---- leaving members -------------------------------------------------------------------------
 
     def expel(self, change: GroupChange, member_id: str) -> None:
-        """A member leaves, or is thrown out. When the last one of the new protocol goes, the group becomes a
-        classic one."""
+        """A member leaves, or is removed. When the last member of the new protocol leaves, the group becomes
+        a classic one."""
         if change.group.members[member_id].classic is None and self._downgrade(change, member_id):
             return
         change.remove(member_id)
@@ -103,7 +103,7 @@ class ConsumerGroups:
         return True
 
     def is_due(self, work: Work, timer: Timer) -> None:
-        """A member was silent, or has not done in time what it must: it is thrown out."""
+        """A member was silent, or has not done in time what it must: it is removed."""
         name, group_id, member_id = timer
         if name == _PATTERNS:
             self._look_on(work)
@@ -118,7 +118,7 @@ class ConsumerGroups:
     # ---- timers ----------------------------------------------------------------------------------
 
     def heard(self, work: Work, group: ConsumerGroup, member: ConsumerMember, *, is_new_step: bool) -> None:
-        """A member was heard. `is_new_step`: what it must do now began with this."""
+        """A member sent a request. `is_new_step`: what it must do now began with this one."""
         at = (group.group_id, member.member_id)
         timeout_ms = group_setting(self.image, group.group_id, SESSION_TIMEOUT)
         if timeout_ms is None:
@@ -139,7 +139,7 @@ class ConsumerGroups:
         return self._config.group_consumer_heartbeat_interval_ms if own_ms is None else own_ms
 
     def look_up(self, work: Work, group: ConsumerGroup, caller: Caller) -> None:
-        """A member was heard: topics that match the group's patterns may be others now."""
+        """A member sent a request: the topics that match the group's patterns may have changed."""
         if self._patterns.heard(group, caller, work.now.wall_ms):
             self._timers.arm((_PATTERNS, "", ""), work.now.ms)
 
@@ -155,13 +155,13 @@ class ConsumerGroups:
         return draft
 
     def must_join(self, work: Work, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """A classic member hears that it is to join again."""
+        """A classic member is asked to join again."""
         timer = (_JOIN, group.group_id, member.member_id)
         if timer not in self._timers:
             self._timers.arm(timer, work.now.ms + member.rebalance_timeout_ms)
 
     def must_sync(self, work: Work, group: ConsumerGroup, member: ConsumerMember) -> None:
-        """A classic member has joined, and is to ask for its assignment."""
+        """A classic member has joined, and must now request its assignment."""
         at = (group.group_id, member.member_id)
         self._timers.disarm((_JOIN, *at))
         self._timers.arm((_SYNC, *at), work.now.ms + member.rebalance_timeout_ms)

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: members come, say what they have, and hear what they are to have (KIP-848)."""
+"""ConsumerGroupHeartbeat: members join, report what they own, and receive their assignment (KIP-848)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from metaquorum.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGrou
 from metaquorum.wire.stored import StoredRecord
 
 _CLIENTS_MAKE_IDS = 1
-"""From this version on a member brings its id (KIP-1082)."""
+"""From this version on a member generates its own id (KIP-1082)."""
 
 
 class ConsumerHeartbeats:
@@ -41,8 +41,8 @@ class ConsumerHeartbeats:
         self._rng = rng
 
     def handle(self, work: Work, ask: Ask, first: tuple[StoredRecord, ...] = ()) -> bool:
-        """Whether the sender is a member now; else nothing is stored. `first`: what makes the group one of
-        the new protocol."""
+        """Returns whether the sender is now a member; if not, nothing is stored. `first`: the records that
+        turn the group into one of the new protocol."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         problem = _problem(body, ask.request.version)
         if problem is None and body.group_id not in self._consumers.groups and body.member_epoch != 0:
@@ -86,8 +86,8 @@ class ConsumerHeartbeats:
         return None
 
     def _member(self, change: GroupChange, ask: Ask) -> ConsumerMember | ErrorCode:
-        """The sender as it is known, or new; or why it is refused. A static member takes the place of one
-        that went away, and of a classic one, which never says that it goes."""
+        """The sender as a known or new member, or why it is refused. A static member takes the place of one
+        that went away, and of a classic one, which never announces that it leaves."""
         body: ConsumerGroupHeartbeatRequest = ask.body
         draft = change.group
         known = draft.members.get(body.member_id)
@@ -168,7 +168,7 @@ def _words(error: ErrorCode, body: ConsumerGroupHeartbeatRequest) -> str:
 
 
 def too_many_groups() -> ConsumerGroupHeartbeatResponse:
-    """The answer where no other group may begin."""
+    """The answer if no other group may begin."""
     text = "there are too many groups here (group.coordinator.max.groups): delete some"
     return heartbeat_refused(ErrorCode.GROUP_MAX_SIZE_REACHED, text)
 
@@ -178,7 +178,7 @@ def heartbeat_refused(error: ErrorCode, text: str) -> ConsumerGroupHeartbeatResp
 
 
 def _problem(body: ConsumerGroupHeartbeatRequest, version: int) -> tuple[ErrorCode, str] | None:
-    """What is wrong with a request by itself."""
+    """What is wrong with a request on its own."""
     checks = (
         (body.member_epoch < AWAY, "the member epoch is below -2"),
         (
@@ -205,7 +205,7 @@ def _problem(body: ConsumerGroupHeartbeatRequest, version: int) -> tuple[ErrorCo
 
 
 def _names_topics(body: ConsumerGroupHeartbeatRequest) -> bool:
-    """Perhaps none: a member may subscribe later."""
+    """Perhaps an empty list: a member may subscribe later."""
     return body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None
 
 
@@ -214,8 +214,8 @@ def _is_replaceable(static: ConsumerMember, member_id: str) -> bool:
 
 
 def _is_fenced(member: ConsumerMember, body: ConsumerGroupHeartbeatRequest) -> bool:
-    """A member may be one epoch behind where the last answer was lost, with nothing but what it has; and it
-    may always begin again with epoch 0 (KAFKA-19233)."""
+    """A member may be one epoch behind if the last answer was lost, while it reports no more than it was
+    assigned; and it may always start over with epoch 0 (KAFKA-19233)."""
     if body.member_epoch in (0, member.epoch):
         return False
     if body.member_epoch > member.epoch or body.member_epoch != member.previous_epoch:
@@ -226,7 +226,7 @@ def _is_fenced(member: ConsumerMember, body: ConsumerGroupHeartbeatRequest) -> b
 
 
 def _updated(member: ConsumerMember, ask: Ask) -> ConsumerMember:
-    """With what the request says; null leaves it as it is."""
+    """The member with the request's values; null changes nothing."""
     body: ConsumerGroupHeartbeatRequest = ask.body
     topics = member.topics
     if body.subscribed_topic_names is not None:

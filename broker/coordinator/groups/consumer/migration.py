@@ -1,7 +1,7 @@
-"""A group with members changes its protocol (KIP-848): the records that make a classic group one of the new
-protocol, and the other way round.
+"""A group with members changes its protocol (KIP-848): the records that turn a classic group into one of the
+new protocol, and back.
 
-No partition gets a second owner by it: what a member may be consuming stays its own until it gives it up.
+No partition gets a second owner: what a member may be consuming stays its own until it gives it up.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _Held = set[tuple[bytes, int]]
 
 
 def upgrade_records(group: Group, image: MetadataImage) -> tuple[StoredRecord, ...] | None:
-    """A classic group in the same generation as one of the new protocol; None: what its members sent is not
-    that of consumers."""
+    """Turns a classic group into one of the new protocol, in the same generation. Returns None if the
+    members' metadata is not that of consumers."""
     subscriptions = {each.member_id: _subscription(group, each) for each in group.members.values()}
     held = _held(group, subscriptions, image)
     if held is None or group.protocol_type != CONSUMER:
@@ -62,7 +62,8 @@ def upgrade_records(group: Group, image: MetadataImage) -> tuple[StoredRecord, .
 
 
 def _subscription(group: Group, member: GroupMember) -> Any:
-    """In the protocol of the generation; before the first one in any, since all name the same topics."""
+    """In the protocol of the generation; before the first generation in any, since all name the same
+    topics."""
     metadata = member.metadata(group.protocol) or next((each for _, each in member.protocols), b"")
     found = consumer_subscription(metadata)
     return None if found is None else found.value
@@ -85,9 +86,9 @@ def _upgraded(group: Group, member: GroupMember, subscription: Any, assigned: Pa
 
 
 def _held(group: Group, subscriptions: dict[str, Any], image: MetadataImage) -> dict[str, _Held] | None:
-    """What each member may be consuming, no partition twice. A member that has joined and has not heard its
-    assignment has what it said then; another one has its assignment, or what it had before, as long as it has
-    not read the answer."""
+    """What each member may be consuming, no partition twice. A member that has joined and has not received
+    its assignment has what it reported when joining; any other has its assignment, or what it had before,
+    while it has not read the answer."""
     joined, assigned, before = [], [], []
     for member in group.members.values():
         subscription, member_id = subscriptions[member.member_id], member.member_id
@@ -110,7 +111,7 @@ def _held(group: Group, subscriptions: dict[str, Any], image: MetadataImage) -> 
 
 
 def owned_parts(subscription: Any, image: MetadataImage) -> Parts:
-    """What a subscription says that its member has; of topics that do not exist nothing."""
+    """The partitions that a subscription says its member owns; none of topics that do not exist."""
     listed = ((each.topic, index) for each in subscription.owned_partitions for index in each.partitions)
     return gathered(_ids(listed, image))
 
@@ -128,9 +129,9 @@ def _ids(listed: Iterable[tuple[str, int]], image: MetadataImage) -> Iterator[tu
 def downgrade_records(
     group: ConsumerGroup, leaving: str | None, image: MetadataImage, wall_ms: int
 ) -> tuple[StoredRecord, ...] | None:
-    """A group whose members are all classic but for the one that leaves, as a classic group in the same
-    generation. It has no leader: who reads that lets everyone join again. None: there is no protocol that all
-    support."""
+    """Turns a group whose members are all classic, except the one that leaves, into a classic group in the
+    same generation. It has no leader: its coordinator lets everyone join again. Returns None if there is no
+    protocol that all support."""
     classic = Group(
         group_id=group.group_id, generation=group.epoch, protocol_type=CONSUMER, state_since_ms=wall_ms
     )
@@ -167,7 +168,7 @@ def _downgraded(member: ConsumerMember, classic: ClassicMember) -> GroupMember:
 def assignment_of(
     member: ConsumerMember, metadata: bytes, image: MetadataImage, *, with_revoking: bool = False
 ) -> bytes:
-    """What a member may consume, as a classic one reads it, in the version of its metadata."""
+    """What a member may consume, in the form that a classic member reads, in the version of its metadata."""
     parts = set(flat(member.assigned)) | (set(flat(member.revoking)) if with_revoking else set())
     named: dict[str, list[int]] = {}
     for topic_id, index in parts:

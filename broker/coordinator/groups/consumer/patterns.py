@@ -1,7 +1,7 @@
-"""Subscriptions by pattern (KIP-848): which topics an RE2 expression matches, looked through in slices.
+"""Subscriptions by pattern (KIP-848): which topics an RE2 expression matches, searched in slices.
 
 Owns when a group's patterns are looked up again, and how much of that is done at a time, so that no pattern
-holds the broker up. Changes no group: what was found becomes records elsewhere.
+holds up the broker. Changes no group: the matches become records elsewhere.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.acls import Operation, ResourceType
 
 REFRESH_MIN_MS = 10_000
-"""A group's patterns are not looked up more often, so that many changes are one rebalance (Kafka's)."""
+"""A group's patterns are not looked up more often, so that many changes cause one rebalance (Kafka's
+value)."""
 SLICE_WORK = 1_000_000
-"""Bytes of topic names times instructions of patterns that are looked at without a pause: up to 10 ms."""
+"""Bytes of topic names times instructions of patterns that are processed without a pause: up to 10 ms."""
 
 _MEMORY_BYTES = 1 << 20
-"""Of one pattern: RE2 refuses those that need more."""
+"""Per pattern: RE2 refuses those that need more."""
 _RIGHT_WORK = 5_000
-"""What the question for a right costs, in the same measure."""
+"""The cost of checking one permission, in the same unit."""
 
 
 @lru_cache(maxsize=100)
 def _compiled(pattern: str) -> Any:
-    """Raises `re2.error`, whose argument says what is wrong."""
-    import re2  # only brokers of groups that have patterns need it
+    """Raises `re2.error`, whose argument describes the problem."""
+    import re2  # only brokers with groups that have patterns need it
 
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
@@ -40,7 +41,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why it is not a pattern; None: it is one."""
+    """Why it is not a valid pattern; None if it is."""
     import re2
 
     try:
@@ -51,7 +52,7 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 class _Lookup:
-    """One group's patterns, on their way through all topics of an image."""
+    """The lookup of one group's patterns over all topics of an image."""
 
     def __init__(
         self, patterns: frozenset[str], image: MetadataImage, caller: Caller, authorizer: Authorizer | None
@@ -66,7 +67,7 @@ class _Lookup:
         self._names: Iterator[str] = (each.info.name for each in image.topics.by_id.values_unordered())
 
     def go_on(self) -> bool:
-        """Looks at some more topics; whether it has seen all."""
+        """Looks at some more topics. Returns whether it has seen all."""
         work = 0
         for name in self._names:
             matching = [found for pattern, found in self._patterns if pattern.fullmatch(name)]
@@ -85,7 +86,7 @@ class _Lookup:
 
 
 class Patterns:
-    """See the module. `authorizer` None: everyone may describe every topic."""
+    """See the module. `authorizer` None: every client may describe every topic."""
 
     def __init__(self, config: GroupConfig, authorizer: Authorizer | None) -> None:
         self._config = config
@@ -100,8 +101,8 @@ class Patterns:
         self._image = image
 
     def heard(self, group: ConsumerGroup, caller: Caller, wall_ms: int) -> bool:
-        """A member of the group, as it is now, was heard: whether its patterns are to be looked up from now
-        on, with the rights of that member."""
+        """A member of `group` sent a request. Returns whether the group's patterns will be looked up from now
+        on, with the permissions of that member."""
         patterns = group.subscribed_patterns()
         if not patterns or group.group_id in self._lookups:
             return False
@@ -123,8 +124,8 @@ class Patterns:
         return bool(self._lookups)
 
     def go_on(self, wall_ms: int) -> tuple[str, Mapping[str, ResolvedPattern]]:
-        """A slice of what is to be looked up. A group and what its patterns match, when all topics have been
-        looked at."""
+        """Processes one slice. Returns a group and what its patterns match, once all topics have been looked
+        at."""
         group_id, lookup = next(iter(self._lookups.items()), ("", None))
         if lookup is None or not lookup.go_on():
             return "", {}

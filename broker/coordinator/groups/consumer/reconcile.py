@@ -1,4 +1,4 @@
-"""One step of a member from what it has to what it is to have (KIP-848).
+"""One step of a member from what it has towards its target (KIP-848).
 
 A member first gives up what is not in its target, then takes what others have given up; it is in the target's
 epoch as soon as it has nothing left to give up. So no partition ever has two owners.
@@ -19,8 +19,8 @@ from metaquorum.broker.coordinator.groups.consumer.group import (
 
 
 def reconciled(group: ConsumerGroup, member: ConsumerMember, owned: Parts | None) -> ConsumerMember:
-    """The member after this heartbeat. `owned`: what it says that it has; None: it does not say, and has what
-    it had."""
+    """The member after this heartbeat. `owned`: what it reports to own; None: it does not report it, and has
+    what it had."""
     if member.state is MemberState.STABLE and member.epoch == group.target_epoch:
         return member
     if member.state is MemberState.UNREVOKED and _still_has(member.revoking, owned):

@@ -1,4 +1,4 @@
-"""What operators hear of groups of the new protocol."""
+"""Descriptions, for operators, of groups of the new protocol."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The active controller: Raft beneath it, decisions in it, and the node that orders their effects."""
+"""The active controller: Raft below it, decisions in it, and the node that orders their effects."""

@@ -1,6 +1,6 @@
-"""Answers that need no decision: the quorum, the committed image, and who the active controller is.
+"""Answers that need no decision: the quorum, the committed image, and the id of the active controller.
 
-Pure: from what a node has at hand to a response. Knows no node.
+Pure: builds a response from a node's present state. Knows no node.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from metaquorum.raft.state.progress import ReplicaState
 
 
 def describe_quorum(raft: RaftCore, image: MetadataImage, now_ms: int) -> DescribeQuorumResponse | ApiError:
-    """KIP-836, as the leader sees it, itself first; no other node can tell. The voters' record says where
-    voters are reached, and the committed image what controllers that observe have registered."""
+    """KIP-836, as the leader sees it, itself first; no other node knows it. The voters' record has the
+    voters' endpoints, the committed image those that observing controllers have registered."""
     if not raft.is_leader:
         return not_controller(raft.node_id, raft.leader_id)
     replicas = raft.describe(now_ms)
@@ -60,7 +60,7 @@ def _replica(raft: RaftCore, image: MetadataImage, replica: ReplicaState) -> Rep
 def _reached_at(
     raft: RaftCore, image: MetadataImage, replica: ReplicaState
 ) -> tuple[tuple[VoterEndpoint, ...], tuple[int, int]]:
-    """Where a replica listens, and the levels of kraft.version that it supports."""
+    """A replica's endpoints, and the levels of kraft.version that it supports."""
     voter = raft.voters.get(replica.node_id)
     if replica.is_voter and voter is not None and voter.endpoints:
         where = tuple(
@@ -82,7 +82,7 @@ def _reached_at(
 
 
 def not_controller(node_id: int, leader_id: int | None) -> ApiError:
-    """For everybody who asks a node that is not the active controller. `leader_id`: the leader, if known."""
+    """The answer of a node that is not the active controller. `leader_id`: the leader, if known."""
     if leader_id is None or leader_id == node_id:
         text = f"controller {node_id} is not the active one: no leader is known, retry with any controller"
         return ApiError(ErrorCode.NOT_CONTROLLER, text)
@@ -91,14 +91,14 @@ def not_controller(node_id: int, leader_id: int | None) -> ApiError:
 
 
 def image_response(image: MetadataImage, raft: RaftCore) -> ReadImageResponse:
-    """The committed image as this node has it, and how far it goes."""
+    """The committed image of this node, and its end offset."""
     return ReadImageResponse(
         image=image, offset=image.provenance.offset, leader_id=raft.leader_id, epoch=raft.epoch
     )
 
 
 def transfer_target(raft: RaftCore, wanted: int | None, now_ms: int) -> int | ApiError:
-    """Who is to lead instead of this node: `wanted`, or the most caught-up of the other voters."""
+    """The next leader instead of this node: `wanted`, or the most caught-up of the other voters."""
     if not raft.is_leader:
         return not_controller(raft.node_id, raft.leader_id)
     others = [each for each in raft.describe(now_ms) if each.is_voter and each.node_id != raft.node_id]

@@ -7,7 +7,7 @@ from metaquorum.metadata.image import BrokersImage
 
 
 def epoch_refusal(brokers: BrokersImage, broker_id: int, broker_epoch: int) -> ApiError | None:
-    """Why a request of this broker epoch is not listened to; None: it is the registered one (S1.5, S1.6)."""
+    """Why a request with this broker epoch is refused; None if it is the registered one (S1.5, S1.6)."""
     known = brokers.get(broker_id)
     if known is None:
         return ApiError(

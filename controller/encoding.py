@@ -1,5 +1,5 @@
-"""Records to the bytes of one batch, in the versions that the metadata.version level asks for, and to the
-state after it."""
+"""Encodes records as one batch, in the versions of the metadata.version level, and computes the state after
+it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from metaquorum.storage.batches.parsed import Batches
 def encode_records_batch(
     records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int, metadata_version: int
 ) -> bytes:
-    """One batch. Raises storage.errors.BatchError when it would be larger than 8 MiB.
+    """One batch. Raises storage.errors.BatchError if it would be larger than 8 MiB.
 
-    A batch that finalizes metadata.version is written at the new level, the records before it included: the
-    first batch of a cluster begins a transaction before it says its level.
+    A batch that finalizes metadata.version is written at the new level, including the records before that
+    one: the first batch of a cluster begins a transaction before it states its level.
     """
     if isinstance(records, RecordPieces):
         body = records.body(metadata_version)

@@ -1,9 +1,9 @@
-"""What comes into a controller node and what goes out of it, as values.
+"""The inputs and outputs of a controller node, as values.
 
-In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order
-that the driver and the simulator keep; everything that had to wait for a disk or for a commit has been
-held back by the node already, so executing an effect needs no further thought. What every node with a
-Raft core hears and asks for is in `raft.events`; it is named here again.
+In: `Event`s, each with the time at which the driver took it from its inbox. Out: `Effect`s, in an order that
+the driver and the simulator keep; the node has already held back everything that had to wait for a disk or
+for a commit, so an effect can be executed as it comes. The events and effects of every node with a Raft core
+are in `raft.events`; they are imported here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ __all__ = [
 
 class Mutator(msgspec.Struct, frozen=True, kw_only=True):
     """A client whose changes of partitions count against its quota (KIP-599). `strict`: it understands a
-    refusal; others have to wait after what they did."""
+    refusal; others have to wait after their change."""
 
     user: str
     client_id: str
@@ -70,8 +70,8 @@ class Mutator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """A client or broker asks. `arrived_ms` was taken on arrival, before any queue. `mutator` None: no quota
-    concerns it. `cause`: who asks (None: unknown)."""
+    """A request of a client or broker. `arrived_ms` was taken on arrival, before any queue. `mutator` None:
+    no quota applies. `cause`: the caller (None: unknown)."""
 
     key: int
     arrived_ms: int
@@ -100,7 +100,7 @@ Event = (
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer the client request `key`. Released only when what it says is committed."""
+    """Answer the client request `key`. Released only when what it reports is committed."""
 
     key: int
     response: ControllerResponse | ApiError

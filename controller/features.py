@@ -1,4 +1,4 @@
-"""What finalized feature levels ask of a broker, and what they allow the controller to write (S2.14)."""
+"""What finalized feature levels require of a broker, and what they allow the controller to write (S2.14)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from metaquorum.metadata.records.parts import BrokerFeature
 LEVEL_NO_OP = 5
 """metadata.version 3.3-IV1: the log may hold NoOp records (KIP-835)."""
 LEVEL_ZK_MIGRATION_STATE = 8
-"""metadata.version 3.4-IV0: a new cluster's first records say whether it comes from ZooKeeper (KIP-866)."""
+"""metadata.version 3.4-IV0: a new cluster's first records state whether it comes from ZooKeeper (KIP-866)."""
 LEVEL_TRANSACTIONS = 13
 """metadata.version 3.6-IV1: the first records of a cluster are one metadata transaction (KIP-868)."""
 
 LEVEL_CONTROLLED_SHUTDOWN = 7
-"""metadata.version 3.3-IV3: a registration can say that its broker is in controlled shutdown (KIP-841)."""
+"""metadata.version 3.3-IV3: a registration can state that its broker is in controlled shutdown (KIP-841)."""
 LEVEL_SCRAM = 11
 """metadata.version 3.5-IV2: SCRAM credentials are in the log (KIP-900)."""
 LEVEL_DELEGATION_TOKENS = 14
@@ -25,7 +25,8 @@ LEVEL_CONTROLLER_REGISTRATION = 15
 
 
 def unsupported_feature(image: FeaturesImage, features: Iterable[BrokerFeature]) -> str | None:
-    """A line for humans about the first finalized feature that a broker cannot work at; None: it can.
+    """A line for humans about the first finalized feature that a broker does not support; None if it supports
+    all.
 
     A feature that the broker does not name is one that it does not know.
     """

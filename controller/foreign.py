@@ -1,7 +1,7 @@
-"""Voters that say they belong to another cluster: whose directory is the wrong one, theirs or this node's.
+"""Voters that report another cluster: whether the wrong directory is theirs or this node's.
 
-One voter of another cluster is at a wrong address. When so many are that the others make no majority, it is
-this directory that is foreign, and waiting helps no one.
+One voter of another cluster means a wrong address. When there are so many that the others are no majority,
+the directory of this node is the foreign one, and waiting does not help.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from metaquorum.raft.messages import RaftError
 
 
 class ForeignVoters:
-    """`cluster_id` is what this node's directory was formatted for."""
+    """`cluster_id` is that for which this node's directory was formatted."""
 
     def __init__(self, cluster_id: str, raft: RaftCore) -> None:
         self._cluster_id = cluster_id
@@ -19,7 +19,7 @@ class ForeignVoters:
         self._foreign: set[int] = set()
 
     def heard(self, source: int, error: RaftError) -> str | None:
-        """A voter answered. Not None: why this node has to stop."""
+        """A voter answered. Returns why this node has to stop, or None."""
         if error is not RaftError.INCONSISTENT_CLUSTER_ID:
             self._foreign.discard(source)
             return None

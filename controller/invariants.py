@@ -1,4 +1,4 @@
-"""Laws of a controller node that hold after every input. Called by tests and by the simulator."""
+"""Invariants of a controller node after every input. Called by tests and by the simulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from metaquorum.metadata.errors import InvariantViolation
 
 
 def check_node(node: ControllerNode) -> None:
-    """Raises InvariantViolation naming the law that is broken."""
+    """Raises InvariantViolation naming the broken invariant."""
     _check_ledger(node)
     _check_office(node)
     _check_bounds(node)

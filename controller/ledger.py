@@ -1,7 +1,7 @@
-"""States of the log as this node has them: the committed one, and those that wait for their commit.
+"""States of this node's log: the committed one, and those that wait for their commit.
 
 Owns what is pending and the answers that wait with it; the replica has the committed state. Knows no
-decisions and no Raft: what is committed comes as an offset. Everything is bounded by who pushes.
+decisions and no Raft: commits arrive as offsets. The callers bound everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaquorum.metadata.requests.common import ControllerResponse
 from metaquorum.storage.batches.parsed import Batches
 
 Reply = tuple[int, ControllerResponse | ApiError]
-"""(request key, what to answer)."""
+"""(request key, answer)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,26 +49,26 @@ class Ledger:
 
     @property
     def committed_offset(self) -> int:
-        """All below it is in the committed state (exclusive), the inside of a transaction included."""
+        """Everything below it is in the committed state (exclusive), the inside of a transaction included."""
         return self._replica.applied_offset
 
     @property
     def newest_state(self) -> ReplayState:
-        """What the next batch will follow: the last pending state, or the committed one."""
+        """The state that the next batch follows: the last pending one, or the committed one."""
         return self.pending[-1].state if self.pending else self._replica.state
 
     @property
     def newest(self) -> MetadataImage:
-        """The image that the next decision is made on."""
+        """The image for the next decision."""
         return (self.pending[-1].state if self.pending else self._replica.state).newest
 
     def append(
         self, records: Sequence[Record], *, base_offset: int, epoch: int, timestamp_ms: int
     ) -> Batches:
-        """One batch, which is pending from now on: to be appended to the log at `base_offset`.
+        """One batch, which is pending from now on: append it to the log at `base_offset`.
 
         Raises BatchError and RecordEncodeError for what cannot be written, ReplayError for what does not
-        replay, and InvariantViolation when it does not follow the newest batch; nothing is pending then.
+        replay, and InvariantViolation if it does not follow the newest batch; nothing is pending then.
         """
         newest = self.newest_state
         end = newest.end_offset
@@ -91,8 +91,8 @@ class Ledger:
         return batches
 
     def follow(self, batches: Batches) -> None:
-        """Raft appended batches. Its own, which change voters, are pending from now on like those that this
-        node made, which are here already."""
+        """Raft appended batches. Its own, which change voters, are pending from now on like those of this
+        node, which are already here."""
         if batches.base_offset != self.newest_state.end_offset:
             return
         for batch in batches.split():
@@ -113,7 +113,7 @@ class Ledger:
         ) == committed.registration_offset(broker_id)
 
     def settle(self, answers: Iterable[ControllerAnswer]) -> list[Reply]:
-        """Those that are true now; the others wait for everything that was appended so far."""
+        """Returns those that are true now; the others wait for everything that was appended so far."""
         now: list[Reply] = []
         for answer in answers:
             if self._holds(answer):
@@ -124,7 +124,8 @@ class Ledger:
         return now
 
     def commit(self, high_watermark: int) -> list[Reply]:
-        """Everything that ends at or below the high watermark is committed; its replies, oldest first."""
+        """Everything that ends at or below the high watermark is committed. Returns its replies, oldest
+        first."""
         replies: list[Reply] = []
         while self.pending and self.pending[0].end_offset <= high_watermark:
             entry = self.pending.popleft()
@@ -134,7 +135,8 @@ class Ledger:
         return replies
 
     def drop(self) -> list[int]:
-        """Leadership is lost: what is pending may or may not come to be. The keys that waited for it."""
+        """Leadership is lost: pending batches may or may not be committed. Returns the keys that waited for
+        them."""
         keys = [key for entry in self.pending for key, _ in entry.replies]
         self.pending.clear()
         self.replies_waiting = 0

@@ -1,8 +1,8 @@
 """A controller node as one pure state machine: events in, an ordered list of effects out.
 
-Owns the order between Raft, the replay of what is committed, the active controller's decisions and the
-answers; every effect that leaves may be executed at once. Knows no clock, no files and no network. Raft knows
-no metadata and the active controller no log: both return what they want done, and one loop carries it out.
+Owns the order between Raft, the replay of committed batches, the active controller's decisions and the
+answers; every effect may be executed at once. Knows no clock, no files and no network. Raft knows no metadata
+and the active controller no log: both return what they want done, and one loop carries it out.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from metaquorum.storage.errors import BatchError, CommittedLostError
 from metaquorum.storage.uuids import random_uuid
 
 SHUTDOWN_GRACE_MS = 200
-"""How long a resigned leader waits for its successors to hear of it before it stops."""
+"""How long a resigned leader waits for its successors to learn of it before it stops."""
 
 OVERDUE_MS = 25
-"""A timer that is so late, because steps are full, runs behind an input. Not sooner: each pays a slice."""
+"""A timer that is this late, because steps are full, runs after an input. Not sooner: each costs a slice."""
 
 NOT_YET = 2**62
 """Later than any time: no deadline is armed."""
@@ -63,9 +63,9 @@ _Notice = HighWatermarkChanged | RoleChanged | ReadReady | ReadFailed
 class ControllerNode:
     """Driver contract: `start` once, `handle` for each input in the order of arrival, `tick` with
     `drained=True` when the inbox is empty, and a timer at `next_deadline_ms`. `now_ms` is monotonic;
-    `wall_ms` is Unix time, for timestamps only. Execute effects in order. After a `Stop` nothing comes out.
+    `wall_ms` is Unix time, for timestamps only. Execute effects in order. No effects follow a `Stop`.
 
-    `image` is the newest snapshot on disk, or an empty one; its provenance says where the log goes on.
+    `image` is the newest snapshot on disk, or an empty one; its provenance says where the log continues.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class ControllerNode:
         return self._guarded(None, now_ms, wall_ms, drained=drained)
 
     def note_gap(self, until_ms: int) -> None:
-        """The process stood still: until then the silence of brokers proves nothing."""
+        """The process was paused: until then the silence of brokers proves nothing."""
         self.sessions.note_gap(until_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -131,7 +131,7 @@ class ControllerNode:
         self.wall_ms = self.raft.wall_ms = wall_ms
 
     def _guarded(self, event: Event | None, now_ms: int, wall_ms: int, *, drained: bool) -> list[Effect]:
-        """What follows from `event`, or (None) from time that passed; Stop where this node cannot go on."""
+        """The effects of `event`, or (None) of time that passed; Stop if this node cannot continue."""
         if self.stopped:
             return []
         self._begin(now_ms, wall_ms)
@@ -156,7 +156,7 @@ class ControllerNode:
     def _on_time(self, *, drained: bool) -> None:
         if drained:
             self.sessions.note_drained(self.now_ms)
-        # Raft first: a leader that was paused for long must lose its office before it judges brokers.
+        # Raft first: a leader that was paused for long must resign before it judges brokers.
         self._absorb(self.raft.tick(self.now_ms))
         self._run()
         if self.active is not None and not self.raft.transferring:
@@ -187,11 +187,11 @@ class ControllerNode:
         self._release(self.replica.handle(event, self.now_ms))
 
     def _absorb(self, effects: list[RaftEffect]) -> None:
-        """What Raft wants done after an input that it was given."""
+        """Carries out what Raft wants done after an input."""
         self._release(self.replica.release(effects))
 
     def _release(self, effects: Iterable[RaftEffect | TrimLog]) -> None:
-        """What goes out goes out in Raft's order; what comes in for this node waits for its loop."""
+        """Outgoing effects leave in Raft's order; those for this node wait for its loop."""
         for effect in effects:
             if isinstance(effect, _Notice):
                 self._notices.append(effect)
@@ -203,7 +203,7 @@ class ControllerNode:
                     self.ledger.follow(effect.batches)
 
     def _run(self) -> None:
-        """What Raft has told this node comes first, then one turn of the active controller after another."""
+        """First what Raft reported to this node, then one turn of the active controller after another."""
         while self._notices or self._turns:
             if self._notices:
                 self._on_notice(self._notices.popleft())
@@ -231,7 +231,7 @@ class ControllerNode:
             self._epoch_start = epoch_start
             self._maybe_activate()
 
-    # ---- what is committed
+    # ---- commits
 
     def _on_high_watermark(self) -> None:
         ledger = self.ledger
@@ -244,7 +244,7 @@ class ControllerNode:
             self._maybe_read()
 
     def _maybe_read(self) -> None:
-        """Committed batches that this node has not replayed are read, one bounded slice at a time."""
+        """Reads committed batches that this node has not replayed, one bounded slice at a time."""
         self._out.offer(None if self.ledger.pending else self.replica.next_read())
 
     def _on_log_read(self, event: LogRead) -> None:
@@ -258,8 +258,8 @@ class ControllerNode:
         self._maybe_read()
 
     def _maybe_activate(self) -> None:
-        """The first record of this leadership is committed and applied (S4.14), and any change of voters that
-        Raft appended since."""
+        """The first record of this leadership is committed and applied (S4.14), and so is any change of
+        voters that Raft has appended since."""
         if self.active is not None or self._epoch_start is None:
             return
         if self.ledger.committed_offset != self.raft.log_end_offset:
@@ -280,8 +280,8 @@ class ControllerNode:
         self._turns.add_waiting()
 
     def _lose_leadership(self) -> None:
-        """Everything uncommitted is dropped. What was pending may come to be or not: NOT_CONTROLLER, as in
-        Kafka, and a client finds out by asking again (its retry may meet its own success)."""
+        """Everything uncommitted is dropped. Pending batches may or may not be committed: NOT_CONTROLLER, as
+        in Kafka, and a client finds out by retrying (its retry may meet its own success)."""
         error = self._not_controller()
         keys = self.ledger.drop()
         if self.active is not None:
@@ -298,7 +298,7 @@ class ControllerNode:
     # ---- requests
 
     def _on_request(self, arrived: RequestArrived) -> None:
-        """What needs the active controller is a turn; the rest is answered now."""
+        """A request for the active controller becomes a turn; the rest is answered now."""
         self.counters.requests += 1
         self.sessions.note_arrival(arrived.arrived_ms)
         key, raft = arrived.key, self.raft
@@ -321,7 +321,7 @@ class ControllerNode:
                 self._turns.add(arrived)
 
     def _serve_reads(self) -> None:
-        """Reads whose round is over and whose offset is applied; the others stay in order."""
+        """Serves reads whose round is over and whose offset is applied; the others stay in order."""
         for key in self._reads.take(self.ledger.committed_offset):
             self._answer(key, image_response(self.ledger.committed.image, self.raft))
 
@@ -334,7 +334,7 @@ class ControllerNode:
     # ---- turns of the active controller
 
     def _on_turn(self, turn: Turn) -> None:
-        """Decides, appends, remembers, answers: one turn, and what it says is to follow it comes next."""
+        """Decides, appends, remembers, answers: one turn; the turns that it requests come next."""
         if type(turn) is RequestArrived and not self._lets_through(turn):
             return
         if self.active is None:
@@ -346,7 +346,7 @@ class ControllerNode:
     def _lets_through(self, arrived: RequestArrived) -> bool:
         """Whether the request is decided now: it may have to wait, is refused, or is a read."""
         is_read = type(arrived.request) is api.ReadImageRequest
-        # What is appended during a transfer would only keep the successor from catching up.
+        # Records appended during a transfer would only keep the successor from catching up.
         if self.active is None or (self.raft.transferring and not is_read):
             if self._epoch_start is None:
                 self._answer(arrived.key, self._not_controller())
@@ -375,8 +375,8 @@ class ControllerNode:
         self._turns.add_first(outcome.then)
 
     def _append(self, batch: Batch) -> None:
-        """Appends only what replays. Raises BatchError and RecordEncodeError before anything
-        happened, and ReplayError for a decision that does not fit its own image: a bug."""
+        """Appends only what replays. Raises BatchError and RecordEncodeError before anything happened, and
+        ReplayError for a decision that does not fit its own image: a bug."""
         raft = self.raft
         batches = self.ledger.append(
             batch.records, base_offset=raft.log_end_offset, epoch=raft.epoch, timestamp_ms=self.wall_ms
@@ -389,7 +389,7 @@ class ControllerNode:
         self._answer(key, busy("too many requests are waiting for a commit"))
 
     def _shut_down(self) -> None:
-        """A leader names its successors, and stays until they have heard it or the grace is over."""
+        """A leader names its successors, and stays until they have received it or the grace is over."""
         if self._stop_at_ms is None:
             self._stop_at_ms = self.now_ms + SHUTDOWN_GRACE_MS
             self._absorb(self.raft.resign(self.now_ms))

@@ -1,4 +1,4 @@
-"""What a controller node tells of itself, for operators.
+"""What a controller node reports about itself, for operators.
 
 Reads a node between two of its inputs; changes nothing.
 """
@@ -13,7 +13,7 @@ from metaquorum.metadata.requests.controller_status import BrokerControlState, B
 
 
 def node_status(node: ControllerNode) -> NodeStatus:
-    """As of the node's last input; brokers as the committed image has them."""
+    """The state after the node's last input; brokers are those of the committed image."""
     raft, ledger, active = node.raft, node.ledger, node.active
     image, identity = ledger.committed.image, raft.state.identity
     return NodeStatus(
@@ -70,7 +70,7 @@ def _broker(node: ControllerNode, broker_id: int, known: BrokerRegistration) -> 
 
 
 def state_of(node: ControllerNode, broker_id: int) -> BrokerControlState:
-    """A broker's state, as committed, with what this node knows of it if it is active."""
+    """A broker's committed state, with what this node knows of it if it is active."""
     session = node.sessions.get(broker_id)
     return broker_state(
         node.ledger.committed.image.brokers,

@@ -1,4 +1,4 @@
-"""What a request names more than once. Linear: a request may name tens of thousands."""
+"""Keys that a request names more than once. Linear: a request may name tens of thousands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision is: records to write and what to answer. Knows nothing of who decides or appends."""
+"""A decision: the records to write and the answer. Does not know what decides or appends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metaquorum.metadata.requests.common import ControllerResponse
 class ControllerResult(msgspec.Struct, frozen=True, kw_only=True):
     """`records` are one atomic batch; `response` is true once they are committed.
 
-    A result without records says what it was read from, so that it can be told as soon as that much is
+    A result without records names what it was read from, so that it is answered as soon as that much is
     committed: the whole image, or only the registration of `depends_on_broker`, or nothing at all.
     """
 
@@ -25,7 +25,7 @@ class ControllerResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControllerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What to answer the request `key`, as soon as what it was read from is committed: the newest image (with
+    """The answer to the request `key`, as soon as what it was read from is committed: the newest image (with
     the outcome's batch), only the registration of `depends_on_broker`, or nothing at all."""
 
     key: int

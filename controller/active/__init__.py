@@ -1,1 +1,2 @@
-"""The active controller: decides one request after another, and works through what takes several batches."""
+"""The active controller: decides one request after another, and carries out work that takes several
+batches."""

@@ -1,7 +1,8 @@
-"""The active controller: one turn after another is decided on the newest image, and comes back as a value.
+"""The active controller: decides one turn after another on the newest image, and returns each decision as a
+value.
 
-Lives as long as one leadership, and only while everything before it is applied. Owns which decision a turn
-belongs to, and when there is something to do without being asked. Appends and answers nothing: the node does.
+Lives for one leadership, and only while everything before it is applied. Owns which decision a turn belongs
+to, and when there is something to do without a request. Appends and answers nothing: the node does.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ _TOPICS_REQUESTS = (
 
 
 class ActiveController:
-    """See the module. `quorum`: who votes now; `incarnation_id`: this process's.
-    `log_is_empty`: no one has ever written to this cluster."""
+    """See the module. `quorum`: the current voters; `incarnation_id`: that of this process. `log_is_empty`:
+    this cluster's log has no records yet."""
 
     def __init__(
         self,
@@ -98,10 +99,10 @@ class ActiveController:
         self._broker_ids = BrokerIdPresence(self._state, now_ms)
         self._steps = Steps(self._state, self._broker_ids, now_ms, log_is_empty=log_is_empty)
 
-    # ---- asked by the node
+    # ---- called by the node
 
     def decide(self, turn: Turn, *, now_ms: int, wall_ms: int) -> Outcome:
-        """What follows from one turn. `now_ms` is the time of the step, a request has that of its arrival."""
+        """Decides one turn. `now_ms` is the time of the step; a request has that of its arrival."""
         outcome = self._decide(turn, now_ms, wall_ms)
         if self._config.metadata_log_causes_enable and (outcome.batch is not None or outcome.work):
             return with_cause(turn, outcome, self._state.work_causes, self._state.image)
@@ -115,8 +116,8 @@ class ActiveController:
         return self._steps.take(turn, now_ms=now_ms, wall_ms=wall_ms)
 
     def unwritable(self, turn: Turn, error: BatchError | RecordEncodeError) -> Outcome:
-        """The answer to a request for which nothing could be written: a value that no record can carry, or
-        more than a batch can hold; one by one where the answer has a place. Raises `error` for a step."""
+        """The answer to a request whose records could not be written: a value that no record can carry, or
+        more than a batch can hold; per item where the answer allows it. Raises `error` for a step."""
         if isinstance(turn, Step):
             raise error
         arrived = turn.arrived if isinstance(turn, Resumed) else turn
@@ -134,16 +135,16 @@ class ActiveController:
         return refused(key, ApiError(ErrorCode.POLICY_VIOLATION, text))
 
     def take_up(self, outcome: Outcome, now_ms: int) -> None:
-        """The outcome's batch is appended: what it says of sessions and work holds."""
+        """The outcome's batch is appended: its changes of sessions and work take effect."""
         self._state.take_up(outcome, now_ms)
 
     @property
     def work(self) -> tuple[Work, ...]:
-        """What is being done in slices, oldest first."""
+        """Work that is done in slices, oldest first."""
         return tuple(self._state.work.values())
 
     def parked_keys(self) -> list[int]:
-        """Keys of requests that wait for work of this node, which it will not end."""
+        """Keys of requests that wait for work of this node, which it will not finish."""
         keys: list[int] = []
         for work in self.work:
             if isinstance(work, RemoveBroker):
@@ -210,8 +211,8 @@ class ActiveController:
         return _charged(outcome_of(key, result), arrived.mutator, allowance)
 
     def _assigned(self, key: int, broker_id: int, result: ControllerResult) -> Outcome:
-        """Replicas that wait for an unclean election, since the directory that held them is gone, are
-        remembered until that is settled; operators read of the first that is new."""
+        """Replicas whose directory is gone and that wait for an unclean election are remembered until that is
+        settled; the first new one is logged for operators."""
         state, outcome = self._state, outcome_of(key, result)
         if not isinstance(result.response, AssignReplicasToDirsResponse):
             return outcome
@@ -275,7 +276,7 @@ class ActiveController:
 
 
 def _charged(outcome: Outcome, mutator: Mutator | None, allowance: Allowance) -> Outcome:
-    """What the request took of its client's quota, and how long the client has to wait."""
+    """How much of its client's quota the request used, and how long the client has to wait."""
     if mutator is None or not (allowance.taken or allowance.refused):
         return outcome
     (answer,) = outcome.answers

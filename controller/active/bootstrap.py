@@ -1,5 +1,5 @@
-"""What a new active controller writes before it serves anyone: the end of an interrupted transaction, and
-the first records of a cluster, as Kafka 3.7 writes them."""
+"""The records that a new active controller writes before it serves: the end of an interrupted transaction,
+and a cluster's first records, as Kafka 3.7 writes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSACTION_NAME = "Bootstrap records"
 
 
 def first_records(bootstrap: Sequence[Record]) -> tuple[Record, ...]:
-    """The first batch of a cluster: what was formatted, in one transaction where the level has those.
+    """The first batch of a cluster: the formatted records, in one transaction if the level supports those.
 
     Without a formatted metadata.version the default level is finalized first.
     """
@@ -47,7 +47,7 @@ def first_records(bootstrap: Sequence[Record]) -> tuple[Record, ...]:
 
 
 def _missing_safety_records(records: Sequence[Record]) -> list[Record]:
-    """Eligible leader replicas ask for a min.insync.replicas of the cluster (KIP-966)."""
+    """Eligible leader replicas require a min.insync.replicas of the cluster (KIP-966)."""
     image = replay_records(
         ReplayState(), base_offset=0, epoch=0, timestamp_ms=0, records=list(records)
     ).newest

@@ -1,7 +1,8 @@
-"""What the active controller has seen of broker ids: when each was asked for, and how long it has been away.
+"""What the active controller knows about the use of broker ids: when each was requested, and how long it was
+absent.
 
 Owns the facts behind the decisions of `broker_ids` (its `Presence`). All of it is lost with leadership, and
-every wait then starts over: that makes a newcomer wait longer and never gives away an id earlier.
+every wait then starts over: a newcomer then waits longer, and no id is given away early.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from metaquorum.metadata import broker_ids as ids
 from metaquorum.metadata.image import BrokersImage
 
 CLAIM_MS = 30_000
-"""How long an allocated id is kept for its start to register."""
+"""How long an allocated id is kept for its broker to register."""
 
 ASKED_MAX = 1_000
 """Requests whose first arrival is remembered; the oldest are forgotten and wait again."""
 
 
 class BrokerIdPresence:
-    """Times are monotonic ms. Nothing that came before `now_ms` is known."""
+    """Times are monotonic ms. Nothing before `now_ms` is known."""
 
     def __init__(self, state: ActiveState, now_ms: int) -> None:
         self._state = state
@@ -35,8 +36,8 @@ class BrokerIdPresence:
         self._claims: dict[int, tuple[str, int]] = {}
 
     def look(self, now_ms: int) -> None:
-        """Notes who came and went. O(brokers), and only when brokers or their configuration changed since the
-        last look."""
+        """Notes which brokers came and went. O(brokers), and only if brokers or their configuration changed
+        since the last look."""
         image = self._state.image
         if image.brokers is not self._seen_brokers:
             self._seen_brokers = image.brokers
@@ -56,25 +57,25 @@ class BrokerIdPresence:
                 )
 
     def at(self, request_id: bytes, arrived_ms: int) -> _AtRequest:
-        """As of the arrival of a request, whose first arrival is noted."""
+        """The presence when a request arrived, whose first arrival is noted."""
         asked_ms = self._asked.setdefault(request_id, arrived_ms)
         if len(self._asked) > ASKED_MAX:
             del self._asked[next(iter(self._asked))]
         return _AtRequest(self, arrived_ms, asked_ms)
 
     def lapsed_claims(self, now_ms: int) -> list[int]:
-        """Ids that were allocated, and whose start did not register in time."""
+        """Ids that were allocated, but whose broker did not register in time."""
         return [broker_id for broker_id in self._claims if self.claim_ms(broker_id, now_ms) == 0]
 
-    # ---- what is known of an id
+    # ---- facts about an id
 
     @property
     def voters(self) -> frozenset[int]:
         return self._state.voters
 
     def lease_ms(self, broker_id: int, now_ms: int) -> int:
-        """Also a broker that was fenced when this leadership began and has not been heard of yet may live:
-        it has one session's time to say so."""
+        """A broker that was fenced when this leadership began and has sent nothing yet may also be alive: it
+        has one session timeout to send a heartbeat."""
         sessions = self._state.sessions
         known = self._state.image.brokers.get(broker_id)
         if known is None:
@@ -84,7 +85,7 @@ class BrokerIdPresence:
         return sessions.remaining_ms(broker_id, now_ms)
 
     def heard_ms(self, broker_id: int) -> int | None:
-        """When the id's holder was last heard of in this leadership."""
+        """When the id's holder last sent a request in this leadership."""
         session = self._state.sessions.get(broker_id)
         return session.contact_ms if session is not None and session.was_heard else None
 

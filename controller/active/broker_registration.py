@@ -1,7 +1,7 @@
-"""Brokers that register and are unregistered, at the active controller: who waits for what, and sessions.
+"""Registration and removal of brokers at the active controller: which requests wait for what, and sessions.
 
-Decides what is written, told and remembered; changes nothing itself. What a registration must fulfil is in
-`brokers`, what is remembered beside it in `broker_ids`.
+Decides what is written, answered and remembered; changes nothing itself. The conditions for a registration
+are in `brokers`, what is remembered beside it is in `broker_ids`.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def decide_register_broker(
 def _registered(
     state: ActiveState, arrived: RequestArrived, broker_id: int, result: ControllerResult, epoch: int
 ) -> Outcome:
-    """The lease begins, or runs again. A broker that was taken for one that stops does not: it may lead what
-    no one leads, and the next time that it leaves, its moves are waited for again."""
+    """The lease begins, or starts over. A broker that was considered stopping no longer is: it may lead
+    leaderless partitions, and the next time that it leaves, its moves are waited for again."""
     known = state.image.brokers.get(broker_id)
     if known is None or known.epoch != epoch:
         fresh = state.sessions.fresh(epoch, arrived.arrived_ms)
@@ -100,7 +100,7 @@ def _is_live(state: ActiveState, now_ms: int) -> Callable[[int], bool]:
 def _park(
     state: ActiveState, arrived: RequestArrived, broker_id: int, now_ms: int, *, unclean: bool
 ) -> Outcome:
-    """A bounced broker: the earlier incarnation fails first, then the new one starts (S1.14-S1.16)."""
+    """A restarted broker: the earlier incarnation fails first, then the new one starts (S1.14-S1.16)."""
     known = state.image.brokers.get(broker_id)
     work = state.work.get((RemoveBroker, broker_id))
     if not isinstance(work, RemoveBroker):
@@ -116,7 +116,7 @@ def _park(
 def decide_unregister_broker(
     state: ActiveState, arrived: RequestArrived, request: UnregisterBrokerRequest, now_ms: int
 ) -> Outcome:
-    """An operator removes a broker that is gone: out of its partitions first, then its registration."""
+    """An operator removes a broker that is gone: first from its partitions, then its registration."""
     broker_id = request.broker_id
     known = state.image.brokers.get(broker_id)
     if known is None:

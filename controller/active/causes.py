@@ -1,7 +1,7 @@
-"""Who or what caused what a turn of the active controller writes.
+"""The cause of what a turn of the active controller writes: a caller or a rule.
 
-Owns the rules' names. A request brings its cause with it; what the controller does by itself has a rule; work
-in slices keeps the cause that began it (`ActiveState.work_causes`). Decisions know nothing of this.
+Owns the rules' names. A request carries its cause; what the controller does by itself has a rule; work in
+slices keeps the cause that began it (`ActiveState.work_causes`). Decisions do not know causes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ STEP_RULES = {
     Step.COLLECT_BROKER_IDS: "broker-id-unused",
     Step.BALANCE_LEADERS: "leader-balance",
 }
-"""Why a step writes or begins work. Without a rule: the first records of a cluster, whose transaction says
-it; NoOps of an idle controller; slices of work, which have the rule of what began it."""
+"""Why a step writes or begins work. Without a rule: the first records of a cluster, whose transaction names
+it; NoOps of an idle controller; slices of work, which have the rule that began the work."""
 
 _WORK_RULES: dict[type[Work], str] = {
     MoveLeaders: "controlled-shutdown",
@@ -58,7 +58,7 @@ RULES = frozenset(
 def with_cause(
     turn: Turn, outcome: Outcome, work_causes: Mapping[WorkKey, BatchCause], image: MetadataImage
 ) -> Outcome:
-    """The outcome with its cause, if there is one, and its batch behind the record that says it."""
+    """The outcome with its cause, if there is one, and its batch after the record that names the cause."""
     cause = _cause_of(turn, outcome, work_causes)
     if cause is None:
         return outcome
@@ -74,7 +74,7 @@ def _pieces(records: Sequence[Record]) -> Sequence[Record | Bulk]:
 
 
 def _may_hold(records: Sequence[Record], level: int) -> bool:
-    """Whether readers of the level, also of one that the batch changes to, know NoOpRecords."""
+    """Whether readers at the level, also at one to which the batch changes, know NoOpRecords."""
     for record in _pieces(records):
         if isinstance(record, FeatureLevelRecord) and record.name == METADATA_VERSION:
             level = record.feature_level
@@ -96,7 +96,7 @@ def _cause_of(turn: Turn, outcome: Outcome, work_causes: Mapping[WorkKey, BatchC
 
 
 def begins_anew(before: Work | None, work: Work) -> bool:
-    """Whether work is new, or does more than it did: then its cause is that of the turn that says so."""
+    """Whether work is new, or does more than before: its cause is then that of this turn."""
     if isinstance(before, RemoveBroker) and isinstance(work, RemoveBroker):
         return (before.unregister, before.unclean) != (work.unregister, work.unclean)
     if isinstance(before, FailDirectories) and isinstance(work, FailDirectories):
@@ -110,7 +110,7 @@ def _keys(outcome: Outcome) -> Iterator[WorkKey]:
 
 
 def _rule_of(arrived: RequestArrived, outcome: Outcome) -> str | None:
-    """Why a broker's own report takes something from it; other requests say what they are for."""
+    """Why a broker's own report takes something from it; other requests describe themselves."""
     request, kinds = arrived.request, {kind for kind, _ in _keys(outcome)}
     removes = RemoveBroker in kinds
     match request:

@@ -1,6 +1,6 @@
-"""Heartbeats at the active controller: leases, and the changes of state that they bring about (K9, K10).
+"""Heartbeats at the active controller: leases, and the changes of state that they cause (K9, K10).
 
-Decides from a heartbeat what is written, told and remembered; changes nothing itself. The edges are in
+Decides from a heartbeat what is written, answered and remembered; changes nothing itself. The edges are in
 `lifecycle`, the records in `brokers` and `partitions`.
 """
 
@@ -29,7 +29,7 @@ _UP = (BrokerControlState.ACTIVE, BrokerControlState.CONTROLLED_SHUTDOWN)
 def decide_heartbeat(
     state: ActiveState, arrived: RequestArrived, request: BrokerHeartbeatRequest, now_ms: int
 ) -> Outcome:
-    """`arrived` is stamped with the time at which the heartbeat came in; `now_ms` is when it is handled."""
+    """`arrived` has the time at which the heartbeat arrived; `now_ms` is when it is handled."""
     broker_id, sessions = request.broker_id, state.sessions
     brokers = state.image.brokers
     refusal = epoch_refusal(brokers, broker_id, request.broker_epoch)
@@ -42,7 +42,7 @@ def decide_heartbeat(
         return Outcome(answers=(beat.answer(BrokerControlState.FENCED),))
     failing, none_left = _dead_directories(state, request)
     if failing is not None:
-        # The rest is decided on the image in which they have begun to fail.
+        # The rest is decided on the image in which the directories have begun to fail.
         return replace(state.next_slice(failing, now_ms), then=(Resumed(arrived=arrived),))
     known = sessions.get(broker_id)
     told_to_stop = known is not None and known.told_to_stop
@@ -81,11 +81,11 @@ class _Heartbeat(msgspec.Struct, frozen=True):
     def event(
         self, before: BrokerControlState, session: BrokerHeartbeatState, *, none_left: bool
     ) -> BrokerEvent:
-        """What it means in state `before`, with the session as it makes it."""
+        """The event that it causes in state `before`, with the session as updated by it."""
         state, request, broker_id = self.state, self.request, self.request.broker_id
         if before in _UP and state.sessions.stands_still(session, self.arrived.arrived_ms):
             return BrokerEvent.LEASE_LOST
-        # No heartbeat takes a controlled shutdown back, it may be an old one: only a registration does.
+        # No heartbeat takes back a controlled shutdown, because it may be old: only a registration does.
         leaving = state.image.brokers[broker_id].in_controlled_shutdown
         caught_up = self.caught_up and request.applied_offset >= session.unfence_from_offset and not leaving
         return heartbeat_event(
@@ -98,8 +98,8 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         )
 
     def answer(self, after: BrokerControlState) -> ControllerAnswer:
-        """What the broker hears when it is in state `after`."""
-        # That all moves are seen was read from partitions and not from the registration alone.
+        """The answer to a broker that is now in state `after`."""
+        # Whether all moves are seen was read from partitions and not only from the registration.
         whole = after is BrokerControlState.SHUTDOWN
         return ControllerAnswer(
             key=self.arrived.key,
@@ -110,7 +110,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         )
 
     def let_in(self, session: BrokerHeartbeatState) -> Outcome:
-        """Unfenced, with the leaderships that it makes possible."""
+        """Unfences it, and gives it the leaderships that this makes possible."""
         state, broker_id = self.state, self.request.broker_id
         batch = election_slice(
             state.image,
@@ -128,7 +128,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         )
 
     def let_leave(self, session: BrokerHeartbeatState, now_ms: int) -> Outcome:
-        """In controlled shutdown: others take over what it leads."""
+        """Puts it in controlled shutdown: others take over what it leads."""
         state, broker_id, epoch = self.state, self.request.broker_id, self.request.broker_epoch
         if not decide.knows_controlled_shutdown(state.image):
             return self.removed(session, BrokerControlState.FENCED, now_ms)
@@ -148,7 +148,7 @@ class _Heartbeat(msgspec.Struct, frozen=True):
         )
 
     def removed(self, session: BrokerHeartbeatState, after: BrokerControlState, now_ms: int) -> Outcome:
-        """Being fenced from now on. It may stop only if one slice did it all."""
+        """Fences it from now on. It may stop only if one slice did everything."""
         state, broker_id = self.state, self.request.broker_id
         work = state.removal(broker_id, self.request.broker_epoch)
         outcome = state.next_slice(work, now_ms, session)
@@ -163,16 +163,16 @@ class _Heartbeat(msgspec.Struct, frozen=True):
 
 
 def _released(session: BrokerHeartbeatState) -> BrokerHeartbeatState:
-    """It hears that it may stop: its next process need not wait for the lease to end."""
+    """The answer lets it stop: its next process need not wait for the lease to end."""
     return replace(session, told_to_stop=True, expires=False)
 
 
 def _dead_directories(
     state: ActiveState, request: BrokerHeartbeatRequest
 ) -> tuple[FailDirectories | None, bool]:
-    """Registered directories that the broker reports as dead are being declared offline from now on
-    (KIP-858); a report that says nothing new changes nothing (S3.14). True: no good directory is left, which
-    no record can say, and nothing of such a broker can be served: it has to be fenced (S3.3)."""
+    """Begins to declare registered directories offline that the broker reports as dead (KIP-858); a report
+    without news changes nothing (S3.14). True: no good directory is left, which no record can express, and
+    such a broker can serve nothing: it has to be fenced (S3.3)."""
     image, broker_id, epoch = state.image, request.broker_id, request.broker_epoch
     if not request.offline_directories or image.features.metadata_version < LEVEL_DIRECTORIES:
         return None, False
@@ -190,12 +190,13 @@ def _dead_directories(
 
 
 def _moves_end_offset(state: ActiveState, session: BrokerHeartbeatState) -> int:
-    """Where its leaders' moves ended in the log: at the first heartbeat with which it leads nothing, here."""
+    """The offset at which its leaders' moves ended: taken here, at the first heartbeat at which it leads
+    nothing."""
     return state.next_offset if session.moves_end_offset is None else session.moves_end_offset
 
 
 def _moves_seen(state: ActiveState, broker_id: int, moves_end_offset: int) -> bool:
-    """Every active broker has applied the moves of this broker's leaders (K9)."""
+    """Whether every active broker has applied the moves of this broker's leaders (K9)."""
     may_lead, sessions = state.may_lead(), state.sessions
     return all(
         sessions.applied_offset(other) >= moves_end_offset

@@ -1,6 +1,7 @@
-"""What follows from one turn of the active controller, as a value: the node carries it out.
+"""The result of one turn of the active controller, as a value that the node carries out.
 
-A decision changes nothing. What it wants written, told, remembered and done next is all in its `Outcome`.
+A decision changes nothing. Everything that it wants written, answered, remembered and done next is in its
+`Outcome`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from metaquorum.metadata.requests.common import ControllerResponse
 
 
 class Step(Enum):
-    """What the active controller does without being asked."""
+    """What the active controller does without a request."""
 
     END_TRANSACTION = auto()
     BOOTSTRAP = auto()
@@ -38,13 +39,13 @@ class Step(Enum):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that continues after what had to come first: it was let through before."""
+    """A request that continues after something that had to come first: it was admitted before."""
 
     arrived: RequestArrived
 
 
 Turn = RequestArrived | Resumed | Step
-"""What the active controller is asked to decide: one at a time, each on the image after the one before."""
+"""The inputs of the active controller: one at a time, each decided on the image after the previous one."""
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,13 +56,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Carried out in the order of its fields. If the batch cannot be appended, nothing of it holds.
+    """Carried out in the order of its fields. If the batch cannot be appended, none of it takes effect.
 
     `sessions`: by broker id; None: forgotten. `begun_anew`: see `Sessions.begun_anew`; None: settled.
-    `mutations`: what a client used of its quota.
-    `work`: begun, or as it is after one more slice. `ended`: work that is done.
-    `then`: turns to take next, before all others. `cause`: that of what is written and begun, with which the
-    batch begins.
+    `mutations`: a client's use of its quota.
+    `work`: begun, or its state after one more slice. `ended`: work that is done. `then`: turns to take next,
+    before all others. `cause`: that of what is written and begun; the batch begins with it.
     """
 
     warnings: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ NOTHING = Outcome()
 
 
 def batch_of(records: Sequence[Record]) -> Batch | None:
-    """None: there is nothing to write."""
+    """None if there is nothing to write."""
     return Batch(records=records) if records else None
 
 
@@ -98,10 +98,10 @@ def answer_of(key: int, result: ControllerResult) -> ControllerAnswer:
 
 
 def outcome_of(key: int, result: ControllerResult) -> Outcome:
-    """The outcome of a request that concerns the log alone."""
+    """The outcome of a request that concerns only the log."""
     return Outcome(batch=batch_of(result.records), answers=(answer_of(key, result),))
 
 
 def refused(key: int, error: ControllerResponse | ApiError) -> Outcome:
-    """Told at once: no state of the cluster has to do with it."""
+    """Answered at once: it does not depend on the cluster's state."""
     return Outcome(answers=(ControllerAnswer(key=key, response=error, depends_on_image=False),))

@@ -1,6 +1,6 @@
-"""Linearizable reads on their way: asked of Raft, confirmed, and waiting for what they must see.
+"""Linearizable reads in progress: requested from Raft, confirmed, and waiting for what they must see.
 
-Owns their order and their number. Knows no image: the server brings the answer.
+Owns their order and their number. Knows no image: the server adds the answer.
 """
 
 from __future__ import annotations

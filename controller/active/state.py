@@ -1,6 +1,6 @@
-"""What the active controller decides on: the newest image, and the soft state of this leadership.
+"""The state on which the active controller decides: the newest image, and the soft state of this leadership.
 
-Decisions read it. It changes in one place, `take_up`, when what an `Outcome` writes has been appended.
+Decisions read it. It changes in one place, `take_up`, when the records of an `Outcome` have been appended.
 Never logged, gone with leadership.
 """
 
@@ -39,7 +39,7 @@ from metaquorum.storage.uuids import random_uuid
 
 
 class Quorum(Protocol):
-    """Who votes, as Raft has it now."""
+    """The current voters, according to Raft."""
 
     @property
     def voters(self) -> Iterable[int]: ...
@@ -49,9 +49,9 @@ class Quorum(Protocol):
 
 
 class ActiveState:
-    """`quorum` is asked when it matters; `incarnation_id` is this process's. `work` is what is being
-    done in slices, oldest first, and `work_causes` what began it; `appended_ms`: when this leadership wrote
-    last; `mutations`: what quotas leave to clients."""
+    """`quorum` is called when it matters; `incarnation_id` is that of this process. `work` is done in slices,
+    oldest first, and `work_causes` is what began it; `appended_ms`: when this leadership last wrote;
+    `mutations`: what quotas leave to clients."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class ActiveState:
 
     @property
     def image(self) -> MetadataImage:
-        """What the next decision is made on: everything that was appended, committed or not."""
+        """The image for the next decision: everything that was appended, committed or not."""
         return self.ledger.newest
 
     @property
@@ -103,7 +103,7 @@ class ActiveState:
         return self._quorum.kraft_version
 
     def new_id(self) -> bytes:
-        """A uuid that no one has."""
+        """A unique uuid."""
         return random_uuid(self.rng)
 
     def may_lead(self) -> MayLead:
@@ -115,7 +115,7 @@ class ActiveState:
         return lambda broker_id: is_active(broker_id) and broker_id not in fencing
 
     def rules(self, begun: Work | None = None) -> Rules:
-        """What holds for changes of partitions on the newest image now that `begun` is under way too."""
+        """The rules for changes of partitions on the newest image, with `begun` also in progress."""
         failing = frozenset[bytes]().union(*self.sessions.failing.values())
         if isinstance(begun, FailDirectories):
             failing |= begun.directories
@@ -123,7 +123,7 @@ class ActiveState:
         return rules_of(self.image, self.may_lead(), failing, self._topic_defaults, begun_anew)
 
     def candidates(self) -> Candidates:
-        """Brokers that may hold new replicas. Brokers change rarely: the last answer is kept."""
+        """Brokers that may hold new replicas. Brokers change rarely, so the last answer is kept."""
         brokers, fencing = self.image.brokers, self.sessions.fencing
         if fencing:
             return _candidates_on(brokers, fencing)
@@ -132,17 +132,17 @@ class ActiveState:
         return self._candidates
 
     def new_work(self, work: Work) -> tuple[Work, ...]:
-        """Something to do in later turns; nothing if it is known already."""
+        """Work for later turns; nothing if it is already known."""
         return () if key_of(work) in self.work else (work,)
 
     def removal(self, broker_id: int, epoch: int) -> RemoveBroker:
-        """The removal of a broker that is under way, or one that begins now: from its first turn on the
+        """The removal of a broker that is in progress, or one that begins now: from its first turn on the
         broker counts as fenced and its lease is over."""
         work = self.work.get((RemoveBroker, broker_id))
         return work if isinstance(work, RemoveBroker) else RemoveBroker(broker_id=broker_id, epoch=epoch)
 
     def next_slice(self, work: Work, now_ms: int, session: BrokerHeartbeatState | None = None) -> Outcome:
-        """One slice of `work`. `session`: that of its broker, if this turn changes it otherwise too."""
+        """One slice of `work`. `session`: that of its broker, if this turn also changes it otherwise."""
         image = self.image
         scan = self._scans.of(work, image)
         batch = next_slice(work, image, self.rules(work), self.config.records_per_slice_max, scan=scan)
@@ -183,7 +183,7 @@ class ActiveState:
     # ---- changed by what was appended
 
     def take_up(self, outcome: Outcome, now_ms: int) -> None:
-        """What an outcome says of sessions and work holds from now on: its batch is in the newest image."""
+        """The outcome's changes of sessions and work take effect: its batch is in the newest image."""
         sessions = self.sessions
         if outcome.batch is not None:
             self.appended_ms = now_ms

@@ -1,7 +1,7 @@
-"""What the active controller does without being asked: when its leadership begins, and when time has passed.
+"""What the active controller does without a request: when its leadership begins, and when time has passed.
 
-Each step is decided like a request and changes nothing but its own clock: one that is due once an interval
-notes, when it is taken, that it was. Owns when there is something to do.
+Each step is decided like a request and changes nothing but its own clock: one that is due once per interval
+notes that it was taken. Owns when there is something to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.records.types import NoOpRecord, Record
 
 EXPIRIES_PER_STEP_MAX = 100
-"""Sessions that one step may call expired; their work is sliced further."""
+"""Sessions that one step may expire; their work is sliced further."""
 
 PENDING_BATCHES_MAX = 16
 """Work in slices waits while this many batches are uncommitted."""
@@ -38,7 +38,7 @@ FIRST_STEPS = (
     Step.FORGET_ELIGIBLE,
     Step.ELECT_LEADERS,
 )
-"""Everything before this leadership is applied: end what is open, and begin the soft state (K11)."""
+"""Everything before this leadership is applied: end open transactions, and begin the soft state (K11)."""
 
 TIMED_STEPS = (
     Step.REMOVE_TOKENS,
@@ -48,11 +48,11 @@ TIMED_STEPS = (
     Step.WORK,
     Step.NO_OP,
 )
-"""Time has passed: each does what is due by now, if anything is."""
+"""Time has passed: each step does what is due, if anything is."""
 
 
 class Steps:
-    """`log_is_empty`: no one has ever written to this cluster. Times are monotonic ms."""
+    """`log_is_empty`: this cluster's log has no records yet. Times are monotonic ms."""
 
     def __init__(
         self, state: ActiveState, broker_ids_seen: BrokerIdPresence, now_ms: int, *, log_is_empty: bool
@@ -63,7 +63,7 @@ class Steps:
         self._log_is_empty = log_is_empty
         self._now_ms, self._wall_ms = now_ms, 0
         self._seen: MetadataImage | None = None
-        """The image of which `_collects` and `_sweeps` say whether ids or tokens have a deadline."""
+        """The image for which `_collects` and `_sweeps` tell whether ids or tokens have a deadline."""
         self._collects = self._sweeps = False
         self._collect_at_ms = now_ms + state.config.broker_id_gc_interval_ms
         self._sweep_at_ms = 0
@@ -86,7 +86,7 @@ class Steps:
         }
 
     def take(self, step: Step, *, now_ms: int, wall_ms: int) -> Outcome:
-        """What follows from one step; NOTHING where it is not due. `wall_ms` is Unix time."""
+        """Decides one step; NOTHING if it is not due. `wall_ms` is Unix time."""
         self._now_ms, self._wall_ms = now_ms, wall_ms
         return self._steps[step]()
 
@@ -121,7 +121,7 @@ class Steps:
         return _written(*first_records(self._config.bootstrap)) if self._log_is_empty else NOTHING
 
     def _register_controller(self) -> Outcome:
-        """As soon as the log can carry it, it says which levels this controller can work at (KIP-919)."""
+        """As soon as the log can hold it: which levels this controller supports (KIP-919)."""
         state = self._state
         registration = own_registration(state.image, self._config, state.incarnation_id)
         return NOTHING if registration is None else _written(controller_record(registration))
@@ -135,20 +135,21 @@ class Steps:
             if not registration.fenced:
                 opened.append((broker_id, self._state.sessions.unheard(registration.epoch, self._now_ms)))
             elif broker_id in leading:
-                # Never in a log of ours (S4.16), but Kafka's may say so: a broker that was killed and came
-                # back before its session ended is fenced by its registration, and leads until it is moved.
+                # Never in a log written here (S4.16), but possible in Kafka's: a broker that was killed and
+                # came back before its session ended is fenced by its registration, and leads until it is
+                # moved.
                 removals.append(self._state.removal(broker_id, registration.epoch))
         return Outcome(sessions=tuple(opened), work=tuple(removals))
 
     def _forget_eligible(self) -> Outcome:
-        """Eligible leader replicas that are left when the feature is off are removed in slices."""
+        """Removes, in slices, eligible leader replicas that are left when the feature is off."""
         image = self._state.image
         if elr_enabled(image) or not eligible_anywhere(image):
             return NOTHING
         return Outcome(work=self._state.new_work(ForgetEligible()))
 
     def _elect_leaders(self) -> Outcome:
-        """Leaderless partitions are looked at: an election may have become possible meanwhile."""
+        """Checks leaderless partitions: an election may have become possible meanwhile."""
         if not self._state.image.topics.rows_without_leader().size:
             return NOTHING
         return Outcome(work=self._state.new_work(ElectLeaders(broker_id=None)))
@@ -156,7 +157,7 @@ class Steps:
     # ---- time has passed
 
     def _remove_tokens(self) -> Outcome:
-        """Tokens that are over, once an interval, and at once where one batch was not enough."""
+        """Removes expired tokens, once per interval, and again at once if one batch was not enough."""
         if self._now_ms < self._sweep_at_ms:
             return NOTHING
         limit = self._config.records_per_slice_max
@@ -166,7 +167,7 @@ class Steps:
         return Outcome(batch=Batch(records=records)) if records else NOTHING
 
     def _expire_sessions(self) -> Outcome:
-        """Brokers whose lease ran out are being fenced from now on."""
+        """Begins to fence brokers whose lease has expired."""
         brokers, sessions = self._state.image.brokers, self._state.sessions
         due = sessions.expired(self._now_ms, EXPIRIES_PER_STEP_MAX)
         if not due:
@@ -188,7 +189,7 @@ class Steps:
         return Outcome(warnings=tuple(warnings), work=tuple(removals))
 
     def _collect_broker_ids(self) -> Outcome:
-        """Once an interval: what is remembered of broker ids and has become garbage."""
+        """Once per interval: removes what is remembered of broker ids and has become garbage."""
         self._broker_ids.look(self._now_ms)
         interval_ms = self._config.broker_id_gc_interval_ms
         if interval_ms <= 0 or self._now_ms < self._collect_at_ms:
@@ -198,8 +199,8 @@ class Steps:
         return Outcome(batch=Batch(records=records)) if records else NOTHING
 
     def _balance_leaders(self) -> Outcome:
-        """Once an interval: leaderless partitions are looked at again (an unclean election may have been
-        allowed meanwhile), and leadership goes back to preferred replicas that can take it."""
+        """Once per interval: checks leaderless partitions again (an unclean election may have been allowed
+        meanwhile), and returns leadership to preferred replicas that can take it."""
         if self._balance_at_ms is None or self._now_ms < self._balance_at_ms:
             return NOTHING
         self._balance_at_ms = self._now_ms + self._config.leader_imbalance_check_interval_ms
@@ -215,7 +216,8 @@ class Steps:
         return self._state.next_slice(next(iter(self._state.work.values())), self._now_ms)
 
     def _may_slice(self) -> bool:
-        """Whether there is work, and what was written gets committed: slices must not outrun the quorum."""
+        """Whether there is work, and commits keep up with what was written: slices must not outrun the
+        quorum."""
         return bool(self._state.work) and len(self._state.ledger.pending) < PENDING_BATCHES_MAX
 
     def _no_op(self) -> Outcome:
@@ -230,5 +232,5 @@ class Steps:
 
 
 def _written(*records: Record) -> Outcome:
-    """One batch that no one asked for."""
+    """One batch without a request."""
     return Outcome(batch=Batch(records=records))

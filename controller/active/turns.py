@@ -1,6 +1,6 @@
 """Turns of the active controller in their order, and requests that wait until it may take them.
 
-Owns order and number. Decides and answers nothing: the node says what may go and tells who is refused.
+Owns order and number. Decides and answers nothing: the node decides which may go and answers refused ones.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ class TurnQueue:
         return self._turns.popleft()
 
     def add(self, *turns: Turn) -> None:
-        """To be taken after all others."""
+        """Takes these after all others."""
         self._turns.extend(turns)
 
     def add_first(self, turns: Iterable[Turn]) -> None:
-        """To be taken next, in this order."""
+        """Takes these next, in this order."""
         self._turns.extendleft(reversed([*turns]))
 
     def postpone(self, arrived: RequestArrived) -> bool:
-        """The request waits for `add_waiting`. False: too many wait already."""
+        """The request waits for `add_waiting`. Returns False if too many are already waiting."""
         if len(self._waiting) >= self._waiting_max:
             return False
         self._waiting.append(arrived)
         return True
 
     def add_waiting(self) -> None:
-        """What waited may be taken, after all others."""
+        """Requests that waited may be taken, after all others."""
         self._turns.extend(self._waiting)
         self._waiting.clear()
 
     def drop(self) -> list[int]:
-        """Leadership is lost: keys of all requests that are here, those that wait first."""
+        """Leadership is lost: keys of all requests that are here, waiting ones first."""
         keys = [arrived.key for arrived in self._waiting]
         for turn in self._turns:
             if not isinstance(turn, Step):

@@ -1,9 +1,9 @@
 """Work of the active controller that is longer than one batch: done in slices, each valid alone.
 
-Owns what is due and how the next slice of it looks on the newest image. Soft state: a new active
-controller finds what was interrupted in the image (a broker still unfenced gets a fresh session, one in
-controlled shutdown heartbeats on and so does one with dead directories, leaderless partitions are looked
-for once, and so are eligible leaders that are left from before the feature was switched off).
+Owns what is due and the next slice of it on the newest image. Soft state: a new active controller finds
+interrupted work in the image (a broker that is still unfenced gets a new session; a broker in controlled
+shutdown or with dead directories keeps sending heartbeats; leaderless partitions are looked for once, and so
+are eligible leaders that are left from before the feature was switched off).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ ELECTIONS_PER_IMBALANCE_MAX = 1_000
 
 
 BROKERS_TOLD_MS = 100
-"""While a broker is being removed in slices, the others hear this often of what is committed, and with the
-last slice: hundreds of answers for each slice would take longer than the slices."""
+"""While a broker is being removed in slices, committed slices are reported to the others this often, and
+after the last slice: hundreds of answers for each slice would take longer than the slices."""
 
 
 class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
     """Take a broker out of leaderships and ISRs, then fence it or remove its registration.
 
-    `parked`: registrations to be decided when it is done (a new incarnation starts after the old one failed).
-    `unregister_keys`: requests that the last batch answers.
-    `unclean`: what it had may be lost, so that it is no eligible leader any more either (K8, KIP-966).
-    `told_ms`: when the other brokers were last told of a slice; at first, when the work began.
+    `parked`: registrations to decide when it is done (a new incarnation starts after the old one failed).
+    `unregister_keys`: requests that the last batch answers. `unclean`: its data may be lost, so that it is no
+    longer an eligible leader either (K8, KIP-966). `told_ms`: when a slice was last reported to the other
+    brokers; at first, when the work began.
     """
 
     broker_id: int
@@ -57,11 +57,12 @@ class RemoveBroker(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def from_eligible(self) -> bool:
-        """Whether it leaves the eligible leaders too."""
+        """Whether it is also removed from the eligible leaders."""
         return self.unclean or self.unregister
 
     def after_batch(self, now_ms: int, *, is_last: bool) -> tuple[RemoveBroker, bool]:
-        """The work once one more batch is written, and whether the other brokers hear of it at once."""
+        """The work after one more batch is written, and whether that is reported to the other brokers at
+        once."""
         told_ms = now_ms if self.told_ms is None else self.told_ms
         tells = is_last or now_ms - told_ms >= BROKERS_TOLD_MS
         return replace(self, told_ms=now_ms if tells else told_ms), tells
@@ -81,8 +82,8 @@ class ElectLeaders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailDirectories(msgspec.Struct, frozen=True, kw_only=True):
-    """Take a broker's replicas in dead directories out of leaderships and ISRs, then say in its registration
-    which directories are left."""
+    """Take a broker's replicas in dead directories out of leaderships and ISRs, then list the remaining
+    directories in its registration."""
 
     broker_id: int
     epoch: int
@@ -90,7 +91,7 @@ class FailDirectories(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalanceLeaders(msgspec.Struct, frozen=True, kw_only=True):
-    """Give partitions back to their preferred leaders, as far as these may lead."""
+    """Return partitions to their preferred leaders where these may lead."""
 
     broker_id: None = None
 
@@ -107,19 +108,19 @@ WorkKey = tuple[type[Work], int | None]
 
 
 def key_of(work: Work) -> WorkKey:
-    """There is at most one piece of work of a kind for a broker."""
+    """There is at most one piece of work of a kind per broker."""
     return type(work), work.broker_id
 
 
 class Scans:
     """What the slices of each piece of work have found settled. A cache: without it a slice looks at every
-    chunk again, and finds the same."""
+    chunk again, with the same result."""
 
     def __init__(self) -> None:
         self._kept: dict[WorkKey, tuple[object, Scan]] = {}
 
     def of(self, work: Work, image: MetadataImage) -> Scan | None:
-        """The scan for the next slice; None: this kind of work keeps none."""
+        """The scan for the next slice; None: this kind of work has none."""
         sought: object
         match work:
             case RemoveBroker(broker_id=broker_id, from_eligible=from_eligible):
@@ -149,7 +150,7 @@ class Scans:
 def next_slice(
     work: Work, image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None
 ) -> Slice:
-    """The next batch of `work` on `image`; an empty one that is done where there is nothing left to do."""
+    """The next batch of `work` on `image`; empty and done if there is nothing left to do."""
     match work:
         case RemoveBroker():
             return _removing_slice(work, image, rules, at_most, scan)

@@ -1,8 +1,9 @@
-"""Decisions about broker ids (S0): who a newcomer is, what is remembered of keys and ids, what is forgotten.
+"""Decisions about broker ids (S0): which id a new broker gets, which keys and ids are remembered, which
+forgotten.
 
-Pure: an image, a request and what the active controller knows of who is there go in; records and answers
-come out. The steps that need no controller (an explicit id, a surviving meta.properties) are the broker's,
-in `broker.identity`; what the entries look like is `metadata.broker_ids`.
+Pure: an image, a request and the active controller's knowledge of live brokers go in; records and answers
+come out. The broker itself does the steps that need no controller (an explicit id, a surviving
+meta.properties), in `broker.identity`; the form of the entries is in `metadata.broker_ids`.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ from metaquorum.metadata.requests.common import Done, RegisterBrokerRequest
 from metaquorum.storage.uuids import UUID_BYTES
 
 ASK_AGAIN_MS = 250
-"""How soon a newcomer that has to wait asks again: whether the other process lives shows between two of its
+"""How soon a newcomer that has to wait retries: whether the other process is alive shows between two of its
 heartbeats."""
 
 COLLECTED_MAX = 1_000
-"""Entries that one collection removes; the next one goes on."""
+"""Entries that one collection removes; the next one continues."""
 
 
 class Presence(Protocol):
-    """What only the active controller knows of a broker id, as of the request's arrival."""
+    """What only the active controller knows of a broker id, at the request's arrival."""
 
     @property
     def voters(self) -> Collection[int]:
         """Ids that no broker may have."""
 
     def lease_ms(self, broker_id: int) -> int:
-        """How long a live process may still hold the id without being heard of; 0: no one does."""
+        """How long a live process may still hold the id without sending a heartbeat; 0 if none does."""
 
     def heard_since_asked(self, broker_id: int) -> bool:
         """Whether the id's holder sent a heartbeat after this request was first made."""
 
     def claim_ms(self, broker_id: int) -> int:
-        """How long the claim on the id still holds; 0: there is none, or it has lapsed."""
+        """How long the claim on the id is still valid; 0 if there is none, or it has lapsed."""
 
     def absent_ms(self, broker_id: int) -> int:
-        """For how long no one has held or claimed the id, as far as this controller has seen; 0: someone
-        does."""
+        """How long the id has been neither held nor claimed, as far as this controller has seen; 0 if it is
+        in use."""
 
 
 def missing_ids(image: MetadataImage) -> tuple[int, ...]:
@@ -70,8 +71,8 @@ def missing_ids(image: MetadataImage) -> tuple[int, ...]:
 def decide_allocation(
     image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult:
-    """Steps 3 to 5 of S0.1. An id that is allocated is claimed in the log, in the same batch in which new
-    ids are counted: a repeated request gets the same id, also after a failover, and no id is given twice."""
+    """Steps 3 to 5 of S0.1. An allocated id is claimed in the log, in the same batch in which new ids are
+    counted: a repeated request gets the same id, also after a failover, and no id is given twice."""
     refusal = _refusal(request, config)
     if refusal is not None:
         return ControllerResult(response=refusal, depends_on_image=False)
@@ -124,9 +125,9 @@ def _grant(
 def _try_bound(
     broker_id: int, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult | None:
-    """The id that this key is bound to (S0.5). None: it is in use, which takes more than a lease that still
-    runs: a host that was killed and comes back at once finds its own lease. Only a holder that was heard of
-    after the newcomer asked is another one (S0.6)."""
+    """The id that this key is bound to (S0.5). None if it is in use, which takes more than a lease that still
+    runs: a host that was killed and comes back at once finds its own lease. Only a holder that sent a
+    heartbeat after the newcomer's request is another process (S0.6)."""
     claim_ms, lease_ms = presence.claim_ms(broker_id), presence.lease_ms(broker_id)
     if lease_ms > 0 and presence.heard_since_asked(broker_id):
         return None
@@ -153,8 +154,8 @@ def _try_bound(
 def _try_missing(
     image: MetadataImage, request: AllocateBrokerIdRequest, config: ControllerConfig, presence: Presence
 ) -> ControllerResult | None:
-    """The only id that partitions name and no one has had for the grace period (S0.8, S0.9, S0.22).
-    None: there is no such id (S0.10)."""
+    """The only id that partitions name and that has been unused for the grace period (S0.8, S0.9, S0.22).
+    None if there is no such id (S0.10)."""
     candidates = [
         broker_id
         for broker_id in missing_ids(image)
@@ -182,7 +183,7 @@ def _new_id(
     config: ControllerConfig,
     voters: Collection[int],
 ) -> ControllerResult:
-    """The lowest id above the reserved ones that no one has, had or is bound to; counted in the log, so
+    """The lowest id above the reserved ones that is not in use, bound, or used before; counted in the log, so
     that it is never allocated again (S0.10)."""
     entries = ids.remembered(image)
     taken = {*image.brokers, *image.topics.replica_counts(), *voters}
@@ -197,15 +198,15 @@ def _new_id(
     return _grant(config, request, broker_id, IdSource.NEW, ids.next_id_record(broker_id + 1))
 
 
-# ---- what is remembered --------------------------------------------------------------------------
+# ---- entries that are added -----------------------------------------------------------------------
 
 
 def remember_registration(
     image: MetadataImage, request: RegisterBrokerRequest, is_live: Callable[[int], bool]
 ) -> tuple[ConfigRecord, ...]:
-    """What a registration that succeeds leaves beside its own record, in the same batch (S0.13): the claim
-    on its id is redeemed, and its key bound to the id. A key that a live broker of another id is bound with
-    stays with that one (S0.23)."""
+    """The records that a successful registration adds to its own, in the same batch (S0.13): the claim on its
+    id is redeemed, and its key bound to the id. If a live broker of another id is bound with the key, the key
+    stays with that broker (S0.23)."""
     entries = ids.remembered(image)
     broker_id, key = request.broker_id, request.binding_key
     records: list[ConfigRecord] = []
@@ -227,8 +228,8 @@ def remember_registration(
 def decide_bind(
     image: MetadataImage, request: BindBrokerIdRequest, voters: Collection[int]
 ) -> ControllerResult:
-    """Binds a key by hand (S0.15), for a replacement machine of another name. The id's other keys are
-    unbound in the same batch: collection could not tell which one is meant."""
+    """Binds a key by hand (S0.15), for a replacement machine of another name. The id's other keys are unbound
+    in the same batch: collection could not know which one is meant."""
     problem = ids.key_problem(request.key)
     if problem is not None:
         return ControllerResult(response=ApiError(ErrorCode.INVALID_REQUEST, problem), depends_on_image=False)
@@ -251,20 +252,20 @@ def decide_bind(
 
 
 def decide_unbind(image: MetadataImage, request: UnbindBrokerIdRequest) -> ControllerResult:
-    """Forgets a binding, whatever its form."""
+    """Removes a binding, whatever its form."""
     if ids.binding_of(ids.remembered(image), request.key) is None:
         text = f"no id is bound to {request.key}: list the bindings with metaquorum brokers bindings"
         return ControllerResult(response=ApiError(ErrorCode.RESOURCE_NOT_FOUND, text))
     return ControllerResult(response=Done(), records=(ids.binding_record(request.key, None),))
 
 
-# ---- what is forgotten ---------------------------------------------------------------------------
+# ---- entries that are removed ---------------------------------------------------------------------
 
 
 def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:
     """Bindings of other keys to the id of a broker that runs and is bound with the key that it registered
-    with (S0.18). Without that binding, or while the broker is down and may be on its way to another host,
-    nothing is garbage; nor is what a newer release wrote."""
+    with (S0.18). Without that binding, or while the broker is down and may be moving to another host, nothing
+    is garbage; nor are entries of a newer release."""
     entries = ids.remembered(image)
     current = ids.current_keys(entries)
     found = []
@@ -282,8 +283,8 @@ def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:
 
 
 def collect(image: MetadataImage, lapsed_claims: Iterable[int]) -> tuple[ConfigRecord, ...]:
-    """One bounded batch that forgets garbage bindings, keys of ids that are not registered any more, and
-    claims that lapsed (S0.18). Empty: there is nothing; so repeating it changes nothing (S0.19)."""
+    """One bounded batch that removes garbage bindings, keys of ids that are no longer registered, and claims
+    that lapsed (S0.18). Empty if there are none, so repeating it changes nothing (S0.19)."""
     entries = ids.remembered(image)
     claimed = ids.claimed_values(entries)
     records = [ids.binding_record(binding.key, None) for binding in garbage_bindings(image)]

@@ -1,7 +1,7 @@
-"""Decisions about one broker: registration, its state, its death, its return (K7-K10, S2.37).
+"""Decisions about one broker: registration, its state, its failure, its return (K7-K10, S2.37).
 
 Pure: an image and a few facts from the sessions go in, records and answers come out. Knows nothing of
-batches, offsets of the log end, or who else is waiting.
+batches, offsets of the log end, or other waiting requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from metaquorum.storage.uuids import UUID_BYTES, is_reserved_directory, uuid_to_
 def broker_state(
     brokers: BrokersImage, broker_id: int, *, fencing: bool, told_to_stop: bool
 ) -> BrokerControlState:
-    """The state of a broker: what the log says, and two facts that only the active controller knows."""
+    """The state of a broker: from the log, and two facts that only the active controller knows."""
     registration = brokers.get(broker_id)
     if registration is None:
         return BrokerControlState.UNREGISTERED
@@ -58,9 +58,9 @@ def decide_registration(
     session_timeout_ms: int,
 ) -> ControllerResult:
     """A new incarnation gets a new epoch, the offset that its record will have; the same one keeps epoch and
-    fencing (K8). It is not leaving: a broker that wants to stop says so with its heartbeats, and no other
-    record takes a controlled shutdown back. `session_remaining_ms` is what the lease of the registered
-    incarnation still runs.
+    fencing (K8). It is not leaving: a broker that wants to stop says so in its heartbeats, and no other
+    record takes a controlled shutdown back. `session_remaining_ms` is the rest of the lease of the registered
+    incarnation.
 
     Precondition for a new incarnation: no partition names the earlier one (see `must_fence_first`).
     """
@@ -92,8 +92,9 @@ def decide_registration(
 def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
     """The earlier incarnation is not fenced in the log: it failed first, then the new one starts (S1.16).
 
-    So is one that registers again with fewer directories than partitions of it may be in: its record would
-    leave leaders in a directory that no one has. Fenced, it gives its partitions back as it may lead them.
+    The same holds for one that registers again with fewer directories than its partitions may be in: its
+    record would leave leaders in a directory that no broker has. Once fenced, it gets its partitions back as
+    it may lead them.
     """
     known = image.brokers.get(request.broker_id)
     if known is None or known.fenced:
@@ -104,7 +105,7 @@ def must_fence_first(image: MetadataImage, request: RegisterBrokerRequest) -> bo
 
 
 def must_drop_first(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
-    """The earlier incarnation may have lost what it had, and partitions count on it (K8, KIP-966): it leaves
+    """The earlier incarnation may have lost its data, and partitions count on it (K8, KIP-966): it leaves
     every ISR and the eligible leaders first. The epoch of that incarnation proves that it stopped cleanly."""
     known = image.brokers.get(request.broker_id)
     if known is None or known.incarnation_id == request.incarnation_id or not elr_enabled(image):
@@ -179,7 +180,7 @@ def _directories_problem(image: MetadataImage, request: RegisterBrokerRequest) -
 
 
 def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
-    """Whether `record` would leave the registration as it is; the image lists things by name."""
+    """Whether `record` would leave the registration unchanged; the image lists things by name."""
     return (
         known.in_controlled_shutdown == record.in_controlled_shutdown
         and sorted(
@@ -200,7 +201,7 @@ def says_the_same(known: BrokerRegistration, record: BrokerRecord) -> bool:
 def heartbeat_response(
     state: BrokerControlState, caught_up: bool, session_timeout_ms: int
 ) -> BrokerHeartbeatResponse:
-    """What a broker in `state` is told."""
+    """The heartbeat response to a broker in `state`."""
     return BrokerHeartbeatResponse(
         is_caught_up=caught_up,
         is_fenced=state in {BrokerControlState.FENCED, BrokerControlState.SHUTDOWN},
@@ -229,7 +230,7 @@ def unregister_record(broker_id: int, epoch: int) -> Record:
 
 
 def directories_record(broker_id: int, epoch: int, online: tuple[bytes, ...]) -> Record:
-    """The directories that are left (KIP-858); at least one, a broker without any is fenced instead."""
+    """The remaining directories (KIP-858); at least one, a broker without any is fenced instead."""
     return BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=epoch, log_dirs=online)
 
 
@@ -240,5 +241,5 @@ def shutdown_record(broker_id: int, epoch: int) -> Record:
 
 
 def knows_controlled_shutdown(image: MetadataImage) -> bool:
-    """Below metadata.version 3.3-IV3 the log cannot say it: such a broker is fenced at once instead."""
+    """Below metadata.version 3.3-IV3 the log cannot record it: such a broker is fenced at once instead."""
     return image.features.metadata_version >= LEVEL_CONTROLLED_SHUTDOWN

@@ -1,7 +1,7 @@
-"""The states of a broker as the active controller sees them, and what moves it between them: a table.
+"""A broker's states as the active controller sees them, and the transitions between them, as a table.
 
-Everything that may change a broker's state is a row of `TRANSITIONS` (S2.37, K9); what is no row is
-refused. Knows no image, no sessions and no records: `brokers.py` carries the moves out.
+Every possible change of a broker's state is a row of `TRANSITIONS` (S2.37, K9); anything else is refused.
+Knows no image, no sessions and no records: `brokers.py` carries the transitions out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from metaquorum.metadata.requests.controller_status import BrokerControlState
 
 
 class BrokerEvent(Enum):
-    """What a request, a heartbeat or the clock means for one broker."""
+    """The meaning of a request, a heartbeat or the clock for one broker."""
 
     REGISTERED = "a new incarnation registered"
     AMENDED = "the same incarnation registered again"
@@ -67,11 +67,12 @@ TRANSITIONS: dict[tuple[BrokerControlState, BrokerEvent], BrokerControlState] = 
     (_S.SHUTDOWN, _E.WANTS_FENCE): _S.FENCED,
     (_S.SHUTDOWN, _E.WANTS_IMMEDIATE_SHUTDOWN): _S.SHUTDOWN,
 }
-"""SHUTDOWN is FENCED with a promise: a broker that heartbeats on, instead of stopping, is as before."""
+"""SHUTDOWN is FENCED with a promise: a broker that keeps sending heartbeats, instead of stopping, is fenced
+as before."""
 
 
 def transition(state: BrokerControlState, event: BrokerEvent) -> BrokerControlState:
-    """The state after `event`. Raises InvariantViolation where the table has no such edge."""
+    """The state after `event`. Raises InvariantViolation if the table has no such edge."""
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise InvariantViolation(f"a broker in state '{state.value}' cannot meet: {event.value}")
@@ -87,9 +88,9 @@ def heartbeat_event(
     leads: Callable[[], bool],
     moves_seen: Callable[[], bool],
 ) -> BrokerEvent:
-    """What a heartbeat means in `state` (K9). `leads` and `moves_seen` are asked only where they decide."""
+    """What a heartbeat means in `state` (K9). `leads` and `moves_seen` are called only where they decide."""
     if state is BrokerControlState.CONTROLLED_SHUTDOWN:
-        # What it wants is known; a delayed heartbeat from before must not change it.
+        # Its request is known; a delayed heartbeat from before must not change it.
         if leads():
             return BrokerEvent.LEADERS_REMAIN
         return BrokerEvent.MOVES_SEEN if moves_seen() else BrokerEvent.MOVES_UNSEEN

@@ -1,6 +1,6 @@
-"""Registrations of controllers (KIP-919): who they are and which feature levels they can work at.
+"""Registrations of controllers (KIP-919): their identity and the feature levels that they support.
 
-A level is only finalized when every voter has said that it can (see `feature_levels`).
+A level is only finalized when every voter has reported that it supports it (see `feature_levels`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaquorum.storage.uuids import UUID_BYTES
 def own_registration(
     image: MetadataImage, config: ControllerConfig, incarnation_id: bytes
 ) -> RegisterControllerRequest | None:
-    """What this controller has to say of itself; None: the log has it, or cannot carry it yet."""
+    """This controller's registration; None if it is in the log already, or the log cannot hold it yet."""
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
         return None
     known = image.controllers.get(config.node_id)
@@ -45,9 +45,9 @@ def own_registration(
 def decide_register_controller(
     image: MetadataImage, request: RegisterControllerRequest, *, static_voters: frozenset[int] | None = None
 ) -> ControllerResult:
-    """The newest incarnation of a controller replaces an earlier one. One that observes registers too: its
-    registration says where it listens when it is made a voter. `static_voters`: at kraft.version 0 the only
-    controllers."""
+    """The newest incarnation of a controller replaces an earlier one. An observing controller registers too:
+    its registration has its endpoints for when it is made a voter. `static_voters`: at kraft.version 0 the
+    only controllers."""
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
         text = (
             "the cluster's metadata.version does not support controller registrations: raise it to "

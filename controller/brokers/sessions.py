@@ -1,7 +1,7 @@
 """Broker sessions: the active controller's soft state. Never logged, gone with leadership.
 
-Owns who was heard from when, how far each broker has applied the log, who is being fenced, and when a
-session may be called expired. Knows no image, no records and no clock of its own.
+Owns when each broker last sent a request, how far it has applied the log, which brokers are being fenced, and
+when a session may count as expired. Knows no image, no records and no clock of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ UNKNOWN_OFFSET = -1
 
 
 class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
-    """One broker's lease. Times are monotonic ms; offsets are exclusive (all below is applied).
+    """One broker's lease. Times are monotonic ms; offsets are exclusive (everything below is applied).
 
-    `unfence_from_offset`: it must have applied everything below before it may be unfenced: the record that
-    fenced it, in particular, so that a broker which stands still does not bounce between the two states.
-    `moves_end_offset`: where its leaders' moves ended in the log, once it led nothing.
-    `was_heard`: the broker itself was heard of at `contact_ms`.
+    `unfence_from_offset`: it must have applied everything below before it may be unfenced: in particular the
+    record that fenced it, so that a broker that makes no progress does not bounce between the two states.
+    `moves_end_offset`: where its leaders' moves ended in the log, once it led nothing. `was_heard`: the
+    broker itself sent a request at `contact_ms`.
     """
 
     broker_epoch: int
@@ -41,7 +41,7 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
     def with_applied(
         self, applied_offset: int, committed_offset: int, arrived_ms: int
     ) -> BrokerHeartbeatState:
-        """What a heartbeat says of the broker's progress (S2.21)."""
+        """The session with the progress that a heartbeat reports (S2.21)."""
         if applied_offset > self.applied_offset:
             return replace(self, applied_offset=applied_offset, standing_since_ms=None)
         since_ms = None
@@ -53,8 +53,8 @@ class BrokerHeartbeatState(msgspec.Struct, frozen=True, kw_only=True):
 class Sessions:
     """Sessions by broker id, expiry in the order of deadlines.
 
-    One heap entry for each session; a heartbeat only moves `Session.deadline_ms`, and an entry that comes up
-    too early is pushed again. So a heartbeat costs O(1) and a tick looks at what is due.
+    One heap entry per session; a heartbeat only moves `Session.deadline_ms`, and an entry that comes up too
+    early is pushed again. So a heartbeat costs O(1) and a tick looks only at what is due.
     """
 
     def __init__(self, session_timeout_ms: int, lag_timeout_ms: int) -> None:
@@ -66,26 +66,27 @@ class Sessions:
         """Broker id to directories whose failure is being written: every decision treats them as offline."""
         self.begun_anew: dict[tuple[bytes, int, int], bytes] = {}
         """Where a broker has recreated a replica, by topic id, partition and broker: the log names the
-        directory that is gone, because no one else was in sync. The broker repeats it until it is settled."""
+        directory that is gone, because no other replica was in sync. The broker repeats it until it is
+        settled."""
         self.expired_count = 0
-        """Unfenced brokers whose session ran out."""
+        """Unfenced brokers whose session expired."""
         self._sessions: dict[int, BrokerHeartbeatState] = {}
         self._heap: list[tuple[int, int]] = []
         self._queued: set[int] = set()
         self._hold_until_ms = 0
         self._horizon_ms = 0
 
-    # ---- who is there
+    # ---- live brokers
 
     def __len__(self) -> int:
-        """Brokers heard of since this node leads, those whose lease has ended included."""
+        """Brokers that have sent a request since this node leads, including those whose lease has ended."""
         return len(self._sessions)
 
     def get(self, broker_id: int) -> BrokerHeartbeatState | None:
         return self._sessions.get(broker_id)
 
     def clear(self) -> None:
-        """Leadership is lost or new: nothing that was known holds any more."""
+        """Leadership is lost or new: nothing that was known is valid any more."""
         self._sessions.clear()
         self._heap.clear()
         self._queued.clear()
@@ -100,11 +101,11 @@ class Sessions:
         )
 
     def unheard(self, broker_epoch: int, now_ms: int) -> BrokerHeartbeatState:
-        """A session that a new leader gives a broker which may live: nothing was heard of it so far."""
+        """A session that a new leader gives a broker that may be alive: it has not sent anything yet."""
         return replace(self.fresh(broker_epoch, now_ms), was_heard=False)
 
     def put(self, broker_id: int, session: BrokerHeartbeatState) -> None:
-        """From now on this is the broker's session."""
+        """Makes this the broker's session."""
         self._sessions[broker_id] = session
         if session.expires:
             self._queue(broker_id, session.deadline_ms)
@@ -115,21 +116,21 @@ class Sessions:
             heapq.heappush(self._heap, (deadline_ms, broker_id))
 
     def forget(self, broker_id: int) -> None:
-        """The broker is no longer registered, or as another incarnation."""
+        """The broker is no longer registered, or is registered as another incarnation."""
         self._sessions.pop(broker_id, None)
         self.fencing.pop(broker_id, None)
         for key in [key for key in self.begun_anew if key[2] == broker_id]:
             del self.begun_anew[key]
 
     def remaining_ms(self, broker_id: int, now_ms: int) -> int:
-        """How long the lease still runs; 0: there is none."""
+        """How long the lease still runs; 0 if there is none."""
         session = self._sessions.get(broker_id)
         if session is None or not session.expires:
             return 0
         return max(0, session.deadline_ms - now_ms)
 
     def touched(self, broker_id: int, broker_epoch: int, arrived_ms: int) -> BrokerHeartbeatState:
-        """The session as a heartbeat or registration that arrived then makes it: the lease runs again."""
+        """The session after a heartbeat or registration that arrived then: the lease starts over."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return self.fresh(broker_epoch, arrived_ms)
@@ -147,7 +148,7 @@ class Sessions:
             return session
         return replace(session, contact_ms=arrived_ms, deadline_ms=deadline_ms, was_heard=True)
 
-    # ---- how far it is
+    # ---- progress
 
     def stands_still(self, session: BrokerHeartbeatState, arrived_ms: int) -> bool:
         """Behind, and without progress for the lag timeout."""
@@ -155,14 +156,14 @@ class Sessions:
         return since is not None and arrived_ms - since >= self.lag_timeout_ms
 
     def applied_offset(self, broker_id: int) -> int:
-        """As its last heartbeat said; -1: it has not said since this node leads."""
+        """The offset in its last heartbeat; -1 if there was none since this node leads."""
         session = self._sessions.get(broker_id)
         return UNKNOWN_OFFSET if session is None else session.applied_offset
 
-    # ---- when a session may be called expired
+    # ---- when a session may count as expired
 
     def note_gap(self, until_ms: int) -> None:
-        """The process stood still: heartbeats may wait unread, and no one is called silent until then."""
+        """The process was paused: heartbeats may wait unread, and no broker counts as silent until then."""
         self._hold_until_ms = until_ms
 
     def note_arrival(self, arrived_ms: int) -> None:
@@ -174,10 +175,10 @@ class Sessions:
         self._horizon_ms = max(self._horizon_ms, now_ms)
 
     def expired(self, now_ms: int, at_most: int) -> list[int]:
-        """Brokers whose session ran out, oldest first; each is returned once and has no lease after.
+        """Brokers whose session expired, oldest first; each is returned once and has no lease afterwards.
 
-        A session has run out only if everything that arrived up to its deadline has been handled, and no gap
-        is being made up for.
+        A session has expired only if everything that arrived up to its deadline has been handled, and the
+        process is not catching up after a pause.
         """
         due: list[int] = []
         if now_ms < self._hold_until_ms:
@@ -197,5 +198,5 @@ class Sessions:
         return due
 
     def next_deadline_ms(self) -> int | None:
-        """When `expired` may have something to say. An entry that is too early costs one look."""
+        """When `expired` may have something to return. An entry that is too early costs one look."""
         return max(self._heap[0][0], self._hold_until_ms) if self._heap else None

@@ -1,7 +1,8 @@
-"""What a partition's leader may change of its ISR (KIP-497, KIP-841, KIP-903; S4.10).
+"""Which changes of its ISR a partition's leader may make (KIP-497, KIP-841, KIP-903; S4.10).
 
-Pure: an image, the rules on it and a request go in. Every refusal leaves the partition as it is; the order of
-the checks is Kafka's, so that a leader learns first what it can act on: who is newer, it or this controller.
+Pure: an image, the rules on it and a request go in. Every refusal leaves the partition unchanged; the order
+of the checks is Kafka's, so that a leader first learns what it can act on: whether it or this controller is
+newer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Refusal = tuple[ErrorCode, str]
 def decide_alter_partition(
     image: MetadataImage, request: AlterPartitionRequest, rules: Rules
 ) -> ControllerResult:
-    """A result for each partition; all accepted changes are one batch."""
+    """One result per partition; all accepted changes are one batch."""
     stale = epoch_refusal(image.brokers, request.broker_id, request.broker_epoch)
     if stale is not None:
         return ControllerResult(response=stale, depends_on_broker=request.broker_id)
@@ -61,7 +62,7 @@ def _altered(
         records.append(change)
         after = merge_change(partition, change, offset=-1)
     if after.leader != sender:
-        # It ended a reassignment in which the sender does not stay: an error that comes with a record.
+        # It ended a reassignment and the sender is not in the target: an error that comes with a record.
         text = (
             f"the change completed a reassignment, and broker {after.leader} now leads: refresh the metadata"
         )
@@ -169,7 +170,8 @@ def _recovery_refusal(wanted: PartitionAlteration, partition: PartitionInfo) -> 
 
 
 def _ineligible(isr: tuple[IsrMember, ...], partition: PartitionInfo, rules: Rules) -> Refusal | None:
-    """Who may not be in sync: what a broker that is leaving or was replaced said earlier no longer counts."""
+    """Which members may not be in sync: earlier reports of a broker that is leaving or was replaced no longer
+    count."""
     for member in isr:
         known = rules.brokers.get(member.broker_id)
         reason = None

@@ -1,7 +1,7 @@
-"""Topic settings that decisions read, as values; Kafka's default where none is set.
+"""The topic settings that decisions use, as values; Kafka's default where none is set.
 
-Owns the reading of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
-what is in the log stands.
+Owns the parsing of their text; where a text comes from is `metadata.settings.effective`. Validates nothing:
+what is in the log counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def unclean_allowed(image: MetadataImage, topic_id: bytes, static: Mapping[str, str] = NOTHING) -> bool:
     """Whether a replica that was not in sync may lead the topic's partitions; by default it may not.
-    `static`: what the controllers' files say for topics that set nothing."""
+    `static`: the controllers' configuration files for topics that set nothing."""
     info = image.topics.topic(topic_id)
     if info is None:
         return False
@@ -52,7 +52,7 @@ def rules_of(
     static: Mapping[str, str] = NOTHING,
     begun_anew: Mapping[tuple[bytes, int, int], bytes] | None = None,
 ) -> Rules:
-    """The rules on `image`. What a topic allows is looked up once a topic. `static` is as above; eligible
+    """The rules on `image`. A topic's settings are looked up once per topic. `static` is as above; eligible
     leader replicas always have the cluster's min.insync.replicas in the log (KIP-966)."""
     return Rules(
         brokers=image.brokers,

@@ -1,6 +1,6 @@
-"""Elections that someone asks for: preferred leaders, and unclean ones where no one in sync lives (KIP-460).
+"""Elections on request: preferred leaders, and unclean ones where no replica in sync is alive (KIP-460).
 
-Pure. Elections that follow from brokers' comings and goings are in `partitions`.
+Pure. Elections caused by brokers that come and go are in `partitions`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from metaquorum.metadata.records.types import PartitionChangeRecord, Record
 from metaquorum.metadata.requests.partitions import ElectionResult, ElectLeadersRequest, ElectLeadersResponse
 
 ELECTIONS_PER_REQUEST_MAX = 1_000
-"""Elections that one request over all partitions makes; the caller asks again for the rest. As many as the
-balancer makes in a batch: each is worked out by itself, and heartbeats wait meanwhile."""
+"""Elections in one request over all partitions; the caller sends it again for the rest. As many as in a batch
+of the balancer: each is computed on its own, and heartbeats wait meanwhile."""
 REFUSALS_TOLD_MAX = 1_000
-"""Refusals that a request over all partitions reports; with more, no one reads them."""
+"""Refusals that a request over all partitions reports; no one reads more."""
 
 
 def decide_elections(
     image: MetadataImage, request: ElectLeadersRequest, rules: Rules, *, records_max: int
 ) -> ControllerResult:
-    """A result for each partition named, or for each that is not led as wanted.
+    """One result per named partition, or per partition without the wanted leader.
 
-    An unclean election takes a live replica that was not in sync when there is no other: who asks for it
-    decides that what is lost is lost, whatever the topic's configuration says.
+    An unclean election takes a live replica that was not in sync if there is no other: its caller accepts the
+    loss of data, whatever the topic's configuration.
     """
     if request.partitions is None:
         return _elect_everywhere(image, request.unclean, rules, min(records_max, ELECTIONS_PER_REQUEST_MAX))
@@ -120,7 +120,7 @@ def _elect(
 
 
 def _begun_anew(partition: PartitionInfo, rules: Rules) -> PartitionChangeRecord | None:
-    """The election of a replica that has nothing, its directory being gone, where no other can be had."""
+    """The election of a replica that has nothing, because its directory is gone, if there is no other."""
     for replica in partition.replicas:
         directory = rules.begun_anew.get((partition.topic_id, partition.index, replica))
         if directory is not None and rules.accepts(replica, directory):

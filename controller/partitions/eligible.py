@@ -1,7 +1,7 @@
-"""Configurations and eligible leader replicas (KIP-966): min.insync.replicas says who counts.
+"""Configurations and eligible leader replicas (KIP-966): min.insync.replicas decides which replicas count.
 
-Owns what keeps them true: one value for the whole cluster while the feature is on, and no one stays eligible
-where the value is lowered to what the ISR has. Knows no requests.
+Owns what keeps the two consistent: one value for the whole cluster while the feature is on, and no eligible
+replica left where the value is lowered to the size of the ISR. Knows no requests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MIN_INSYNC_REPLICAS_DEFAULT = "1"
 
 
 def safety_records(image: MetadataImage) -> list[Record]:
-    """What is written before the feature is switched on, as in Kafka: a value for the cluster, if there is
-    none, and no values of single brokers, which would let leaders disagree with the controller."""
+    """The records before the feature is switched on, as in Kafka: a value for the cluster if there is none,
+    and no values of single brokers, which would let leaders disagree with the controller."""
     records: list[Record] = []
     if MIN_INSYNC_REPLICAS not in (image.configs.get(CLUSTER_DEFAULT) or {}):
         records.append(_record("", MIN_INSYNC_REPLICAS_DEFAULT))
@@ -39,7 +39,7 @@ def _record(broker: str, value: str | None) -> ConfigRecord:
 def min_isr_problem(
     image: MetadataImage, resource: ConfigResource, name: str, value: str | None
 ) -> str | None:
-    """Why this value cannot be set (None: removed) while the feature is on; None: it can."""
+    """Why this value cannot be set (None: removed) while the feature is on; None if it can."""
     if name != MIN_INSYNC_REPLICAS or resource.resource_type != BROKER_RESOURCE or not elr_enabled(image):
         return None
     if resource.name and value is not None:
@@ -50,8 +50,9 @@ def min_isr_problem(
 
 
 def no_longer_eligible(image: MetadataImage, records: Sequence[Record]) -> list[PartitionChangeRecord]:
-    """What belongs in the same batch as these configurations: with a lower min.insync.replicas the members
-    of an ISR may get ahead of those that left it. A partition without an ISR has no one who could."""
+    """The changes that belong in the same batch as these configurations: with a lower min.insync.replicas the
+    members of an ISR may get ahead of replicas that left it. A partition without an ISR has no member that
+    could."""
     names = {record.name for record in records if isinstance(record, ConfigRecord)}
     if MIN_INSYNC_REPLICAS not in names or not elr_enabled(image):
         return []

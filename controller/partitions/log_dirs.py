@@ -1,7 +1,7 @@
-"""In which log directory a replica lies: what brokers say of it (KIP-858 AssignReplicasToDirs, S3.9).
+"""The log directory of each replica, as reported by brokers (KIP-858 AssignReplicasToDirs, S3.9).
 
-Pure. A directory that its broker has not registered as online is offline: a replica there leaves leadership
-and ISR with the same record that says where it is. Failed directories are `partitions`' and `heartbeats`'.
+Pure. A directory that its broker has not registered as online is offline: the record that places a replica
+there also takes it out of leadership and ISR. Failed directories are `partitions`' and `heartbeats`'.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Refusal = tuple[ErrorCode, str]
 def decide_assign_replicas(
     image: MetadataImage, request: AssignReplicasToDirsRequest, rules: Rules, *, records_max: int
 ) -> ControllerResult:
-    """A result for each replica; all that changes is one batch."""
+    """One result per replica; all changes are one batch."""
     if image.features.metadata_version < LEVEL_DIRECTORIES:
         text = "the log cannot record directories at this metadata.version: raise it to 3.7-IV2"
         return ControllerResult(response=ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
@@ -67,17 +67,17 @@ def decide_assign_replicas(
 def _assign(
     image: MetadataImage, broker_id: int, wanted: ReplicaAssignment, rules: Rules, records: list[Record]
 ) -> Refusal | None:
-    """One replica whose request is in order. What was in a directory that is gone did not come along: it is
-    no longer in sync, and no eligible leader (KIP-966). Where no one else has what was acknowledged, the log
-    keeps naming the old directory: led from the new one, the partition would begin again with nothing, and
-    only an unclean election may do that."""
+    """One replica whose request is valid. Data in a directory that is gone did not move with it: the replica
+    is no longer in sync, and no eligible leader (KIP-966). If no other replica has what was acknowledged, the
+    log keeps naming the old directory: led from the new one, the partition would start over empty, and only
+    an unclean election may do that."""
     partition = image.topics.partition(wanted.topic_id, wanted.partition)
     if partition is None:
         return None
     directory = wanted.directory_id
     before = partition.directory_of(broker_id)
-    # One that was damaged there and came back has what it had; one that is said to be damaged, or to be given
-    # up, begins nowhere yet.
+    # A replica that was damaged there and came back has its data; one that is reported as damaged, or to be
+    # given up, starts nowhere yet.
     stays_there = before in {None, UNASSIGNED, MIGRATING, directory, damaged_in(directory)}
     gone = (
         before is not None
@@ -85,7 +85,7 @@ def _assign(
         and not is_mark(image.brokers.get(broker_id), directory)
         and not directory_online(image.brokers, broker_id, before)
     )
-    # One that is LOST never held anything: its first directory failed before the log named it (S3.6).
+    # A LOST replica never held anything: its first directory failed before the log named it (S3.6).
     emptied = gone and before != LOST
     online = directory not in rules.failing and directory_online(image.brokers, broker_id, directory)
     stays = online and not emptied
@@ -109,7 +109,7 @@ def _assign(
 
 
 def _counts_on(partition: PartitionInfo, broker_id: int) -> bool:
-    """Whether the partition waits for this broker's replica and for no other."""
+    """Whether the partition waits for this broker's replica and no other."""
     if partition.leader != NO_LEADER:
         return False
     waits_for = {*partition.isr, *partition.elr} or set(partition.last_known_elr)

@@ -1,8 +1,8 @@
-"""How many partitions a client may create and delete (KIP-599): a bucket of tokens for each quota.
+"""How many partitions a client may create and delete (KIP-599): a bucket of tokens per quota.
 
-A partition takes a token, and tokens come back at the rate of the quota. Owns what is left, which is known to
-one active controller and gone with it, as in Kafka. A decision takes from an `Allowance`; the buckets
-change when its batch has been appended.
+A partition takes a token, and tokens come back at the rate of the quota. Owns the remaining tokens, which
+only one active controller knows and which are gone with it, as in Kafka. A decision takes from an
+`Allowance`; the buckets change when its batch has been appended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.metadata.settings.quotas import MUTATIONS, QuotaKey, quota_of
 
 KEPT_BUCKETS = 10_000
-"""Buckets that are kept: beyond it, those that were used least lately are forgotten, and are full again."""
+"""The number of buckets kept: beyond it, the least recently used ones are forgotten, and are full again."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Allowance:
     refused: bool = False
 
     def refusal(self, partitions: int) -> tuple[ErrorCode, str] | None:
-        """Takes a token for each partition, or says why not. The last topic may overdraw what is left, as in
-        Kafka: else no client could create one of more partitions than its bucket holds."""
+        """Takes one token per partition, or returns why not. The last topic may overdraw the tokens, as in
+        Kafka: otherwise no client could create a topic with more partitions than its bucket holds."""
         if self.strict and self.tokens < 0:
             self.refused = True
             text = f"the quota {MUTATIONS} is used up: ask again in {self.wait_ms} ms"
@@ -45,12 +45,12 @@ class Allowance:
 
     @property
     def wait_ms(self) -> int:
-        """How long until the tokens are at zero."""
+        """How long until the tokens are back at zero."""
         return max(1, round(1_000 * -self.tokens / self.rate)) if self.tokens < 0 else 0
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client has to wait. A strict one waits only where it was refused."""
+        """How long the client has to wait. A strict one waits only if it was refused."""
         return self.wait_ms if self.refused or (self.taken and not self.strict) else 0
 
 
@@ -61,7 +61,7 @@ class _Bucket:
 
 
 class Mutations:
-    """The buckets of all clients; each holds the tokens of `span_ms`, and is full at first."""
+    """The buckets of all clients; each holds the tokens of `span_ms`, and starts full."""
 
     def __init__(self, image: Callable[[], MetadataImage], span_ms: int) -> None:
         self._image = image
@@ -85,7 +85,7 @@ class Mutations:
         return Allowance(tokens=tokens, rate=rate, strict=mutator.strict)
 
     def take(self, mutator: Mutator, partitions: int, now_ms: int) -> None:
-        """What a allowance gave is gone."""
+        """The tokens taken from an allowance are used up."""
         allowance = self.allowance(mutator, now_ms)
         found = quota_of(self._image(), MUTATIONS, mutator.user, mutator.client_id)
         if found is None:

@@ -1,6 +1,6 @@
-"""New partitions of new and growing topics: who holds them, and their first records (S4.12).
+"""New partitions of new and growing topics: their replicas, and their first records (S4.12).
 
-Owns what is checked of a wanted replica list and what a new partition looks like. Knows no requests.
+Owns the checks of a wanted replica list and the state of a new partition. Knows no requests.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ REPLICATION_FACTOR_MAX = 32_767
 
 
 class NewPartitions:
-    """Places and describes new partitions on one image. `candidates` may hold new replicas; those that are
-    not fenced may lead and start in sync (KIP-841)."""
+    """Places and describes new partitions on one image. `candidates` may hold new replicas; unfenced ones may
+    lead and start in sync (KIP-841)."""
 
     def __init__(self, image: MetadataImage, candidates: Sequence[UsableBroker], rng: Random) -> None:
         self._image = image
@@ -37,7 +37,7 @@ class NewPartitions:
         self._directories: dict[int, bytes] = {}
 
     def placed(self, partitions: int, replication_factor: int) -> ReplicaLists | Refusal:
-        """Replica lists of our choice, or why there are none."""
+        """Replica lists chosen here, or why there are none."""
         code = ErrorCode.INVALID_REPLICATION_FACTOR
         if not 1 <= replication_factor <= REPLICATION_FACTOR_MAX:
             return (
@@ -59,7 +59,8 @@ class NewPartitions:
     def given(
         self, lists: Sequence[tuple[int, ...]], *, first_index: int = 0, replication_factor: int | None = None
     ) -> ReplicaLists | Refusal:
-        """The caller's own lists, or what is wrong. `replication_factor` None: that of the first list."""
+        """The caller's own lists, or what is wrong with them. `replication_factor` None: that of the first
+        list."""
         code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         for index, replicas in enumerate(lists, start=first_index):
             if not replicas:
@@ -86,7 +87,7 @@ class NewPartitions:
     def records(
         self, topic_id: bytes, first_index: int, lists: ReplicaLists
     ) -> Sequence[PartitionRecord | PartitionsInColumns]:
-        """`record` for consecutive partitions; in columns where there are many of the usual shape."""
+        """`record` for consecutive partitions; in columns if there are many of the usual shape."""
         together = new_partitions(
             topic_id, first_index, lists, self._active, self._directory_of, self._names_directories
         )

@@ -1,9 +1,9 @@
-"""From what a partition should look like to the smallest record that makes it so: elections included.
+"""Turns the wanted state of a partition into the smallest record that reaches it, elections included.
 
 The only place that writes a PartitionChangeRecord: fencing, unfencing, controlled shutdown, AlterPartition,
 elections, failed directories and reassignments state a `Target`, and `build_change` finds the leader, ends a
 reassignment that is complete, keeps the eligible leader replicas (KIP-966) and leaves out what does not
-change. Knows no requests and no sessions: who may lead comes as a function, settings come in `Rules`.
+change. Knows no requests and no sessions: a function decides which brokers may lead, settings are in `Rules`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaquorum.metadata.records.parts import LEADER_RECOVERING, NO_LEADER
 from metaquorum.metadata.records.types import PartitionChangeRecord
 
 LEVEL_LEADER_RECOVERY = 3
-"""metadata.version 3.2-IV0: a partition can say that its leader recovers (KIP-704)."""
+"""metadata.version 3.2-IV0: a partition can record that its leader is recovering (KIP-704)."""
 LEVEL_WITHOUT_EPOCH_BUMP_ON_SHRINK = 12
 """metadata.version 3.6-IV0; below it a smaller ISR needs a new leader epoch (KAFKA-15021)."""
 
@@ -29,7 +29,7 @@ MayLead = Callable[[int], bool]
 
 
 class Election(Enum):
-    """How a leader is looked for. ONLINE: the present one, else the first in sync, in the preferred order.
+    """How a leader is found. ONLINE: the present one, else the first in sync, in the preferred order.
     PREFERRED: the first replica, if it is in sync. UNCLEAN: as ONLINE, else any live replica (S4.5)."""
 
     ONLINE = "online"
@@ -38,12 +38,12 @@ class Election(Enum):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every change that is decided on one image.
+    """The rules for every change that is decided on one image.
 
-    `unclean_allowed` and `min_isr` are asked by topic id. `failing` are directories that are being declared
-    offline: a replica there counts as offline already. `begun_anew` says in which directory a broker has
+    `unclean_allowed` and `min_isr` take a topic id. `failing` are directories that are being declared
+    offline: a replica there already counts as offline. `begun_anew` has the directory in which a broker has
     recreated a replica, by topic id, partition and broker: the log still names the directory that is gone,
-    because no one but this replica was in sync.
+    because only this replica was in sync.
     """
 
     brokers: BrokersImage
@@ -64,12 +64,12 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def election(self, topic_id: bytes) -> Election:
-        """How to look for a leader when no one asked for anything special."""
+        """How to find a leader unless a request asks for another election."""
         return Election.UNCLEAN if self.unclean_allowed(topic_id) else Election.ONLINE
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a partition should look like; None: as it is. `directories` names a directory by broker."""
+    """The wanted state of a partition; None: unchanged. `directories` has a directory per broker."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -78,16 +78,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     recovery_state: int | None = None
     directories: Mapping[int, bytes] | None = None
     unclean_shutdown: frozenset[int] = frozenset()
-    """Brokers that may have lost what they had: they leave the eligible leader replicas too."""
+    """Brokers that may have lost their data: they also leave the eligible leader replicas."""
     emptied: int | None = None
-    """A broker whose replica starts over: no longer in sync, and the last that an unclean election takes."""
+    """A broker whose replica starts over: no longer in sync, and the last choice of an unclean election."""
 
 
 UNCHANGED = Target()
 
 
 def default_directory(brokers: BrokersImage, broker_id: int) -> bytes:
-    """A broker with one directory has a new replica there; one with several will say where (KIP-858)."""
+    """A broker with one directory has a new replica there; one with several will report which (KIP-858)."""
     registration = brokers.get(broker_id)
     if registration is None or not registration.directories:
         return MIGRATING
@@ -97,9 +97,9 @@ def default_directory(brokers: BrokersImage, broker_id: int) -> bytes:
 def build_change(
     partition: PartitionInfo, target: Target, rules: Rules, election: Election | None = None
 ) -> PartitionChangeRecord | None:
-    """The record that takes `partition` to `target`; None: nothing changes.
+    """The record that takes `partition` to `target`; None if nothing changes.
 
-    `election` None: ONLINE, or UNCLEAN where the topic allows it.
+    `election` None: ONLINE, or UNCLEAN if the topic allows it.
     """
     if election is None:
         election = rules.election(partition.topic_id)
@@ -111,7 +111,7 @@ def build_change(
 
 
 class _Draft:
-    """The partition as it will be, while it is worked out."""
+    """The future state of the partition, while it is computed."""
 
     __slots__ = (
         "adding",
@@ -157,7 +157,8 @@ class _Draft:
         self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
     def note_eligible(self) -> None:
-        """Who leaves an ISR that is below min.insync.replicas still has all that is committed (KIP-966)."""
+        """A replica that leaves an ISR below min.insync.replicas still has everything that is committed
+        (KIP-966)."""
         if not self.rules.elr:
             self._leave_eligible()
             return
@@ -184,23 +185,23 @@ class _Draft:
     def elect(self, election: Election) -> None:
         node, unclean = self._choose(election)
         if unclean:
-            # The new leader may lack what others acknowledged: a replica that follows it starts from what it
-            # has.
+            # The new leader may lack what others acknowledged: a replica that follows it starts from what the
+            # leader has.
             self.isr, self.elr = (node,), ()
             if self.rules.metadata_version >= LEVEL_LEADER_RECOVERY:
                 self.recovery_state = LEADER_RECOVERING
         elif node in self.elr:
             self.isr = (node,)
-            # One is enough where min.insync.replicas was lowered meanwhile: from now on it may get ahead.
+            # One is enough if min.insync.replicas was lowered meanwhile: from now on it may get ahead.
             small = self.rules.min_isr(self.partition.topic_id) > 1
             self.elr = tuple([replica for replica in self.elr if replica != node and small])
         self.leader = node
         if not self.isr and not self.rules.elr:
-            # The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
+            # The last in-sync replica stays in the ISR, leaderless: only it has all the data (S4.5).
             self.isr = self.partition.isr
 
     def _choose(self, election: Election) -> tuple[int, bool]:
-        """(leader, whether it was elected uncleanly); NO_LEADER if no one can lead."""
+        """(leader, whether it was elected uncleanly); NO_LEADER if none can lead."""
         preferred = self.replicas[:1] if election is Election.PREFERRED else ()
         for replica in (*preferred, self.partition.leader, *self.replicas):
             if self._in_sync(replica) and self._accepts(replica):
@@ -216,9 +217,9 @@ class _Draft:
         return NO_LEADER, False
 
     def _may_recover(self, replica: int) -> bool:
-        """Whether it may lead without being in sync. One that no directory holds yet has nothing at all, and
-        all others would be cut to that; it neither leads nor joins before it is assigned (S3.6), and that
-        assignment looks for a leader again."""
+        """Whether it may lead without being in sync. A replica without a directory has no data at all, and
+        all others would be truncated to that; it neither leads nor joins before it is assigned (S3.6), and
+        the assignment looks for a leader again."""
         nowhere = self.directories.get(replica, UNASSIGNED) == UNASSIGNED
         told = self.rules.metadata_version >= LEVEL_DIRECTORIES
         return self._accepts(replica) and not (nowhere and told)
@@ -260,7 +261,8 @@ class _Draft:
         return None if change == empty else change
 
     def _note_last_leader(self) -> None:
-        """The leader under which a partition lost its last in-sync replica is kept until there is one."""
+        """The leader under which a partition lost its last in-sync replica is kept until there is a new
+        one."""
         if not self.rules.elr:
             return
         if self.leader != NO_LEADER:
@@ -268,7 +270,7 @@ class _Draft:
         elif not self.isr and self.partition.leader != NO_LEADER:
             self.last_known_elr = (self.partition.leader,)
         elif not self.isr and not self.elr and not self.last_known_elr:
-            # It had no leader even before: the last one that had all the data is who is waited for.
+            # It had no leader even before: it waits for the last replica that had all the data.
             self.last_known_elr = (self.partition.isr or self.partition.elr or self.replicas)[:1]
 
     def _directories_changed(self) -> tuple[bytes, ...] | None:
@@ -290,13 +292,13 @@ def _changed(after: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]
 
 
 def forget_eligible(partition: PartitionInfo) -> PartitionChangeRecord:
-    """The record after which no one outside the ISR may lead: min.insync.replicas was lowered to what the ISR
-    has, so that its members may get ahead of those that left it (KIP-966)."""
+    """The record after which no replica outside the ISR may lead: min.insync.replicas was lowered to the size
+    of the ISR, so its members may get ahead of replicas that left it (KIP-966)."""
     return PartitionChangeRecord(
         partition_id=partition.index, topic_id=partition.topic_id, eligible_leader_replicas=()
     )
 
 
 def is_recovering(partition: PartitionInfo) -> bool:
-    """Whether the leader was elected uncleanly and has not settled what it has (KIP-704)."""
+    """Whether the leader was elected uncleanly and has not finished recovering (KIP-704)."""
     return partition.leader_recovery_state == RECOVERING

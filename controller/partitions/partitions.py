@@ -1,8 +1,8 @@
 """How partitions change when brokers and directories come and go, in bounded batches (S4.3-S4.6).
 
 Owns which partitions a change of one broker or directory concerns, and the batches; how a single partition
-changes is `partition_change`'s. Always computed from the image given. Knows no sessions: `Rules` say who may
-lead.
+changes is `partition_change`'s. Always computed from the image given. Knows no sessions: `Rules` decide which
+brokers may lead.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = [
 def without_broker(
     partition: PartitionInfo, broker_id: int, rules: Rules, *, unclean: bool = False
 ) -> PartitionChangeRecord | None:
-    """The change that takes `broker_id` out of leadership and ISR; None: nothing to change. `unclean`: what
-    it had may be lost, so that it is no eligible leader either (KIP-966).
+    """Takes `broker_id` out of leadership and ISR; None if nothing changes. `unclean`: its data may be lost,
+    so it is no eligible leader either (KIP-966).
 
-    The last in-sync replica stays in the ISR, leaderless: it alone has all the data (S4.5).
+    The last in-sync replica stays in the ISR, leaderless: only it has all the data (S4.5).
     """
     if broker_id != partition.leader and broker_id not in {*partition.isr, *partition.elr}:
         return None
@@ -67,7 +67,7 @@ def _without(rules: Rules, broker_id: int) -> Rules:
 
 
 def with_broker(rules: Rules, broker_id: int) -> Rules:
-    """The same, and the broker may lead too."""
+    """The same rules, but the broker may lead too."""
     may_lead = rules.may_lead
     return replace(rules, may_lead=lambda replica: replica == broker_id or may_lead(replica))
 
@@ -94,12 +94,12 @@ def removal_slice(
     scan: Scan | None = None,
     unclean: bool = False,
 ) -> Slice:
-    """The next batch that takes `broker_id` out of partitions, with `first` before it; the last one ends
+    """The next batch that takes `broker_id` out of partitions, with `first` before it; the last batch ends
     with `final`. `unclean`: out of the eligible leaders too; `scan` has to look for those.
 
-    Computed from the image as it is now, so that it holds whatever happened between the batches; the last
-    one covers every partition that still names the broker. `scan`, if the work keeps one, knows where the
-    earlier slices found nothing left.
+    Computed from the current image, so it is valid whatever happened between the batches; the last one covers
+    every partition that still names the broker. `scan`, if the work keeps one, knows where the earlier slices
+    found nothing left.
     """
     topics = image.topics
     without = _without(rules, broker_id)
@@ -128,7 +128,7 @@ def failed_directories_slice(
     last one ends with `final`, the registration without these directories (S3.15)."""
     topics = image.topics
     dead = frozenset(directories)
-    # Their replicas are in dead directories, so that for all of them the broker is one that may not lead.
+    # Their replicas are in dead directories, so for all of them the broker may not lead.
     failing = _without(replace(rules, failing=rules.failing | dead), broker_id)
     return change_slice(
         image,
@@ -165,7 +165,7 @@ def election_slice(
 
 
 def eligible_anywhere(image: MetadataImage, broker_id: int | None = None) -> bool:
-    """Whether a partition keeps the broker, or (None) anyone, as eligible or as its last leader."""
+    """Whether a partition keeps the broker, or (None) any broker, as eligible or as its last leader."""
     for _, fields in image.topics.columns.rare.items_sorted():
         if broker_id in fields.elr if broker_id is not None else fields.elr or fields.last_known_elr:
             return True
@@ -173,7 +173,7 @@ def eligible_anywhere(image: MetadataImage, broker_id: int | None = None) -> boo
 
 
 def forgetting_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
-    """The next batch of what is left to do when eligible leader replicas were switched off: partitions that
+    """The next batch of what remains to do when eligible leader replicas were switched off: partitions that
     have some forget them, and one without an ISR gets one back (`partition_change`)."""
     topics = image.topics
 
@@ -187,7 +187,7 @@ def forgetting_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: 
 
 
 def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
-    """Rows of partitions that someone else than their first replica leads, or no one; ascending."""
+    """Rows of partitions that are not led by their first replica, including leaderless ones; ascending."""
     found = []
     for at, chunk in enumerate(topics.columns.chunks):
         data = chunk.data
@@ -198,7 +198,7 @@ def rows_without_preferred_leader(topics: TopicsImage) -> RowArray:
 
 
 def preferred_slice(image: MetadataImage, rules: Rules, at_most: int, *, scan: Scan | None = None) -> Slice:
-    """The next batch that gives partitions back to their preferred leaders, where these may lead."""
+    """The next batch that returns partitions to their preferred leaders, where these may lead."""
     topics = image.topics
     return change_slice(
         image,

@@ -2,9 +2,10 @@
 
 Owns the stripes. Knows no image: candidates go in and broker ids come out; the same candidates and the same
 random source give the same lists. The rules are those of Kafka's striped placer (KIP-631): partition leaders
-go round the racks and round the brokers of each rack; the replicas of one partition are in as many racks as
-there are; a fenced broker is taken only when its rack has no other left, and never leads; after as many
-partitions as there are unfenced brokers everything is shuffled, so that not always the same go together.
+rotate over the racks and over the brokers of each rack; the replicas of one partition are in as many racks as
+there are; a fenced broker is taken only if its rack has no other left, and never leads; after as many
+partitions as there are unfenced brokers everything is shuffled, so that the same brokers are not always
+combined.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class UsableBroker(msgspec.Struct, frozen=True):
 
 
 class Candidates(tuple[UsableBroker, ...]):
-    """Brokers that may hold new replicas. What a placement needs to know of all of them is found once, and
+    """Brokers that may hold new replicas. What a placement needs to know of all of them is computed once, and
     serves every topic until brokers change."""
 
     @staticmethod
     def of(brokers: Sequence[UsableBroker]) -> Candidates:
-        """The same brokers."""
+        """Candidates from these brokers."""
         return brokers if isinstance(brokers, Candidates) else Candidates(brokers)
 
     @cached_property
@@ -50,7 +51,7 @@ class Candidates(tuple[UsableBroker, ...]):
 
 
 class _Ring:
-    """Gives brokers in turn, each once per partition; every partition begins one broker later."""
+    """Returns brokers in turn, each once per partition; every partition begins one broker later."""
 
     __slots__ = ("brokers", "index", "offset", "round")
 
@@ -77,7 +78,7 @@ class _Ring:
         return brokers[(index + self.offset) % count]
 
     def shuffle(self, rng: Random) -> None:
-        """In an order of its own from now on."""
+        """Shuffles the order, for good."""
         self.brokers = [*self.brokers]
         rng.shuffle(self.brokers)
 
@@ -109,7 +110,7 @@ class StripedPlacer:
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """Replicas of the next partition, the preferred leader first, which is unfenced.
 
-        Raises ValueError unless 1 <= `replication_factor` <= `total` and someone is unfenced.
+        Raises ValueError unless 1 <= `replication_factor` <= `total` and a broker is unfenced.
         """
         if not 1 <= replication_factor <= self.total or not self.unfenced:
             raise ValueError(
@@ -127,7 +128,7 @@ class StripedPlacer:
         replicas = [leader]
         at = self._first
         while len(replicas) < replication_factor:
-            # The leader's rack is passed over once: it has its replica already.
+            # The leader's rack is passed over once: it already has its replica.
             found = -1 if at == led_by else racks[at].next(round_)
             if at == led_by:
                 led_by = -1

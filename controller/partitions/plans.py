@@ -1,7 +1,7 @@
 """Plans of replica moves: empty a broker, or spread replicas evenly; and how much a plan moves.
 
 Owns the choice of brokers. Pure: lists of replicas and brokers go in, wanted lists come out; the same input
-gives the same plan. Moves as few replicas as it takes, keeps replicas of a partition on different racks where
+gives the same plan. Moves as few replicas as possible, keeps replicas of a partition on different racks if
 there are enough, and never gives a partition two replicas on one broker. Knows no image and no requests.
 """
 
@@ -16,11 +16,11 @@ Assignment = dict[PartitionName, tuple[int, ...]]
 Held = dict[int, list[PartitionName | None]]
 """Partitions by broker, in the order in which they are looked at; None: it has moved away."""
 Passed = dict[tuple[int, int], int]
-"""By broker and goal: how many of what the broker holds cannot go there, as far as was looked."""
+"""By broker and goal: how many of the broker's partitions cannot go there, as far as was checked."""
 
 
 class PlanError(ValueError):
-    """What is asked for cannot be planned; the text says why and what to do."""
+    """The request cannot be planned; the text says why and what to do."""
 
 
 class PlanSize(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ class PlanSize(msgspec.Struct, frozen=True, kw_only=True):
 
 def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) -> Assignment:
     """The partitions of `broker_id` with another broker in its place. `racks` are the brokers that may get
-    replicas. Raises PlanError where no broker is left for a partition."""
+    replicas. Raises PlanError if no broker is left for a partition."""
     targets = {other: rack for other, rack in racks.items() if other != broker_id}
     load = _load(current, targets)
     planned: Assignment = {}
@@ -58,7 +58,7 @@ def drain(current: Assignment, racks: Mapping[int, str | None], broker_id: int) 
 
 def spread(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
     """Moves of single replicas from brokers that hold many to those that hold few, until the numbers differ
-    by one at most or no move helps."""
+    by at most one or no move helps."""
     load = _load(current, racks)
     planned: Assignment = {}
     held: Held = {broker: [] for broker in racks}
@@ -77,7 +77,7 @@ def spread(current: Assignment, racks: Mapping[int, str | None]) -> Assignment:
             return planned
         move = _best_move(held[fullest], now, racks, load, fullest, passed)
         if move is None:
-            # What stood in the way when a partition was passed may have moved since.
+            # The obstacle for a partition that was passed over may have moved since.
             (stuck if fullest in looked_again else looked_again).add(fullest)
             for goal in racks:
                 passed.pop((fullest, goal), None)
@@ -98,8 +98,9 @@ def _best_move(
     source: int,
     passed: Passed,
 ) -> tuple[PartitionName, int] | None:
-    """A partition of `source`, which leaves `names`, and who takes it, so that the numbers come closer; None
-    if no move does. Goes on where the last look for the same goal ended, so that a plan costs O(replicas)."""
+    """A partition of `source`, which leaves `names`, and the broker that takes it, so that the numbers come
+    closer; None if no move does. Continues where the last search for the same goal ended, so a plan costs
+    O(replicas)."""
     for goal in sorted(load, key=lambda one: (load[one], one)):
         if load[source] - load[goal] <= 1:
             return None
@@ -124,7 +125,7 @@ def _least_loaded(
 
 
 def _crowding(broker_id: int, others: Sequence[int], racks: Mapping[int, str | None]) -> int:
-    """How many of `others` are on the broker's rack; brokers without a rack crowd no one."""
+    """How many of `others` are on the broker's rack; brokers without a rack crowd none."""
     rack = racks.get(broker_id)
     return 0 if rack is None else sum(racks.get(other) == rack for other in others)
 
@@ -139,7 +140,7 @@ def _load(current: Assignment, brokers: Iterable[int]) -> dict[int, int]:
 
 
 def plan_size(current: Assignment, planned: Assignment) -> PlanSize:
-    """What carrying out `planned` copies and deletes."""
+    """What `planned` copies and deletes."""
     arriving: dict[int, int] = {}
     leaving: dict[int, int] = {}
     changed = 0

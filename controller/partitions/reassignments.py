@@ -1,7 +1,7 @@
 """Decisions about moving replicas: start, replace, cancel (KIP-455, S4.17, S4.18).
 
-Pure: an image, the rules on it and a request go in. How a reassignment ends is not decided here: every change
-of the partition goes through `partition_change`, which ends it as soon as the ISR holds the target.
+Pure: an image, the rules on it and a request go in. The end of a reassignment is not decided here: every
+change of the partition goes through `partition_change`, which ends it as soon as the ISR contains the target.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Refusal = tuple[ErrorCode, str]
 def decide_reassignments(
     image: MetadataImage, request: AlterReassignmentsRequest, rules: Rules, *, records_max: int
 ) -> ControllerResult:
-    """A result for each partition; all accepted changes are one batch."""
+    """One result per partition; all accepted changes are one batch."""
     if len(request.wanted) > records_max:
         return refuse_reassignments(request, records_max)
     records: list[Record] = []
@@ -52,7 +52,7 @@ def decide_reassignments(
 
 
 def refuse_reassignments(request: AlterReassignmentsRequest, records_max: int) -> ControllerResult:
-    """What one batch cannot hold is refused as a whole."""
+    """A request that one batch cannot hold is refused as a whole."""
     text = (
         f"the request would write more than {records_max} records or 8 MiB, which is what one batch holds: "
         "split it into several requests"
@@ -116,10 +116,10 @@ def _refusal(
 def _towards(
     partition: PartitionInfo, target: tuple[int, ...], rules: Rules, name: str
 ) -> PartitionChangeRecord | Refusal | None:
-    """The change that moves the partition to `target`, from what it was before any reassignment.
+    """The change that moves the partition to `target`, from its state before any reassignment.
 
     Replicas that an earlier reassignment was adding and that the target does not name leave at once: they
-    were never needed. If no one else is in sync that would lose data.
+    were never needed. If no other replica is in sync that would lose data.
     """
     original = original_replicas(partition)
     adding = tuple(sorted(set(target) - set(original)))

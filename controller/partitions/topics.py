@@ -1,7 +1,8 @@
-"""Decisions on topics: create, grow and delete, a result for each topic of a request (S4.12).
+"""Decisions on topics: create, grow and delete, with one result per topic of a request (S4.12).
 
-Pure: who may hold replicas comes as a list of candidates, new ids from a function. Writes one batch per
-request; knows nothing of its bytes (a batch over 8 MiB is refused by its encoder, with `refuse_all`).
+Pure: the brokers that may hold replicas come as a list of candidates, new ids from a function. Writes one
+batch per request; does not know its size in bytes (a batch over 8 MiB is refused by its encoder, with
+`refuse_all`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def decide_create_topics(
     rng: Random,
     allowance: Allowance,
 ) -> ControllerResult:
-    """`candidates` are the brokers that may hold replicas; `rng` draws where the stripes begin."""
+    """`candidates` are the brokers that may hold replicas; `rng` decides where the stripes begin."""
     new = NewPartitions(image, candidates, rng)
     twice = repeated([topic.name for topic in request.topics])
     records: list[Record | Bulk] = []
@@ -63,7 +64,7 @@ def decide_create_topics(
         accepted[normal_form(topic.name)] = topic.name
         topic_id = new_topic_id()
         records.append(TopicRecord(name=topic.name, topic_id=topic_id))
-        # As in Kafka, between the topic and its partitions: who reads the partitions knows how they are.
+        # As in Kafka, between the topic and its partitions: readers of the partitions know their settings.
         records += [
             ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
             for name, value in topic.configs
@@ -90,7 +91,7 @@ def decide_create_topics(
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, config: ControllerConfig, allowance: Allowance
 ) -> ControllerResult:
-    """Each topic by name or id. Deleting removes its partitions and configuration with it (S2.31)."""
+    """Each topic by name or id. Deleting a topic also removes its partitions and configuration (S2.31)."""
     if len(request.topics) > config.records_per_request_max:
         return refuse_all(request.topics, config.records_per_request_max)
     named = [_find(image, topic) for topic in request.topics]
@@ -116,7 +117,7 @@ def decide_delete_topics(
 
 
 def refuse_all(topics: Sequence[str | bytes], records_max: int) -> ControllerResult:
-    """What one batch cannot hold is refused as a whole, topic by topic."""
+    """A request that one batch cannot hold is refused as a whole, topic by topic."""
     message = (
         f"the request would write more than {records_max} records or 8 MiB, which is what one batch holds: "
         "split it into several requests"
@@ -205,7 +206,7 @@ def _assignments(
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:
-        partitions = 1  # the whole request is refused by its size: do not place what is thrown away
+        partitions = 1  # the whole request is refused for its size: do not place what is thrown away
     return new.placed(partitions, factor)
 
 
@@ -218,7 +219,8 @@ def decide_create_partitions(
     rng: Random,
     allowance: Allowance,
 ) -> ControllerResult:
-    """More partitions for topics that exist (KIP-195); a result for each. Present ones do not move."""
+    """More partitions for existing topics (KIP-195), with one result each. Existing partitions do not
+    move."""
     twice = repeated([topic.name for topic in request.topics])
     new = NewPartitions(image, candidates, rng)
     records: list[Record | Bulk] = []
@@ -279,7 +281,7 @@ def _growth(
     first = image.topics.partition(info.topic_id, 0)
     if first is None:
         return ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {topic.name} has no partition 0: delete it"
-    # A partition that is being reassigned lists replicas that come and go: what counts is how many stay.
+    # A partition that is being reassigned lists replicas that come and go: the ones that stay count.
     factor = len([replica for replica in first.replicas if replica not in first.adding])
     if topic.assignments is not None:
         if len(topic.assignments) != added:
@@ -296,5 +298,5 @@ def _growth(
         )
         return ErrorCode.POLICY_VIOLATION, text
     if records_so_far > config.records_per_request_max:
-        added = 1  # the whole request is refused by its size
+        added = 1  # the whole request is refused for its size
     return new.placed(added, factor)

@@ -1,1 +1,1 @@
-"""Decisions about what operators set: configurations, features, ACLs, credentials, quotas, tokens."""
+"""Decisions on operators' settings: configurations, features, ACLs, credentials, quotas, tokens."""

@@ -1,4 +1,4 @@
-"""Decisions on access control entries: add and remove, a result for each entry and for each filter."""
+"""Decisions on access control entries: add and remove, with one result per entry and per filter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metaquorum.metadata.settings.acls import acl_problem, filter_problem, list_
 def decide_create_acls(
     image: MetadataImage, request: CreateAclsRequest, config: ControllerConfig, *, new_id: Callable[[], bytes]
 ) -> ControllerResult:
-    """An entry that exists, or is twice in the request, is written once."""
+    """An entry that exists, or that the request names twice, is written once."""
     known = set(image.acls.values_unordered())
     records: list[Record] = []
     results: list[SettingResult] = []
@@ -71,7 +71,7 @@ def _record(acl_id: bytes, acl: Acl) -> AccessControlEntryRecord:
 def decide_delete_acls(
     image: MetadataImage, request: DeleteAclsRequest, config: ControllerConfig
 ) -> ControllerResult:
-    """Every entry that a filter means is removed once, and named by each filter that means it."""
+    """Every entry that a filter matches is removed once, and named by each filter that matches it."""
     doomed: dict[bytes, None] = {}
     results: list[DeletedAcls] = []
     for wanted in request.filters:

@@ -1,6 +1,6 @@
-"""Decisions on configurations: what is set, deleted, appended or subtracted, a result for each resource.
+"""Decisions on configurations: set, delete, append and subtract, with one result per resource.
 
-A resource changes as a whole or not at all. What keys there are is `metadata.settings`' business.
+A resource changes as a whole or not at all. The known keys are in `metadata.settings`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def decide_alter_configs(
 
 
 def refuse_size(subjects: list[str], records_max: int) -> ControllerResult:
-    """What one batch cannot hold is refused as a whole."""
+    """A request that one batch cannot hold is refused as a whole."""
     text = f"the request would write more than {records_max} records or 8 MiB: split it into several requests"
     results = tuple(_result(subject, (ErrorCode.POLICY_VIOLATION, text)) for subject in subjects)
     return ControllerResult(response=SettingsResponse(results=results), depends_on_image=False)
@@ -90,7 +90,7 @@ def resource_title(resource: ConfigResource) -> str:
 
 
 def _note(image: MetadataImage, change: ConfigChange) -> str | None:
-    """What was accepted and changes nothing yet."""
+    """A note on a change that was accepted and has no effect yet."""
     before = image.configs.get(change.resource) or {}
     after = [(op.name, _value_after(change.resource, op, before.get(op.name))) for op in change.ops]
     values = [(name, value) for name, value in after if isinstance(value, str)]
@@ -110,7 +110,7 @@ def _decide_resource(
     records: list[Record],
     bounds: GroupBounds,
 ) -> Refusal | None:
-    """Adds the records of one resource, or says why there are none."""
+    """Adds the records of one resource, or returns why there are none."""
     resource = change.resource
     refusal = resource_refusal(image, resource, voters) or _ops_refusal(change)
     if refusal is not None:
@@ -126,7 +126,7 @@ def _decide_resource(
         problem = min_isr_problem(image, resource, op.name, value)
         if problem is not None:
             return ErrorCode.INVALID_CONFIG, problem
-        # Brokers are given again what they have: a key store may have changed in place (KAFKA-14136).
+        # Brokers get the same value again: a key store may have changed in place (KAFKA-14136).
         if value != before.get(op.name) or resource.resource_type == BROKER_RESOURCE:
             found.append(
                 ConfigRecord(
@@ -151,7 +151,7 @@ def _decide_resource(
 
 
 def _rest_deleted(change: ConfigChange, before: Mapping[str, str]) -> tuple[ConfigOp, ...]:
-    """What a change that replaces leaves out; not what the cluster remembers of ids."""
+    """The keys that a replacing change leaves out, except the cluster's memory of broker ids."""
     if not change.replaces:
         return ()
     named = {op.name for op in change.ops}
@@ -165,7 +165,7 @@ def _rest_deleted(change: ConfigChange, before: Mapping[str, str]) -> tuple[Conf
 def resource_refusal(
     image: MetadataImage, resource: ConfigResource, voters: frozenset[int]
 ) -> Refusal | None:
-    """Why this resource cannot be configured; None: it can."""
+    """Why this resource cannot be configured; None if it can."""
     if not resource.name and resource.resource_type in _NAMELESS:
         return ErrorCode.INVALID_REQUEST, _NAMELESS[resource.resource_type]
     match resource.resource_type:

@@ -1,6 +1,6 @@
-"""Decisions on feature levels (KIP-584, KIP-778): who must support a level before it is finalized.
+"""Decisions on feature levels (KIP-584, KIP-778): which nodes must support a level before it is finalized.
 
-Follows Kafka 3.7: each feature of a request is decided for itself, and no downgrade may lose metadata.
+Follows Kafka 3.7: each feature of a request is decided on its own, and no downgrade may lose metadata.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from metaquorum.metadata.requests.settings import (
 from metaquorum.metadata.settings.levels import loses_metadata
 
 _MIGRATING = frozenset({1, 2})
-"""States of a ZooKeeper migration in which metadata.version stays (KIP-866): being prepared, and running."""
+"""States of a ZooKeeper migration during which metadata.version stays (KIP-866): preparation and
+migration."""
 
 
 def decide_update_features(
     image: MetadataImage, request: UpdateFeaturesRequest, *, node_id: int, voters: frozenset[int]
 ) -> ControllerResult:
-    """`node_id` is this controller's; `voters` are all controllers that have to work at the level."""
+    """`node_id` is this controller's; `voters` are all controllers that must support the level."""
     records: list[Record] = []
     results: list[SettingResult] = []
     twice = repeated(update.name for update in request.updates)
@@ -72,7 +73,7 @@ def decide_update_features(
 
 
 def current_level(image: MetadataImage, name: str) -> int:
-    """The level in force; a log that states no metadata.version has the first one."""
+    """The level in force; a log without a metadata.version has the first one."""
     return image.features.metadata_version if name == METADATA_VERSION else image.features.level(name)
 
 
@@ -100,8 +101,8 @@ def _problem(image: MetadataImage, update: FeatureUpdate, node_id: int, voters: 
 
 
 def _dependency_problem(image: MetadataImage, update: FeatureUpdate, wanted: Mapping[str, int]) -> str | None:
-    """Why the levels of this feature and of metadata.version do not go together, as they would be after the
-    whole request (KIP-1022)."""
+    """Why the levels of this feature and of metadata.version after the whole request do not go together
+    (KIP-1022)."""
     if update.name == METADATA_VERSION:
         for name, level in sorted({**image.features.finalized, **wanted}.items()):
             needed = needed_metadata_version(name, level)
@@ -138,7 +139,7 @@ def _metadata_version_problem(image: MetadataImage, update: FeatureUpdate, befor
 def unsupported_by(
     image: MetadataImage, name: str, level: int, node_id: int, voters: frozenset[int]
 ) -> str | None:
-    """Which node cannot work at a level of a feature; None: every registered one can."""
+    """Which node does not support a level of a feature; None if every registered one does."""
     own = [FeatureRange(feature.name, feature.min_level, feature.max_level) for feature in KNOWN_FEATURES]
     problem = _range_problem(f"this controller ({node_id})", own, name, level)
     if problem is not None:
@@ -148,7 +149,7 @@ def unsupported_by(
         if problem is not None:
             return problem
     if image.features.metadata_version < LEVEL_CONTROLLER_REGISTRATION:
-        return None  # controllers do not register at such a level: no one can say (KIP-919)
+        return None  # controllers do not register at such a level: their support is unknown (KIP-919)
     for controller_id in sorted(voters - {node_id}):
         controller = image.controllers.get(controller_id)
         if controller is None:

@@ -1,4 +1,4 @@
-"""Decisions on producer ids (KIP-730): brokers get blocks that no one else ever gets."""
+"""Decisions on producer ids (KIP-730): each block goes to one broker and is never given again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metaquorum.metadata.records.types import ProducerIdsRecord
 from metaquorum.metadata.requests.settings import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK_SIZE = 1000
-"""Ids of one block, as in Kafka."""
+"""Ids per block, as in Kafka."""
 
 MAX_ID = 2**63 - 1
 

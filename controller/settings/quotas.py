@@ -1,4 +1,4 @@
-"""Decisions on client quotas (KIP-546): set and remove, a result for each entity of a request."""
+"""Decisions on client quotas (KIP-546): set and remove, with one result per entity of a request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decide_alter_quotas(
 
 
 def _records(image: MetadataImage, entity: QuotaEntity, change: QuotaChange) -> list[Record] | str:
-    """What is written for one entity, or why it is refused. What is so already is not written again."""
+    """The records of one entity, or why it is refused. Values that are already set are not written again."""
     before = image.quotas.get(entity) or {}
     twice = repeated(op.key for op in change.ops)
     parts = tuple(EntityPart(kind, name) for kind, name in entity)

@@ -1,6 +1,6 @@
-"""Decisions on SCRAM credentials (KIP-554, KIP-900): a result for each user of a request.
+"""Decisions on SCRAM credentials (KIP-554, KIP-900), with one result per user of a request.
 
-What arrives is the salted password; only the keys that RFC 5802 lets a server keep are written.
+The request has the salted password; only the keys that RFC 5802 lets a server keep are written.
 """
 
 from __future__ import annotations

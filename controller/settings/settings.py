@@ -1,4 +1,4 @@
-"""From a request about settings to the decision on it. Owns the dispatch only."""
+"""Maps a request about settings to the decision on it. Owns only the dispatch."""
 
 from __future__ import annotations
 

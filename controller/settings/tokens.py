@@ -1,7 +1,7 @@
-"""Decisions on delegation tokens (KIP-48, KIP-900): create, renew, expire, and sweep what is over.
+"""Decisions on delegation tokens (KIP-48, KIP-900): create, renew, expire, and remove expired ones.
 
 Owns a token's life in the log. A token's secret is the HMAC of its id under a key that all controllers share;
-it is not in the log. Who asks is taken on trust: no one is authenticated here.
+it is not in the log. The requester's name is trusted: there is no authentication here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def decide_create_token(
 def decide_renew_token(
     image: MetadataImage, request: RenewTokenRequest, config: ControllerConfig, *, wall_ms: int
 ) -> ControllerResult:
-    """Never beyond the token's largest age."""
+    """Never beyond the token's maximum lifetime."""
     token = _usable(image, request, config, wall_ms)
     if isinstance(token, ApiError):
         return ControllerResult(response=token)
@@ -98,7 +98,7 @@ def decide_renew_token(
 def decide_expire_token(
     image: MetadataImage, request: ExpireTokenRequest, config: ControllerConfig, *, wall_ms: int
 ) -> ControllerResult:
-    """At once, or after a while that may be shorter or longer than what was left."""
+    """At once, or after a time that may be shorter or longer than the remaining one."""
     token = _usable(image, request, config, wall_ms)
     if isinstance(token, ApiError):
         return ControllerResult(response=token)
@@ -109,7 +109,7 @@ def decide_expire_token(
 
 
 def expired_tokens(image: MetadataImage, wall_ms: int, limit: int) -> tuple[Record, ...]:
-    """Records that remove what is over by `wall_ms`, at most `limit` of them."""
+    """Records that remove tokens expired at `wall_ms`, at most `limit` of them."""
     return tuple(
         [
             RemoveDelegationTokenRecord(token_id=token_id)
@@ -155,7 +155,7 @@ def _usable(
     config: ControllerConfig,
     wall_ms: int,
 ) -> DelegationToken | ApiError:
-    """The token that a request proves to know, if the requester may change it."""
+    """The token whose HMAC the request has, if the requester may change it."""
     secret = _secret(image, config)
     if isinstance(secret, ApiError):
         return secret

@@ -1,1 +1,2 @@
-"""Controllers that vote: requests that change them, and a controller that asks to become one (KIP-853)."""
+"""Controllers that vote: requests that change them, and a controller's own request to become one
+(KIP-853)."""

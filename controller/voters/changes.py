@@ -1,5 +1,5 @@
-"""Changes of voters between a client's requests and Raft's (KIP-853). Raft decides; this translates, and
-finds out what the first voters' record has to say when a quorum is upgraded.
+"""Translates changes of voters between clients' requests and Raft's (KIP-853), and builds the first voters'
+record when a quorum is upgraded. Raft decides.
 
 A client's request goes into Raft under the negative of its key, so that Raft's answers to clients and those
 to peers are distinguished by their keys.
@@ -28,11 +28,11 @@ from metaquorum.raft.voters.voter_set import Endpoint, VersionRange, VoterNode, 
 VOTER_CHANGES = (AddRaftVoterRequest, RemoveRaftVoterRequest, UpgradeKRaftVersionRequest)
 
 CHANGE_TIMEOUT_MAX_MS = 600_000
-"""A caller that asks for more waits no longer than this."""
+"""The longest time that a caller may wait."""
 
 
 def raft_request(request: RaftVoterRequest, config: ControllerConfig) -> raft.VoterChangeRequest:
-    """What Raft is asked. A request that names no cluster means this node's."""
+    """The request to Raft. A request that names no cluster means this node's."""
     cluster_id = config.cluster_id
     timeout_ms = max(0, min(request.timeout_ms, CHANGE_TIMEOUT_MAX_MS))
     match request:
@@ -61,8 +61,8 @@ def raft_request(request: RaftVoterRequest, config: ControllerConfig) -> raft.Vo
 def upgrade_request(
     level: int, image: MetadataImage, raft_core: RaftCore
 ) -> UpgradeKRaftVersionRequest | ApiError:
-    """What raises kraft.version to `level`: the configured voters, each as it registered, with the directory
-    that it votes from; or why it cannot be raised yet."""
+    """The request that raises kraft.version to `level`: the configured voters, each with its registered
+    values and the directory that it votes from; or why it cannot be raised yet."""
     if not raft_core.is_leader:
         return not_controller(raft_core.node_id, raft_core.leader_id)
     if level <= raft_core.kraft_version:
@@ -85,7 +85,7 @@ def upgrade_request(
 
 
 def _registered(image: MetadataImage, node_id: int, directory_id: bytes) -> Voter | str:
-    """A voter's entry in the first voters' record, or what is in the way."""
+    """A voter's entry in the first voters' record, or why there is none yet."""
     known = image.controllers.get(node_id)
     if known is None:
         return f"controller {node_id} has not registered: start it, then retry"
@@ -111,7 +111,7 @@ def _registered(image: MetadataImage, node_id: int, directory_id: bytes) -> Vote
 
 
 def voter_node(voter: Voter) -> VoterNode:
-    """A voter as Raft has it."""
+    """A voter in Raft's form."""
     supported = voter.kraft_version_feature
     return VoterNode(
         node_id=voter.voter_id,
@@ -122,7 +122,7 @@ def voter_node(voter: Voter) -> VoterNode:
 
 
 def answer_of(response: raft.RaftResponse) -> Done | ApiError:
-    """What the client is told."""
+    """The answer for the client."""
     if response.error is raft.RaftError.NONE:
         return Done()
     message = response.message if isinstance(response, raft.VoterChangeResponse) else None

@@ -1,8 +1,8 @@
-"""Whether a controller that observes asks to be made a voter, and for what.
+"""Whether an observing controller requests to be made a voter, and which request it sends.
 
-Pure: from what Raft knows here, and what others say, to one request at a time. Owns that the entry of a
-directory that this node lost is removed first, as in Kafka 4.2, and, unlike there, that it is not while that
-directory is in use: else two machines with one id would take each other's place for ever.
+Pure: from Raft's state here and the answers of others to one request at a time. Ensures that the entry of a
+directory that this node lost is removed first, as in Kafka 4.2, and, unlike there, that it is not removed
+while that directory is in use: otherwise two machines with one id would replace each other forever.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def may_join(raft: RaftCore) -> bool:
 
 
 def how_to_join(raft: RaftCore) -> str:
-    """For an observer that does not ask by itself: what makes it a voter, in one line."""
+    """For an observer that does not request it automatically: how to make it a voter, in one line."""
     node_id = raft.node_id
     if raft.kraft_version == 0:
         return (
@@ -47,7 +47,7 @@ def _as_voter(identity: Identity) -> Voter:
 
 
 class Joiner:
-    """What an observing controller asks for. A leader that is new has heard of no one yet, so a directory is
+    """The requests of an observing controller. A new leader has received no fetches yet, so a directory is
     lost when it has been silent for `silent_ms` under one leader. Requests wait for `timeout_ms`."""
 
     def __init__(self, raft: RaftCore, *, silent_ms: int, timeout_ms: int) -> None:
@@ -59,15 +59,16 @@ class Joiner:
 
     @property
     def entry(self) -> VoterNode | None:
-        """What the voters' record says of this node's id: another directory. None: nothing."""
+        """The entry of the voters' record for this node's id with another directory; None if there is
+        none."""
         return self._raft.voters.get(self._raft.node_id)
 
     def wanted(
         self, now_ms: int, quorum: DescribeQuorumResponse | None, found: Sequence[NodeStatus]
     ) -> AddRaftVoterRequest | RemoveRaftVoterRequest | str:
-        """One change, away with the entry or in with this node; or why it has to wait, in one line. Where
-        there is an entry, `quorum` is what the leader describes, and `found` are the nodes that answer where
-        the entry says that its voter listens."""
+        """One change, which removes the entry or adds this node; or why it has to wait, in one line. If there
+        is an entry, `quorum` is the leader's description, and `found` are the nodes that answer at the
+        endpoints of the entry's voter."""
         identity, entry = self._raft.state.identity, self.entry
         if entry is None:
             return AddRaftVoterRequest(

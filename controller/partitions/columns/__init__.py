@@ -1,1 +1,2 @@
-"""Decisions on many partitions at once, in columns. `partitions` and `topics` say what they mean for one."""
+"""Decisions on many partitions at once, in columns. `partitions` and `topics` define them for one
+partition."""

@@ -1,4 +1,4 @@
-"""Many new partitions of a topic at once, in columns. `new_partitions` says what one of them looks like."""
+"""Many new partitions of a topic at once, in columns. `new_partitions` defines a single one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def new_partitions(
     directory_of: Callable[[int], bytes],
     names_directories: bool,
 ) -> NewPartitionRows | None:
-    """Partitions from `first_index` on with these replicas, the first of which leads; None: too few, lists of
-    different lengths, or a replica that is not active, so that not every one is in sync from the start."""
+    """Partitions from `first_index` on with these replicas, the first of which leads. None if there are too
+    few, the lists differ in length, or a replica is not active, so that not all are in sync from the
+    start."""
     width = len(lists[0]) if lists else 0
     if len(lists) < MIN_PARTITIONS or not 0 < width <= LONGEST_LIST:
         return None

@@ -1,9 +1,9 @@
 """Leaders and ISRs of many partitions at once.
 
 Owns the column form of what `partition_change` decides for one partition, for rows of the plain shape: no
-reassignment under way, nothing recovering, no one eligible outside the ISR, a clean election or none, in
-directories that are online. Other rows are named, for the caller to decide one by one. A property test holds
-both ways equal.
+ongoing reassignment, no recovery, no eligible replica outside the ISR, a clean election or none, all in
+online directories. Other rows are returned for the caller to decide one by one. A property test shows that
+both ways agree.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """`changes` of the decided rows by shape; `odd` rows are left to the caller; every other row stays as it
-    is. `changed`: which of the given rows have a change in `changes`."""
+    """`changes` of the decided rows by shape; `odd` rows are left to the caller; every other row stays
+    unchanged. `changed`: which of the given rows have a change in `changes`."""
 
     changes: list[ChangedPartitions]
     odd: Flags
@@ -47,8 +47,8 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class _Rows(msgspec.Struct, frozen=True):
-    """Rows copied out: lists are (width, rows), padded. `topics` are the distinct topic ids, `topic` says
-    which of them a row has."""
+    """Copies of rows: lists are (width, rows), padded. `topics` are the distinct topic ids; `topic` is a
+    row's index into them."""
 
     topics: list[bytes]
     topic: npt.NDArray[np.int64]
@@ -62,7 +62,7 @@ class _Rows(msgspec.Struct, frozen=True):
 
 
 def without_broker(image: MetadataImage, rows: RowArray, broker_id: int, rules: Rules) -> Decided:
-    """What takes `broker_id` out of leadership and ISR of `rows`; `rules` do not let it lead."""
+    """Takes `broker_id` out of leadership and ISR of `rows`; `rules` do not let it lead."""
     old = _read(image, rows)
     mine = old.isr == broker_id
     named = mine.any(axis=0)
@@ -72,13 +72,13 @@ def without_broker(image: MetadataImage, rows: RowArray, broker_id: int, rules: 
     moved = np.logical_or.accumulate(mine, axis=0) & shrinks
     isr[:-1] = np.where(moved[:-1], old.isr[1:], old.isr[:-1])
     isr[-1, moved[-1]] = PADDING
-    # With eligible leader replicas the last member leaves too, which is not a change of the ISR alone.
+    # With eligible leader replicas the last member also leaves, which changes more than the ISR.
     closer = named & ~shrinks & rules.elr
     return _changes(old, isr, shrinks, rules, _elect(old, isr, Electorate(image, rules)), closer=closer)
 
 
 def with_leader(image: MetadataImage, rows: RowArray, rules: Rules, *, preferred: bool = False) -> Decided:
-    """What gives each of `rows` a leader from its ISR; `preferred`: the first replica where it may."""
+    """Gives each of `rows` a leader from its ISR; `preferred`: the first replica if it may lead."""
     old = _read(image, rows)
     unchanged = np.zeros(len(rows), dtype=bool)
     elected = _elect(old, old.isr, Electorate(image, rules), preferred=preferred)
@@ -86,14 +86,14 @@ def with_leader(image: MetadataImage, rows: RowArray, rules: Rules, *, preferred
 
 
 def electable(image: MetadataImage, rows: RowArray, rules: Rules, *, unclean: bool) -> Flags:
-    """Which of `rows` an election may change; it does nothing for the others. `unclean`: one
-    that also takes live replicas that are not in sync, of rows without a leader."""
+    """Which of `rows` an election may change; it does nothing for the others. `unclean`: an election that
+    also takes live replicas that are not in sync, for rows without a leader."""
     if not unclean:
         decided = with_leader(image, rows, rules, preferred=True)
         return decided.changed | decided.odd
     old = _read(image, rows)
     live = Electorate(image, rules).acceptable(old.replicas) | (old.replicas >= DENSE_IDS_MAX)
-    # One that is being moved may be done with it, leader or not.
+    # A reassignment may complete, with or without a leader.
     found: Flags = np.logical_or.reduce(live, axis=0) | (old.flags != 0)
     return found
 
@@ -161,7 +161,7 @@ def _changes(
 def _elect(
     old: _Rows, isr: IntArray, electorate: Electorate, *, preferred: bool = False
 ) -> tuple[IntArray, Flags]:
-    """(leader, rows that need a closer look). A present leader that may go on goes on."""
+    """(leader, rows that need a closer look). A present leader that may continue does so."""
     in_sync = np.zeros(old.replicas.shape, dtype=bool)
     for member in isr:
         in_sync |= (old.replicas == member) & (member != PADDING)
@@ -179,7 +179,7 @@ def _elect(
 
 
 def _of_topics(old: _Rows, at: npt.NDArray[np.int64], ask: Callable[[bytes], int]) -> npt.NDArray[np.int64]:
-    """What `ask` says of the topics of the rows at `at`; each topic is asked for once."""
+    """The result of `ask` for the topics of the rows at `at`, called once per topic."""
     topics, place = np.unique(old.topic[at], return_inverse=True)
     answers = np.array([ask(old.topics[topic]) for topic in topics.tolist()], dtype=np.int64)
     found: npt.NDArray[np.int64] = answers[place]

@@ -13,15 +13,15 @@ IntArray = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 DENSE_IDS_MAX = 1 << 20
-"""Broker ids up to here have a place in the table; higher ones are asked for in no column decision."""
+"""Broker ids up to here have a place in the table; rows with higher ones are not decided in columns."""
 
 _EVERYONE = -2
-"""Owner of the directory ids that stand for no directory in particular."""
+"""Owner of the directory ids that do not name a particular directory."""
 
 
 class Electorate:
-    """`acceptable` is about brokers; `in_place` is stricter than the rule for one partition: what it says no
-    to needs a closer look."""
+    """`acceptable` is about brokers; `in_place` is stricter than the rule for one partition: what it rejects
+    needs a closer look."""
 
     __slots__ = ("_may_lead", "_owner")
 
@@ -42,13 +42,13 @@ class Electorate:
         self._owner = owner
 
     def acceptable(self, ids: IntArray) -> Flags:
-        """By broker id; padding and unknown ids are not."""
+        """By broker id; padding and unknown ids are not acceptable."""
         table = self._may_lead
         found: Flags = table[np.where((ids >= 0) & (ids < len(table)), ids, len(table) - 1)]
         return found
 
     def in_place(self, replicas: IntArray, directories: IntArray) -> Flags:
-        """Whether each replica is in a directory that its broker has online, or in none in particular."""
+        """Whether each replica is in an online directory of its broker, or in no particular one."""
         owner = self._owner[np.where(directories < len(self._owner), directories, -1)]
         found: Flags = (owner == replicas) | (owner == _EVERYONE)
         return found

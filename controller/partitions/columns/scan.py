@@ -1,7 +1,7 @@
 """Finds the partitions that name a broker, chunk by chunk, and remembers which chunks need no second look.
 
 Owns the memory between the slices of one piece of work. Chunks are copy-on-write: as long as a chunk is the
-same object, what was found in it holds, whatever happened elsewhere between two slices.
+same object, the findings in it are valid, whatever changed elsewhere between two slices.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Find = Callable[[Chunk], Local]
 
 
 CHUNKS_PER_SLICE_MAX = 200
-"""Chunks with rows to change that one slice looks at: each of them is copied when it is changed, so that a
-broker with few partitions in every chunk of a large image costs as much for a chunk as one with many."""
+"""Chunks with rows to change that one slice looks at: each of them is copied when it is changed, so for a
+broker with few partitions in every chunk of a large image a chunk costs as much as for one with many."""
 
 
 class Scan:
-    """Rows of `find`, in ascending order. `settled` chunks are skipped until someone changes them."""
+    """Rows of `find`, in ascending order. `settled` chunks are skipped until they change."""
 
     __slots__ = ("_find", "_settled")
 
@@ -43,8 +43,8 @@ class Scan:
         self._settled: dict[int, Chunk] = {}
 
     def rows(self, image: MetadataImage, at_most: int) -> tuple[RowArray, bool]:
-        """Rows of whole chunks until there are more than `at_most`, or of so many chunks that a slice has
-        enough to copy, and whether all chunks were looked at."""
+        """Rows of whole chunks until there are more than `at_most`, or until a slice has enough chunks to
+        copy, and whether all chunks were looked at."""
         found: list[Local] = []
         count = 0
         settled = self._settled
@@ -62,7 +62,7 @@ class Scan:
         return (np.concatenate(found) if found else np.empty(0, dtype=np.int64)), True
 
     def settle(self, image: MetadataImage, rows: RowArray) -> None:
-        """Nothing is due for any row that was found in the chunks of `rows`."""
+        """Nothing is due for the rows that were found in the chunks of `rows`."""
         chunks = image.topics.columns.chunks
         for at in np.unique(rows >> CHUNK_SHIFT).tolist():
             self._settled[at] = chunks[at]
@@ -96,7 +96,7 @@ def counting_on(broker_id: int) -> Find:
 
 def lying_in(image: MetadataImage, broker_id: int, directories: Collection[bytes]) -> Find:
     """Partitions that the broker leads or is in sync with, and whose replica it has in one of the
-    directories. `image` says how directories are coded: this one and those that follow it."""
+    directories. `image` has the codes of directories: this image and later ones."""
     named, table = naming(broker_id), image.topics.columns.directories
 
     def find(chunk: Chunk) -> Local:
@@ -111,8 +111,8 @@ def lying_in(image: MetadataImage, broker_id: int, directories: Collection[bytes
 
 
 def listing_rare(chunk: Chunk) -> Local:
-    """Partitions with lists that nearly every partition has empty: the reassigned, and those with eligible
-    leader replicas."""
+    """Partitions with lists that are empty for nearly every partition: those being reassigned, and those with
+    eligible leader replicas."""
     found: Local = np.flatnonzero(_has_rare(chunk))
     return found
 
@@ -123,7 +123,7 @@ def _has_rare(chunk: Chunk) -> npt.NDArray[np.bool_]:
 
 
 def leaderless(broker_id: int | None) -> Find:
-    """Partitions without a leader; with `broker_id`, only those that it has a replica of."""
+    """Partitions without a leader; with `broker_id`, only those with a replica on it."""
 
     def find(chunk: Chunk) -> Local:
         data = chunk.data
@@ -138,7 +138,7 @@ def leaderless(broker_id: int | None) -> Find:
 
 
 def not_preferred(chunk: Chunk) -> Local:
-    """Partitions that someone else than their first replica leads, or no one."""
+    """Partitions that are not led by their first replica, including leaderless ones."""
     data = chunk.data
     found: Local = np.flatnonzero((data[TOPIC] >= 0) & (data[LEADER] != data[LISTS]))
     return found

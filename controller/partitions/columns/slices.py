@@ -1,7 +1,7 @@
 """Bounded batches of partition changes: columns decide what they can, the rest is decided one by one.
 
-Owns how rows become a slice. What a change means is brought by the caller in both forms, and must be the
-same. Each slice is computed from the image as it is now and is valid alone.
+Owns how rows become a slice. The caller passes the change in both forms, which must agree. Each slice is
+computed from the current image and is valid alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def change_slice(
 ) -> Slice:
     """The next batch of changes of the rows that `scan` finds: `head` first, and `tail` after the last ones.
 
-    At most `at_most` changes. `scan` may be kept for the next slice of the same work, and need not be.
+    At most `at_most` changes. `scan` may be kept for the next slice of the same work, but need not be.
     `in_columns` None: everything is decided one by one.
     """
     while True:
@@ -51,14 +51,14 @@ def change_slice(
             if pieces or done:
                 _settle(scan, image, rows, np.concatenate(unchanged))
                 return Slice(records=in_pieces([*head, *pieces, *(tail if done else ())]), done=done)
-        # Nothing is due for any of them, so that their chunks are skipped from now on.
+        # Nothing is due for any of them, so their chunks are skipped from now on.
         _settle(scan, image, rows, np.concatenate(unchanged))
 
 
 def _decide(
     rows: RowArray, one_by_one: OneByOne, in_columns: InColumns | None
 ) -> tuple[list[Record | Bulk], RowArray]:
-    """The changes of `rows`, and those rows that stay as they are."""
+    """The changes of `rows`, and the rows that stay unchanged."""
     pieces: list[Record | Bulk] = []
     left, stays = rows, rows[:0]
     if in_columns is not None and len(rows) >= MIN_ROWS:
@@ -76,7 +76,7 @@ def _decide(
 
 
 def _settle(scan: Scan, image: MetadataImage, rows: RowArray, unchanged: RowArray) -> None:
-    """Chunks in which every row that was found stays as it is need no further look."""
+    """Chunks in which every row that was found stays unchanged need no further look."""
     if not len(unchanged):
         return
     busy = np.setdiff1d(rows, unchanged, assume_unique=True) >> CHUNK_SHIFT

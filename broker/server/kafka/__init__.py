@@ -1,1 +1,1 @@
-"""What a broker's Kafka listeners offer: requests of Kafka's protocol to the core's values and back."""
+"""The APIs of a broker's Kafka listeners: from requests of Kafka's protocol to the core's values and back."""

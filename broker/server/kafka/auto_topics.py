@@ -1,6 +1,6 @@
-"""Topics that appear because a client asked for them (auto.create.topics.enable).
+"""Topics that are created because a client requested them (auto.create.topics.enable).
 
-Owns which of them are being created: many clients ask for a new topic at once, and one request is sent.
+Owns the set being created: many clients request a new topic at once, and one request is sent.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from metaquorum.wire.codec import Request, RequestHeader
 from metaquorum.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 CREATING_MAX = 1000
-"""Topics that are being created at once; clients ask again for more."""
+"""Topics that are being created at once; clients retry for more."""
 
 TIMEOUT_MS = 30_000
 _CREATE_TOPICS = API_BY_NAME["CreateTopics"]
 BY_DEFAULT = -1
-"""As many as the controllers' configuration says."""
+"""The number in the controllers' configuration."""
 
 _log = logging.getLogger(__name__)
 
 
 class AutoTopics:
-    """`want` for what clients asked for in vain. The controllers' defaults say how large a topic is, where
-    this broker's `partitions` and `replication_factor` do not."""
+    """Call `want` for missing topics that clients requested. The controllers' defaults give the size of a
+    topic unless this broker's `partitions` and `replication_factor` do."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class AutoTopics:
         self._creating: set[str] = set()
 
     def want(self, names: Iterable[str], client: Client, client_id: str | None) -> None:
-        """Begins to create the topics; the client asks again until they are there, as with Kafka. Internal
-        topics are their coordinators' to create."""
+        """Starts to create the topics; the client retries until they exist, as with Kafka. Internal topics
+        are created by their coordinators."""
         if not self._enabled:
             return
         new = [name for name in names if name not in self._creating and name not in INTERNAL_TOPICS]

@@ -1,7 +1,7 @@
-"""Metadata and DescribeCluster out of an image: what clients learn of brokers, topics and partitions.
+"""Metadata and DescribeCluster from an image: what clients learn of brokers, topics and partitions.
 
 Pure: the image, and whether this broker serves it, are arguments. A client sees the endpoints of the listener
-that it came through, as in Kafka.
+that it uses, as in Kafka.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from metaquorum.wire.messages import (
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 TOPIC_OPERATIONS = 3576
-"""Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids one."""
+"""Read, write, create, delete, alter, describe, and both of configurations: no authorizer forbids any."""
 CLUSTER_OPERATIONS = 8096
 _NOT_ASKED = -(2**31)
 _BROKERS, _CONTROLLERS = 1, 2
@@ -38,7 +38,7 @@ _ZERO = bytes(16)
 
 
 class Viewpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """From where a client sees the cluster."""
+    """How a client sees the cluster."""
 
     image: MetadataImage
     cluster_id: str
@@ -47,8 +47,8 @@ class Viewpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> MetadataResponse:
-    """What Metadata of this version answers; of a fenced broker what it knew last, as Kafka's. Some clients
-    drop all brokers that an answer does not name: they would never ask anyone again."""
+    """The answer to Metadata of this version; a fenced broker's last known one, as in Kafka. Some clients
+    drop all brokers that an answer does not name, and would never ask them again."""
     seen = ClusterSeen(view.image, view.listener)
     return MetadataResponse(
         brokers=tuple(
@@ -67,7 +67,7 @@ def answer_metadata(request: MetadataRequest, version: int, view: Viewpoint) -> 
 
 
 def endpoint_of(image: MetadataImage, broker_id: int, listener: str) -> NodeEndpoint | None:
-    """Where a listener's clients reach a broker; None: not now."""
+    """The endpoint of a broker for a listener's clients; None if it has none now."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return None
@@ -75,7 +75,7 @@ def endpoint_of(image: MetadataImage, broker_id: int, listener: str) -> NodeEndp
 
 
 class ClusterSeen:
-    """An image through one listener."""
+    """An image seen through one listener."""
 
     def __init__(self, image: MetadataImage, listener: str) -> None:
         self.image = image
@@ -93,7 +93,7 @@ class ClusterSeen:
         return broker_id in self._endpoints
 
     def leader_error(self, partition: PartitionInfo, version: int) -> ErrorCode:
-        """What keeps a client from the leader."""
+        """The error that keeps a client from using the leader."""
         if self.is_reachable(partition.leader):
             return ErrorCode.NONE
         leader = self.image.brokers.get(partition.leader)
@@ -102,7 +102,7 @@ class ClusterSeen:
         return ErrorCode.LISTENER_NOT_FOUND
 
     def is_offline(self, partition: PartitionInfo, broker_id: int) -> bool:
-        """Whether a replica is on a broker that is away, or in a directory that is."""
+        """Whether a replica's broker or directory is offline."""
         if not self.is_reachable(broker_id):
             return True
         directory = partition.directory_of(broker_id)
@@ -114,7 +114,7 @@ def _topics(
 ) -> Iterator[MetadataResponse.MetadataResponseTopic]:
     topics = seen.image.topics
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
-    # Version 0 has no null: an empty list asks for all.
+    # Version 0 has no null: an empty list means all topics.
     if request.topics is None or (version == 0 and not request.topics):
         for topic in sorted(topics.all(), key=lambda each: each.name):
             yield _topic(topic, version, seen, operations)
@@ -138,7 +138,7 @@ def _topics(
 
 
 def absence_of(name: str) -> ErrorCode:
-    """Why there is no such topic: it could be, or it could not."""
+    """Why there is no such topic: the name is unused, or invalid."""
     if name_problem(name) is not None:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -169,7 +169,7 @@ def _partition(
     error = seen.leader_error(partition, version)
     replicas, isr = partition.replicas, partition.isr
     if version == 0:
-        # It cannot name offline replicas, and leaves them out instead.
+        # Its clients know no offline replicas, so these are left out.
         replicas = tuple(each for each in replicas if seen.is_reachable(each))
         isr = tuple(each for each in isr if seen.is_reachable(each))
         if error is ErrorCode.NONE and (replicas, isr) != (partition.replicas, partition.isr):
@@ -186,7 +186,7 @@ def _partition(
 
 
 def answer_describe_cluster(request: DescribeClusterRequest, view: Viewpoint) -> DescribeClusterResponse:
-    """What DescribeCluster answers. Fenced brokers are named where they are asked for (KIP-1073)."""
+    """The answer to DescribeCluster. Includes fenced brokers on request (KIP-1073)."""
     if request.endpoint_type != _BROKERS:
         code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         if request.endpoint_type == _CONTROLLERS:

@@ -1,7 +1,7 @@
 """DescribeConfigs: every key of a topic, broker, group or client metrics subscription, with its sources.
 
-Owns what a broker adds from its file, and which resources are its own. What is in force is decided in
-`metadata.settings`, how it is written in `runtime.kafka.forwarded.shown_configs`.
+Owns what a broker adds from its file, and which resources are its own. `metadata.settings` decides which
+value is in force, `runtime.kafka.forwarded.shown_configs` how it is written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _SECRETS = ("password", "secret")
 
 
 class OwnConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's file says: `static` of the keys that can change while it runs, `fixed` of the rest."""
+    """The values in a broker's file: `static` of the keys that can change while it runs, `fixed` of the
+    rest."""
 
     node_id: int
     static: Mapping[str, str]
@@ -72,7 +73,7 @@ def _fixed(config: NodeConfig, key: Key) -> ConfigEntry:
 def describe_configs(
     body: DescribeConfigsRequest, version: int, image: MetadataImage, own: OwnConfig
 ) -> DescribeConfigsResponse:
-    """A result for each resource."""
+    """One result per resource."""
     shown = ShownConfigs(version, body.include_synonyms, body.include_documentation)
     return DescribeConfigsResponse(results=tuple(_result(each, image, own, shown) for each in body.resources))
 
@@ -89,7 +90,7 @@ def _result(
 
 
 def _entries(resource: ConfigResource, image: MetadataImage, own: OwnConfig) -> Iterable[ConfigEntry]:
-    """Of several with one name the last one holds."""
+    """Of several with one name the last one counts."""
     if resource.resource_type == BROKER_LOGGER_RESOURCE:
         return logger_entries()
     set_there = describe_resource(image, resource, broker_id=own.node_id, static=own.static, all_keys=True)

@@ -1,7 +1,7 @@
 """Produce, Fetch and ListOffsets: Kafka's messages to the core's values and back.
 
-Owns names: old versions name topics, the core and new versions use ids. Followers are served as consumers
-are. Decides nothing about data.
+Owns names: old versions name topics, the core and new versions use ids. Followers are served like consumers.
+Decides nothing about data.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _ZERO = bytes(16)
 ZSTD_FROM_PRODUCE = 7
 """The version from which producers know zstd (KIP-110)."""
 _ATTRIBUTES_AT = 22
-"""The byte of a batch that has all attributes."""
+"""The position in a batch of the byte with all attributes."""
 FIRST_PRODUCE = 3
-"""Older ones are offered only because librdkafka compresses nothing where they are not (KAFKA-18659)."""
+"""Older ones are offered only because librdkafka compresses nothing without them (KAFKA-18659)."""
 _TOO_OLD = ApiError(ErrorCode.UNSUPPORTED_VERSION, "records of Kafka before 0.11 are not supported")
 _NO_TRANSACTION = ApiError(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -53,7 +53,7 @@ _SESSION_IS_OVER = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 class DataHandlers:
-    """See the module. `image` is asked for at each request."""
+    """See the module. `image` is called at each request."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DataHandlers:
         self._transactional = transactional
 
     def _topic(self, name: str, topic_id: bytes = _ZERO) -> TopicInfo | None:
-        """The topic that a request names either way; None: there is no such topic."""
+        """The topic that a request gives by name or id; None if there is none."""
         topics = self._image().topics
         return topics.topic_named(name) if topic_id == _ZERO else topics.topic(topic_id)
 
@@ -129,7 +129,7 @@ class DataHandlers:
         request: core.ProduceRequest,
         results: dict[core.PartitionKey, core.ProduceResult | ApiError],
     ) -> core.ProduceResponse | ApiError:
-        """`results` takes what the transaction's coordinator refuses."""
+        """`results` takes the refusals of the transaction's coordinator."""
         begun, refused = await self._transactional.begin(transactional_id, request)
         results |= refused
         if begun is None:
@@ -165,8 +165,8 @@ class DataHandlers:
         return Later(self._requests.begin(fetch_messages.fetch_asked(body, version)), finish)
 
     async def _fetch_by_name(self, body: FetchRequest, version: int) -> FetchResponse:
-        """Sessions are kept by topic id: one with a name that has no id, or another one by now, ends, and the
-        client begins another."""
+        """Sessions are kept by topic id: a session with a name that has no id, or now another one, ends, and
+        the client begins a new one."""
         names = {each.topic for each in body.topics} | {each.topic for each in body.forgotten_topics_data}
         ids = {name: self._id_of(name) for name in names}
         is_complete = None not in ids.values()
@@ -188,7 +188,7 @@ class DataHandlers:
         return FetchResponse(session_id=answer.session_id, responses=found)
 
     def _session_by_name(self, answer: core.FetchResponse, version: int) -> FetchResponse:
-        """What there is to say on a session, by the names that topics have."""
+        """The answer on a session, with topics by name."""
         topics = []
         for topic_id, parts in fetch_messages.by_topic(answer.partitions):
             known = self._image().topics.topic(topic_id)
@@ -248,7 +248,7 @@ class DataHandlers:
 
 
 def _batch_refusal(topic: str, records: bytes | None, request: Request) -> ApiError | None:
-    """Why a batch is refused before its leader looks at it. Internal topics are their coordinators'; only
+    """Why a batch is refused before it reaches its leader. Internal topics belong to their coordinators; only
     Kafka's own administration tool may write there."""
     if topic in INTERNAL_TOPICS and request.header.client_id != _ADMIN_CLIENT:
         text = f"only brokers write to {topic}: use another topic"
@@ -273,12 +273,12 @@ def _is_stray(body: ProduceRequest) -> bool:
 def _leaders(
     parts: Iterable[ProduceResponse.PartitionProduceResponse | FetchResponse.PartitionData],
 ) -> list[int]:
-    """Those that an answer names."""
+    """The leaders that an answer names."""
     return [part.current_leader.leader_id for part in parts if part.error_code]
 
 
 def _check_unanswered(response: ProduceResponse) -> None:
-    """A Produce with acks=0. Raises EndConnection where it failed, the only way to say so."""
+    """A Produce with acks=0. Raises EndConnection if it failed, the only way to report it."""
     parts = [part for topic in response.responses for part in topic.partition_responses]
     code = next((part.error_code for part in parts if part.error_code), 0)
     if code:
@@ -286,7 +286,7 @@ def _check_unanswered(response: ProduceResponse) -> None:
 
 
 def _retriable(error: ApiError) -> ApiError:
-    """A busy broker: the code for it is not one that every producer retries."""
+    """A busy broker: its code is not one that every producer retries."""
     if error.code is not ErrorCode.THROTTLING_QUOTA_EXCEEDED:
         return error
     return ApiError(ErrorCode.NOT_ENOUGH_REPLICAS, error.message)
@@ -317,7 +317,7 @@ def _by_name(
     missing: ErrorCode,
     version: int,
 ) -> tuple[FetchResponse.FetchableTopicResponse, ...]:
-    """Every partition that a request names, in its order; `missing`: of those without a result."""
+    """Every partition that a request names, in its order; `missing`: the code of those without a result."""
 
     def partition(name: str, index: int) -> FetchResponse.PartitionData:
         found = results.get((ids[name] or _ZERO, index))

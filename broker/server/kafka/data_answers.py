@@ -1,7 +1,7 @@
-"""One partition of a Produce or Fetch answer, in the form of each version, and where its leader is.
+"""One partition of a Produce or Fetch answer, in the form of each version, with its leader's endpoint.
 
-Owns what an answer says beside its error code, as Kafka does: of the leader only where the leadership is what
-was wrong (KIP-951), of the log nothing where a fetch failed. Decides no error.
+Owns what an answer contains besides its error code, as in Kafka: the leader only if the leadership was the
+error (KIP-951), nothing about the log if a fetch failed. Decides no error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from metaquorum.wire.messages import FetchResponse, ProduceResponse
 ZSTD_FROM_FETCH = 10
 """The version from which consumers know zstd (KIP-110)."""
 LEADER_FROM_PRODUCE, LEADER_FROM_FETCH = 10, 16
-"""The versions that name the leader, and where it is (KIP-951)."""
+"""The first versions that name the leader and its endpoint (KIP-951)."""
 UNKNOWN_OFFSET = -1
 _DIVERGING_FROM = 12
 _OF_LEADERSHIP = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
@@ -32,7 +32,7 @@ Endpoint = TypeVar("Endpoint", ProduceResponse.NodeEndpoint, FetchResponse.NodeE
 def endpoints(
     kind: type[Endpoint], leaders: Iterable[int], image: MetadataImage, listener: str
 ) -> tuple[Endpoint, ...]:
-    """Where clients of a listener reach the leaders that an answer names; -1 is none."""
+    """The endpoints, for clients of a listener, of the leaders that an answer names; -1 is none."""
     found: list[Endpoint] = []
     for leader in sorted({*leaders} - {-1}):
         at = endpoint_of(image, leader, listener)
@@ -77,7 +77,7 @@ def produced(
 def not_fetched(
     index: int, code: ErrorCode, leader: FetchResponse.LeaderIdAndEpoch = _NO_LEADER
 ) -> FetchResponse.PartitionData:
-    """A partition of which nothing is said but why."""
+    """A partition with only the reason of its refusal."""
     return FetchResponse.PartitionData(
         partition_index=index,
         error_code=code,

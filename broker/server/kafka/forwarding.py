@@ -1,4 +1,4 @@
-"""What a broker hands on to the active controller, and what it answers when there is no answer in time."""
+"""The requests that a broker forwards to the active controller, and its answer if there is none in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metaquorum.wire import codec
 from metaquorum.wire.codec import Request
 
 OWN_IMAGE_WAIT_S = 0.5
-"""How long an answer waits until this broker's image has what the controller did, so that a client that
+"""How long an answer waits until this broker's image includes the controller's change, so that a client that
 creates a topic finds it here."""
 
 
@@ -33,7 +33,7 @@ class Forwarder:
         self._calls = Calls()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work that asks and is not waited for; it ends with this."""
+        """Work that no caller waits for; it ends with this object."""
         self._calls.spawn(work)
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """One partition of a ListOffsets answer, in the form of each version.
 
-Owns what old versions know: which times that are none, which errors, and lists of offsets. Knows no topics
+Owns what old versions support: which special timestamps, which errors, and lists of offsets. Knows no topics
 and does not look anything up.
 """
 
@@ -16,7 +16,7 @@ earliest offset."""
 _LAST_OF_EARLY_TIMES = 8
 _OFFSET_NOT_AVAILABLE_FROM = 5
 """The version of ListOffsets from which clients know this error (KIP-207)."""
-# The first version that knows each of the timestamps that are none.
+# The first version that knows each special timestamp.
 _SPECIAL_FROM = {
     core.LATEST_TIMESTAMP: 0,
     core.EARLIEST_TIMESTAMP: 0,
@@ -27,9 +27,10 @@ _SPECIAL_FROM = {
 
 
 def time_asked(timestamp: int, version: int) -> int | None:
-    """What to look for; None: a client may not ask so in this version, and the core is not asked.
+    """What to look for; None if this version does not allow it, and the core gets no request.
 
-    Up to version 8, the last of Kafka 3.7, a negative number that means nothing there is an early time."""
+    Up to version 8, the last of Kafka 3.7, a negative number without a special meaning is an early time.
+    """
     since = _SPECIAL_FROM.get(timestamp)
     if since is not None and version >= since:
         return timestamp
@@ -45,7 +46,7 @@ def listed(
     code: ErrorCode,
     version: int,
 ) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
-    """`result` None: the core was not asked, or answered for none with `code`."""
+    """`result` None: the core got no request, or answered with `code`."""
     if result is None:
         if time_asked(asked.timestamp, version) is None:
             code = ErrorCode.UNSUPPORTED_VERSION

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, what is in them, and what moves there."""
+"""DescribeLogDirs and AlterReplicaLogDirs: a broker's directories, their contents, and moves between them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AlteredPartition = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResul
 
 
 class LogDirHandlers:
-    """See the module. `image` is asked for at each request."""
+    """See the module. `image` is called at each request."""
 
     def __init__(self, requests: DataRequests, image: Callable[[], MetadataImage]) -> None:
         self._requests = requests
@@ -39,7 +39,7 @@ class LogDirHandlers:
         }
 
     async def _alter_replica_log_dirs(self, request: Request, client: Client) -> AlterReplicaLogDirsResponse:
-        """Each replica is answered once, also one that is named twice."""
+        """One answer per replica, even if it is named twice."""
         body: AlterReplicaLogDirsRequest = request.body
         places = {
             (topic.name, index): path.path
@@ -64,7 +64,7 @@ class LogDirHandlers:
         return AlterReplicaLogDirsResponse(results=tuple(results))
 
     async def _describe_log_dirs(self, request: Request, client: Client) -> DescribeLogDirsResponse:
-        """The replicas of the partitions named, or all. A bad directory has its error."""
+        """The replicas of the named partitions, or all. A bad directory has its error."""
         body: DescribeLogDirsRequest = request.body
         wanted: set[core.PartitionKey] | None = None
         if body.topics is not None:

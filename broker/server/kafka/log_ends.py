@@ -1,4 +1,4 @@
-"""DeleteRecords and OffsetForLeaderEpoch: what is asked of the leaders of partitions about their logs' ends.
+"""DeleteRecords and OffsetForLeaderEpoch: requests to partitions' leaders about the ends of their logs.
 
 Owns names: these messages name topics, the core uses ids. Decides nothing.
 """
@@ -26,14 +26,14 @@ _NO_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class LogEndHandlers:
-    """See the module. `image` is asked for at each request."""
+    """See the module. `image` is called at each request."""
 
     def __init__(self, requests: DataRequests, image: Callable[[], MetadataImage]) -> None:
         self._requests = requests
         self._image = image
 
     def _key(self, name: str, index: int) -> PartitionKey:
-        """The core's name; of a topic that does not exist one that no partition has."""
+        """The core's name; for a topic that does not exist, one that no partition has."""
         topic = self._image().topics.topic_named(name)
         return (b"" if topic is None else topic.topic_id, index)
 

@@ -1,5 +1,5 @@
 """Loggers of this process as configuration (KIP-412): resource type 8 of DescribeConfigs and
-IncrementalAlterConfigs. Levels are of the process that is asked, and last as long as it runs."""
+IncrementalAlterConfigs. Levels belong to the process that gets the request, and last as long as it runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
 def logger_refusal(name: str, node_id: int) -> ApiError | None:
-    """Why a resource is not this process's loggers."""
+    """Why a resource is not the loggers of this process."""
     if not (name.isascii() and name.isdigit()):
         return invalid(f"loggers are of a broker, which {name!r} is not: give its id")
     if int(name) != node_id:
@@ -40,14 +40,14 @@ def logger_refusal(name: str, node_id: int) -> ApiError | None:
 
 
 def logger_entries() -> list[ConfigEntry]:
-    """Every logger and package of loggers, with the level that is in force for it."""
+    """Every logger and package of loggers, with its level in force."""
     names = [ROOT, *list(logging.Logger.manager.loggerDict)]
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [ConfigEntry(name=name, value=_level_name(name), source=source, sensitive=False) for name in names]
 
 
 def _level_name(name: str) -> str:
-    """Of a package that does not log itself, what it hands down."""
+    """For a package that does not log itself, the level that it passes down."""
     known = logging.Logger.manager.loggerDict.get(name)
     while name != ROOT and not isinstance(known, logging.Logger):
         name = name.rpartition(".")[0] or ROOT
@@ -61,7 +61,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def alter_loggers(resource: _Resource, node_id: int, *, validate_only: bool) -> ApiError | None:
-    """Changes levels, all of them or none; None: it is done."""
+    """Changes levels, all of them or none. Returns None if it succeeded."""
     refusal = logger_refusal(resource.resource_name, node_id)
     if refusal is None and once(resource.configs, lambda each: each.name)[1]:
         refusal = invalid("a logger is named twice: name it once")
@@ -95,14 +95,14 @@ def _op_refusal(change: IncrementalAlterConfigsRequest.AlterableConfig) -> ApiEr
 
 
 class LoggerChanges:
-    """IncrementalAlterConfigs in front of the controller: what is about loggers stays here."""
+    """IncrementalAlterConfigs in front of the controller: changes of loggers are handled here."""
 
     def __init__(self, node_id: int, forward: Callable[[Request, Client], Awaitable[Any]]) -> None:
         self._node_id = node_id
         self._forward = forward
 
     async def handle(self, request: Request, client: Client) -> Any:
-        """Answers in the order of the request, and before the rest is sent on."""
+        """Answers in the order of the request, and before the rest is forwarded."""
         body: IncrementalAlterConfigsRequest = request.body
         mine = [each for each in body.resources if each.resource_type == BROKER_LOGGER_RESOURCE]
         if not mine:

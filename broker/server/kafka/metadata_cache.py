@@ -1,7 +1,7 @@
-"""Metadata answers, kept while the brokers and topics they were made of are the newest, and what they lack.
+"""A cache of Metadata answers, valid while their brokers, topics and missing topics are unchanged in the
+newest image.
 
-Clients ask for the same topics again and again: what a question of the same words was answered is answered
-again, with the bytes that were sent then.
+Clients send the same request again and again: it gets the same answer, with the bytes that were sent before.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from metaquorum.runtime.kafka.prepared import Prepared
 from metaquorum.wire.messages import MetadataRequest, MetadataResponse
 
 ANSWERS_MAX = 1000
-"""Questions of different words that are kept; with more, all are forgotten."""
+"""Different requests that are cached; beyond that all are forgotten."""
 
 
 class KnownAnswer(msgspec.Struct, frozen=True):
-    """An answer, and the names in it of topics that do not exist and could."""
+    """An answer, and the names in it of topics that do not exist but could."""
 
     body: MetadataResponse
     missing: tuple[str, ...]
@@ -34,7 +34,7 @@ class MetadataCache:
         self._answers: dict[tuple[str, int, MetadataRequest], KnownAnswer] = {}
 
     def answer(self, request: MetadataRequest, version: int, view: Viewpoint) -> KnownAnswer:
-        """What Metadata of this version answers."""
+        """The answer to Metadata of this version."""
         topics, brokers = view.image.topics, view.image.brokers
         is_same = self._of is not None and self._of[0] is topics and self._of[1] is brokers
         if not is_same or len(self._answers) >= ANSWERS_MAX:

@@ -1,6 +1,6 @@
 """The APIs that a broker offers on its Kafka listeners, and the versions of each.
 
-What is not in this table is not advertised.
+APIs outside this table are not advertised.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from metaquorum.wire.messages import MetadataRequest
 
 
 class ClusterHandlers:
-    """What is answered from the image. `view` gives the image for a listener's name."""
+    """Answers from the image. `view` returns the image for a listener's name."""
 
     def __init__(self, view: Callable[[str], Viewpoint], prepared: Prepared, auto_topics: AutoTopics) -> None:
         self._view = view
@@ -42,8 +42,8 @@ class ClusterHandlers:
         self._auto_topics = auto_topics
 
     def metadata(self, request: Request, client: Client) -> object:
-        """Topics that are missing are created where the client and this broker allow it; the answer says that
-        they are not there yet."""
+        """Creates missing topics if the client and this broker allow it; the answer reports them as
+        missing."""
         body: MetadataRequest = request.body
         known = self._metadata.answer(body, request.header.version, self._view(client.listener))
         if known.missing and body.allow_auto_topic_creation:
@@ -58,7 +58,7 @@ class ClusterHandlers:
 
 
 class SettingsHandlers:
-    """What is set, out of the image; a fenced broker answers with what it knew last, as in Kafka."""
+    """Settings, from the image; a fenced broker answers with what it last knew, as in Kafka."""
 
     def __init__(self, image: Callable[[], MetadataImage], own: OwnConfig) -> None:
         self._image = image
@@ -100,7 +100,7 @@ def offered_services(
     features: Callable[[], Features],
     rights: Rights,
 ) -> Services:
-    """Everything that this release's brokers offer, behind what each API checks."""
+    """Everything that this release's brokers offer, behind the checks of each API."""
     offered = {
         "Produce": Offered(0, 13, data.produce),
         "Fetch": Offered(4, 18, data.fetch),

@@ -1,4 +1,5 @@
-"""The Kafka services of a broker's process: each handler on the part of the process that it needs."""
+"""The Kafka services of a broker's process: connects each handler to the part of the process that it
+needs."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def broker_services(
     forwarder: Forwarder,
     kraft_version: Callable[[], int],
 ) -> Services:
-    """What the listeners of this broker serve. `kraft_version`: the level that is committed."""
+    """The services of this broker's listeners. `kraft_version`: returns the committed level."""
     prepared = Prepared()
     creates_topics = config.text("auto.create.topics.enable") == "true"
     sizes = config.set_in_file(("num.partitions", "default.replication.factor"))

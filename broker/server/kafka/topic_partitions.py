@@ -18,7 +18,7 @@ from metaquorum.wire.messages import DescribeTopicPartitionsRequest, DescribeTop
 PARTITIONS_MAX = 2000
 """Partitions of one answer (Kafka: max.request.partition.size.limit)."""
 _NEWEST_METADATA = 13
-"""Errors of leaders are told as the newest Metadata tells them."""
+"""Errors of leaders are those of the newest Metadata version."""
 
 Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 
@@ -26,8 +26,8 @@ Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 def answer_describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, view: Viewpoint
 ) -> DescribeTopicPartitionsResponse:
-    """The topics named, or all, by name, from the cursor on. Where not all fit, the answer's cursor is where
-    the next request begins."""
+    """The named topics, or all, by name, from the cursor on. If not all fit, the answer's cursor is where the
+    next request begins."""
     cursor = request.cursor
     names = sorted({each.name for each in request.topics})
     if cursor is not None and cursor.partition_index < 0:
@@ -60,7 +60,7 @@ def _answer(topics: list[Topic], name: str, index: int) -> DescribeTopicPartitio
 
 
 def _topic(name: str, first: int, room: int, seen: ClusterSeen) -> tuple[Topic, int | None]:
-    """The topic with at most `room` partitions from `first` on, and the index of the first that is left."""
+    """The topic with at most `room` partitions from `first` on, and the index of the first that remains."""
     topics = seen.image.topics
     found = topics.topic_named(name)
     if found is None:

@@ -1,1 +1,1 @@
-"""What each API of Kafka's protocol checks before it is answered, and what it hides."""
+"""The checks of each API of Kafka's protocol before it is answered, and what its answer hides."""

@@ -1,4 +1,5 @@
-"""Which rights each API needs, as a table, which `python -m` with this module prints (docs/security.md)."""
+"""The table of permissions that each API needs, which `python -m` with this module prints
+(docs/security.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _OPEN = "nothing"
 
 
 def checks_table() -> str:
-    """The rows: what is needed, and for which APIs."""
+    """The rows: the permission, and the APIs that need it."""
     found: dict[str, list[str]] = {}
     for api, steps in CHECKS.items():
         found.setdefault(_needs(steps), []).append(api)
@@ -34,5 +35,5 @@ def _check(check: RightNeeded) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends with `| head`
     print(checks_table(), end="")

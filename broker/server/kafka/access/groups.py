@@ -1,4 +1,4 @@
-"""Steps of the APIs of groups whose checks have a shape of their own: which topics a group's members see."""
+"""Steps of group APIs whose checks have a shape of their own: which topics a group's members see."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from metaquorum.wire.messages import OffsetFetchResponse
 
 
 class SubscribedTopics(AccessStep):
-    """ConsumerGroupHeartbeat: one topic that the client may not describe refuses all. What its pattern
-    matches is the coordinator's."""
+    """ConsumerGroupHeartbeat: one topic that the client may not describe refuses the whole request. The
+    coordinator checks the topics that a pattern matches."""
 
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
 
@@ -35,7 +35,7 @@ class SubscribedTopics(AccessStep):
 
 
 class AssignedTopics(AccessStep):
-    """ConsumerGroupDescribe: a group is shown if the client may describe all topics that its members have."""
+    """ConsumerGroupDescribe: a group is shown if the client may describe all topics of its members."""
 
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
 
@@ -57,7 +57,7 @@ class AssignedTopics(AccessStep):
 
 
 class FetchedOffsets(AccessStep):
-    """OffsetFetch: groups that the client may describe, and in them topics that it may describe."""
+    """OffsetFetch: groups that the client may describe, and in them the topics that it may describe."""
 
     checks: tuple[RightNeeded, ...] = (
         RightNeeded(Operation.DESCRIBE, ResourceType.GROUP, "group_id"),
@@ -94,7 +94,7 @@ class FetchedOffsets(AccessStep):
         return StepResult(replace(body, groups=tuple(kept)), refused, None if kept else OffsetFetchResponse())
 
     def _split(self, asked: AccessAsked, topics: Any, made: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The topics that go on, and the results of the others."""
+        """The topics that pass, and the results of the others."""
         kept, refused = [], []
         parts: Any = (
             OffsetFetchResponse.OffsetFetchResponsePartitions
@@ -127,7 +127,7 @@ class FetchedOffsets(AccessStep):
         return replace(answer, groups=tuple(groups))
 
     def _seen(self, asked: AccessAsked, topics: Any) -> tuple[Any, ...]:
-        """What the answer to a request for all may have."""
+        """The topics that an answer to a request for all topics may contain."""
         return tuple(
             each
             for each in topics
@@ -141,4 +141,4 @@ def _denied(found: Any) -> tuple[Any, ...]:
 
 
 NO_OFFSET = {"committed_offset": -1, "metadata": ""}
-"""What a refused partition of an OffsetFetch answers."""
+"""The answer for a refused partition of an OffsetFetch."""

@@ -1,8 +1,8 @@
 """Puts the checks of the table around the handlers of a listener's APIs.
 
-Owns the order: the steps look at the request from the first to the last, and at the answer from the last to
-the first. A handler sees what the client may, and knows nothing of rights. An answer that was waited for is
-looked at with the rights of then.
+Owns the order: the steps check the request from the first to the last, and the answer from the last to the
+first. A handler sees what the client may see, and does not know permissions. An answer that took a while is
+checked with the permissions of that later time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaquorum.wire.codec import Request
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """Who decides: `authorizer` None lets everyone do everything. `image` is asked for at each request."""
+    """What decides: `authorizer` None allows everything. `image` is called at each request."""
 
     authorizer: Authorizer | None
     image: Callable[[], MetadataImage]
@@ -30,7 +30,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def guarded(offered: Mapping[str, Offered], rights: Rights) -> dict[str, Offered]:
-    """The same APIs behind their checks. Raises KeyError for one that has no row in the table."""
+    """The same APIs behind their checks. Raises KeyError for an API without a row in the table."""
     return {name: _guarded(name, each, CHECKS[name], rights) for name, each in offered.items()}
 
 

@@ -30,8 +30,8 @@ NOT_ASKED = -(2**31)
 
 
 class TopicsDescribed(AccessStep):
-    """Metadata: a topic that the client may not describe is refused by name, unknown by id, and left out of a
-    list of all. What Metadata may create needs Create."""
+    """Metadata: a topic that the client may not describe is refused if named, unknown by id, and left out of
+    a list of all. Topics that Metadata creates need Create."""
 
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.DESCRIBE, ResourceType.TOPIC, ITEM),)
 
@@ -53,7 +53,7 @@ class TopicsDescribed(AccessStep):
                 refused.append(topic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=item.name))
         if not refused:
             return StepResult(body)
-        # In version 0 an empty list asks for all: what it brings is dropped.
+        # In version 0 an empty list means all topics: their results are dropped.
         note = (*([] if kept else [None]), *refused)
         return StepResult(replace(body, topics=tuple(kept)), note)
 
@@ -68,7 +68,7 @@ class TopicsDescribed(AccessStep):
         ) or asked.allows(Operation.CREATE, ResourceType.TOPIC, name)
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
-        """An answer of which nothing is hidden stays the same one: its bytes may be kept."""
+        """An answer of which nothing is hidden stays the same object: its bytes may be cached."""
         if note is None:
             return answer
         if note == ():
@@ -87,8 +87,8 @@ class TopicsDescribed(AccessStep):
 
 @dataclass(frozen=True, slots=True)
 class AuthorizedOperations(AccessStep):
-    """The operations that the client may do, where it asked for them (KIP-430). `results` empty: of the
-    cluster, which are none to whom may not describe it."""
+    """The operations that the client may do, if it requested them (KIP-430). `results` empty: those on the
+    cluster, none for a client that may not describe it."""
 
     resource: ResourceType
     field: str
@@ -118,7 +118,7 @@ class AuthorizedOperations(AccessStep):
 
 
 class Acks(AccessStep):
-    """A refused Produce with acks=0, to which nothing was passed on, has no answer either."""
+    """A refused Produce with acks=0, of which nothing was passed on, gets no answer either."""
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         return StepResult(body, body.acks == 0)
@@ -130,7 +130,8 @@ class Acks(AccessStep):
 
 
 class StillRead(AccessStep):
-    """A fetch session goes on reading what it once named: what the client may no longer read is refused."""
+    """A fetch session continues to read what it once named: partitions that the client may no longer read are
+    refused."""
 
     def before(self, asked: AccessAsked, body: Any) -> StepResult:
         return StepResult(body, is_follower(body))
@@ -158,7 +159,7 @@ class StillRead(AccessStep):
 
 
 def is_follower(body: Any) -> bool:
-    """Whether a Fetch comes from a broker, by what it says of itself."""
+    """Whether a Fetch claims to come from a broker."""
     return bool(body.replica_id >= 0 or body.replica_state.replica_id >= 0)
 
 
@@ -169,7 +170,7 @@ UNREAD = {
     "records": b"",
     "aborted_transactions": (),
 }
-"""What a refused partition of a Fetch answers."""
+"""The answer for a refused partition of a Fetch."""
 
 
 class CoordinatorsFound(AccessStep):
@@ -233,7 +234,7 @@ class IdempotentProducers(AccessStep):
 
 
 class TransactionsAdded(AccessStep):
-    """AddPartitionsToTxn from version 4 on: brokers ask, for many transactions at once."""
+    """AddPartitionsToTxn from version 4 on: sent by brokers, for many transactions at once."""
 
     also = "from version 4 on ClusterAction on the cluster alone"
 
@@ -245,7 +246,7 @@ class TransactionsAdded(AccessStep):
 
 
 class OwnedTokens(AccessStep):
-    """CreateDelegationToken for someone else needs CreateTokens on that user (KIP-373)."""
+    """CreateDelegationToken for another user needs CreateTokens on that user (KIP-373)."""
 
     also = "for another user CreateTokens on that user"
 

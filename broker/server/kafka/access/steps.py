@@ -1,7 +1,7 @@
-"""The steps that the table of checks is made of: refuse a request or items of it, hide parts of an answer.
+"""The steps in the table of checks: refuse a request or items of it, hide parts of an answer.
 
-A step looks at a request before the API's handler does, and at the answer after it. Steps hold no state of a
-request. How a refused item looks follows from the schemas of request and response.
+A step checks a request before the API's handler runs, and the answer after it. Steps hold no state of a
+request. The form of a refused item follows from the schemas of request and response.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ZERO = bytes(16)
 
 
 class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is being checked: who asks what, and the image that answers."""
+    """A request that is being checked: the client, the request, and the image that answers."""
 
     api: str
     version: int
@@ -45,7 +45,7 @@ class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Metadata may create topics here."""
 
     def by(self, image: MetadataImage) -> AccessAsked:
-        """The same, asked by another image."""
+        """The same with another image."""
         return self if image is self.image else replace(self, image=image)
 
     @property
@@ -55,14 +55,15 @@ class AccessAsked(msgspec.Struct, frozen=True, kw_only=True):
     def allows(
         self, operation: Operation, resource: ResourceType, name: str, *, is_asked: bool = True
     ) -> bool:
-        """Whether the client may. `is_asked`: it named the resource, so the decision is logged."""
+        """Whether the client has the permission. `is_asked`: it named the resource, so the decision is
+        logged."""
         allowed = self.authorizer.allows(self.image, self.caller, operation, resource, name)
         if is_asked:
             note_decision(allowed, self.caller, operation, resource, name, self.api)
         return allowed
 
     def topic_name(self, item: Any) -> str | None:
-        """The name of the topic that an item gives by name or id; None: there is none of that id."""
+        """The name of the topic that an item gives by name or id; None if no topic has that id."""
         topic_id = getattr(item, "topic_id", _ZERO)
         if topic_id != _ZERO:
             topic = self.image.topics.topic(topic_id)
@@ -78,8 +79,8 @@ ITEM, CONFIGURED = "item", "configured resource"
 
 
 class RightNeeded(msgspec.Struct, frozen=True):
-    """One question. `source`: what names the resource: ITEM, or a field of the request; a field that is null
-    asks nothing. CONFIGURED: the resource is the one that an item configures. `other` is enough as well."""
+    """One check. `source`: what names the resource: ITEM, or a field of the request; a null field needs no
+    check. CONFIGURED: the resource is the one that an item configures. `other` is enough as well."""
 
     operation: Operation
     resource: ResourceType
@@ -87,7 +88,7 @@ class RightNeeded(msgspec.Struct, frozen=True):
     other: RightNeeded | None = None
 
     def failure(self, asked: AccessAsked, body: Any, item: Any = None) -> ErrorCode | None:
-        """The code with which this is refused; None: it is not."""
+        """The code of the refusal; None if it is allowed."""
         if self.other is not None and self.other.passes(asked, body, item, is_asked=False):
             return None
         if self.passes(asked, body, item):
@@ -116,8 +117,8 @@ class RightNeeded(msgspec.Struct, frozen=True):
 
 
 class StepResult(msgspec.Struct, frozen=True):
-    """What a step leaves of a request: the body that goes on, or the answer without asking further; `note` is
-    what the step needs at the answer."""
+    """What a step leaves of a request: the body to pass on, or the final answer; `note` is what the step
+    needs when it sees the answer."""
 
     body: Any
     note: Any = None
@@ -125,7 +126,7 @@ class StepResult(msgspec.Struct, frozen=True):
 
 
 class AccessStep:
-    """One step; see the module. `checks` is what it asks, `also` what else, for the table that is printed."""
+    """One step; see the module. `checks` are its checks, `also` any others, for the printed table."""
 
     checks: tuple[RightNeeded, ...] = ()
     also = ""
@@ -143,7 +144,8 @@ def response_class(api: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Whole(AccessStep):
-    """Everything is refused with one code, at the top of the answer. `when` says which requests are asked."""
+    """Everything is refused with one code, at the top of the answer. `when` decides which requests are
+    checked."""
 
     checks: tuple[RightNeeded, ...]
     when: Callable[[Any], bool] = lambda body: True
@@ -158,8 +160,8 @@ class Whole(AccessStep):
 
 @dataclass(frozen=True, slots=True)
 class Each(AccessStep):
-    """Items of the request are refused one by one: the field `items` of the request has them, the field
-    `results` of the answer their results. `defaults` are values of refused parts."""
+    """Items of the request are refused one by one: they are in the field `items` of the request, their
+    results in the field `results` of the answer. `defaults` are values of refused parts."""
 
     items: str
     results: str
@@ -191,7 +193,7 @@ class Each(AccessStep):
         return StepResult(replace(body, **{self.items: kept}), (len(given), refused), answer)
 
     def after(self, asked: AccessAsked, answer: Any, note: Any) -> Any:
-        """The refused ones get their places among the results, where each item has one."""
+        """Refused items get their places among the results, if each item has a result."""
         if note is None:
             return answer
         if answer is None:
@@ -208,7 +210,8 @@ class Each(AccessStep):
 
 @dataclass(frozen=True, slots=True)
 class Listed(AccessStep):
-    """What the client may not see is left out of the answer, without a word. `enough`: sees everything."""
+    """Items that the client may not see are silently left out of the answer. `enough`: a permission to see
+    all."""
 
     results: str
     name: str
@@ -237,7 +240,7 @@ _ERRORS = ("error_code", "partition_error_code")
 
 
 def refused_whole(api: str, code: ErrorCode) -> Any:
-    """The answer to a refused request; clients say in their words what a code without a message means."""
+    """The answer to a refused request; clients have their own texts for a code without a message."""
     cls = response_class(api)
     fields = {each.name: each for each in response_type(API_BY_NAME[api].key).schema.fields}
     return cls(error_code=code, **_without_message(fields))
@@ -246,8 +249,8 @@ def refused_whole(api: str, code: ErrorCode) -> Any:
 def refused_item(
     api: str, results: str, item: Any, code: ErrorCode, defaults: Mapping[str, Any] | None = None
 ) -> Any:
-    """The result of a refused item: what it repeats of the item, with the code at itself or at each of its
-    partitions."""
+    """The result of a refused item: the fields that it repeats from the item, with the code at the top or at
+    each of its partitions."""
     schema = response_type(API_BY_NAME[api].key).schema
     return _refused(_of(schema, results), item, code, defaults or {})
 
@@ -282,13 +285,13 @@ def _refused(schema: StructSchema, item: Any, code: ErrorCode, defaults: Mapping
 
 
 def _without_message(fields: Mapping[str, Any]) -> dict[str, None]:
-    """Java clients show a message that is empty, and their own text where there is none."""
+    """Java clients show an empty message, but their own text if there is none."""
     message = fields.get("error_message")
     return {"error_message": None} if message is not None and message.nullable else {}
 
 
 def _in_common(fields: Mapping[str, Any], item: Any) -> dict[str, Any]:
-    """What a result repeats of its item."""
+    """The fields that a result repeats from its item."""
     found: dict[str, Any] = {}
     for name in _field_names(item):
         value = getattr(item, name)

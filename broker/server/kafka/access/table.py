@@ -1,7 +1,8 @@
-"""What each API needs: API x resource x operation, as Kafka checks it. docs/security.md is printed from it.
+"""The permissions of each API: API x resource x operation, as Kafka checks them. docs/security.md is printed
+from it.
 
-Every API of the wire has a row; one without cannot be offered. An API whose row is empty is open to everyone
-who is let in.
+Every API of the wire has a row; one without cannot be offered. An API with an empty row is open to every
+client that may connect.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _topics(operation: Op, items: str = "topics", results: str = "topics", **def
 
 
 def _each(operation: Op, items: str, results: str) -> Each:
-    """Items that are all of the cluster."""
+    """Items that all belong to the cluster."""
     return Each(items, results, (RightNeeded(operation, CLUSTER),))
 
 
@@ -216,7 +217,7 @@ CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
         _each(Op.ALTER, "deletions", "results"),
         _each(Op.ALTER, "upsertions", "results"),
     ),
-    # Who owns a token, or may renew it, is the controller's to check.
+    # The controller checks who owns a token, or may renew it.
     "CreateDelegationToken": (OwnedTokens(),),
     "RenewDelegationToken": (),
     "ExpireDelegationToken": (),

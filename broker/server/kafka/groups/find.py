@@ -1,4 +1,4 @@
-"""Where groups and transactional ids have their coordinators; creates the internal topics on first use.
+"""Finds the coordinators of groups and transactional ids; creates the internal topics on first use.
 
 Owns FindCoordinator. What a coordinator does is `broker.coordinator`'s.
 """
@@ -23,18 +23,18 @@ GROUP, TRANSACTION = 0, 1
 """Types of keys."""
 CREATE_TIMEOUT_S = 10.0
 RETRY_S = 1.0
-"""How long after an attempt a topic is not created again: clients ask often."""
+"""How long after an attempt a topic is not created again: clients retry often."""
 
 _MANY = 4
 """From this version on a request has several keys."""
 _NO_ERROR = "NONE"
-"""What older versions say beside error code 0, as Kafka does."""
+"""The message beside error code 0 in older versions, as in Kafka."""
 _log = logging.getLogger(__name__)
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition of an internal topic in which a group or a transactional id lives: by Java's hash of
-    strings, of whose absolute value the smallest int has none."""
+    """The partition of an internal topic for a group or a transactional id: by Java's string hash, where the
+    smallest int, which has no absolute value, counts as 0."""
     value = 0
     data = key.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(data), 2):
@@ -45,7 +45,7 @@ def partition_of(key: str, partitions: int) -> int:
 
 
 class InternalTopics:
-    """Creates them through the active controller, each by one request at a time."""
+    """Creates them through the active controller, each with one request at a time."""
 
     def __init__(self, controllers: AdminClient, topics: Mapping[int, InternalTopic]) -> None:
         self._controllers = controllers
@@ -55,13 +55,13 @@ class InternalTopics:
         self._told: dict[str, str] = {}
 
     def need(self, topic: InternalTopic) -> None:
-        """A client asked for a topic that does not exist."""
+        """A client requested a topic that does not exist."""
         now_s = asyncio.get_running_loop().time()
         if topic.name not in self._creating and now_s >= self._retry_s.get(topic.name, 0):
             self._creating[topic.name] = asyncio.ensure_future(self._create(topic))
 
     def absence(self, topic: InternalTopic) -> str:
-        """Why a topic is not there."""
+        """Why a topic does not exist."""
         problem = self._told.get(topic.name)
         if problem is None:
             return f"{topic.name} does not exist yet: try again"

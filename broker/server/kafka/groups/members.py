@@ -1,4 +1,4 @@
-"""The group APIs of Kafka's protocol in front of the coordinators: members, and who looks after groups.
+"""The group APIs of Kafka's protocol in front of the coordinators: for members, and for operators.
 
 Owns which partition a request goes to, and what depends on the version of the request. Decides nothing about
 groups. Offsets are `offsets`'.
@@ -43,7 +43,7 @@ from metaquorum.wire.messages import (
 )
 
 GROUP_OPERATIONS = 328
-"""Read, delete, describe: no authorizer forbids one."""
+"""Read, delete, describe: no authorizer forbids any."""
 
 _NOT_ASKED = -(2**31)
 _MANY_LEAVE, _NULL_PROTOCOL, _NAMED_PROTOCOL, _NOT_FOUND = 3, 7, 5, 6
@@ -55,11 +55,11 @@ _CODES = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""What every client understands: look the coordinator up again, or ask again later."""
+"""Codes that every client understands: find the coordinator again, or retry later."""
 
 
 class GroupCoordinators:
-    """Asks the coordinator of a group on this broker. `image` is that of now."""
+    """Passes requests to the coordinator of a group on this broker. `image` returns the current one."""
 
     def __init__(
         self, requests: DataRequests, image: Callable[[], MetadataImage], node_id: int, topic: str
@@ -164,7 +164,7 @@ class GroupHandlers:
         found: ConsumerGroupHeartbeatResponse = answer
         return found
 
-    # ---- those who look after groups
+    # ---- operators
 
     async def describe_consumer_groups(
         self, request: Request, client: Client

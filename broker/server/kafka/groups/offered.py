@@ -16,7 +16,7 @@ from metaquorum.runtime.kafka.services import Offered, at_once
 
 
 class GroupServices:
-    """`view` gives the cluster as a listener's clients see it; `controllers` finds the active one."""
+    """`view` returns the cluster as a listener's clients see it; `controllers` finds the active one."""
 
     def __init__(
         self,

@@ -25,8 +25,8 @@ from metaquorum.wire.messages import (
 )
 
 _IN_KAFKA, _TOP_LEVEL, _SEVERAL, _IDS = 1, 2, 8, 10
-"""Versions: that keep offsets in Kafka; of OffsetFetch, with an error of the whole request, and with several
-groups; with topic ids instead of names."""
+"""Versions: those that keep offsets in Kafka; of OffsetFetch, those with an error of the whole request, and
+with several groups; those with topic ids instead of names."""
 
 Part = tuple[str, int]
 
@@ -92,7 +92,7 @@ class OffsetHandlers:
     async def _committed(
         self, body: OffsetCommitRequest, topics: tuple[Any, ...], request: Request, client: Client
     ) -> dict[tuple[str, bytes, int], ErrorCode]:
-        """What each partition heard, under the name or id that the request has for it."""
+        """The result of each partition, under the name or id that the request has for it."""
         by_id = request.header.version >= _IDS
         fixed = OffsetCommitRequest(
             group_id=body.group_id,

@@ -1,7 +1,7 @@
 """Requests to other brokers by Kafka's protocol, on the listener by which brokers follow each other.
 
-Owns one connection to each broker, and how long an answer may take; what is asked, and what an answer means,
-is its user's business.
+Owns one connection per broker, and how long an answer may take; its user decides what to send, and what an
+answer means.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from metaquorum.runtime.kafka.coming import Coming
 from metaquorum.wire.codec import Response
 
 LOOK_S = 1.0
-"""How often requests are looked for that have had no answer in time."""
+"""How often to look for requests without an answer in time."""
 
 
 class OtherBrokers:
-    """`image` is asked for at each request; `listener` is the name of the brokers' own."""
+    """`image` is called at each request; `listener` is the name of the listener between brokers."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class OtherBrokers:
         self._connections: dict[int, tuple[Peer, NodeConnection]] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._told: dict[Coming[Response], tuple[NodeConnection, float]] = {}
-        """Requests without a task: on which connection, and until when, on the loop's clock."""
+        """Requests without a task: the connection, and the deadline on the loop's clock."""
         self._look: asyncio.TimerHandle | None = None
 
     async def ask(self, broker_id: int, body: Any, *, version: int | None = None) -> Any:
@@ -60,7 +60,7 @@ class OtherBrokers:
         return answer
 
     async def _tell(self, connection: NodeConnection, body: Any, version: int | None) -> Any:
-        """Without a task, as most are asked."""
+        """Without a task, like most requests."""
         answer: Coming[Response] = Coming()
         if version is None:
             version = connection.version(type(body).__name__.removesuffix("Request"))
@@ -97,7 +97,7 @@ class OtherBrokers:
         return Peer(broker_id, at.host, at.port, at.security_protocol)
 
     async def _connection(self, broker_id: int) -> NodeConnection:
-        """Logged in for a while still."""
+        """A connection whose login stays valid for a while."""
         peer = self._peer(broker_id)
         known = self._connections.get(broker_id)
         if known is not None:

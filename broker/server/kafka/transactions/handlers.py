@@ -1,7 +1,7 @@
 """The transaction APIs of Kafka's protocol in front of the coordinators.
 
-Owns what depends on the version of a request, and where producer ids come from. Which partition of
-__transaction_state a request goes to is `GroupCoordinators`'. Decides nothing about transactions.
+Owns what depends on the version of a request, and where producer ids come from. `GroupCoordinators` decides
+which partition of __transaction_state a request goes to. Decides nothing about transactions.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from metaquorum.wire.messages import (
 _FENCED_SINCE, _INIT_FENCED_SINCE = 2, 4
 """The versions from which clients know PRODUCER_FENCED (KIP-588)."""
 _MANY = 4
-"""The version of AddPartitionsToTxn from which brokers ask about several transactions (KIP-890)."""
+"""The version of AddPartitionsToTxn from which brokers verify several transactions at once (KIP-890)."""
 _STATES = {each.shown for each in TransactionStatus}
 
 
 class TransactionHandlers:
     """Each method is the handler of one API (`runtime.kafka.services`). `offsets_topic`: the name of the
-    groups' topic, and its partitions where it does not exist yet."""
+    groups' topic, and its number of partitions if it does not exist yet."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class TransactionHandlers:
                 return found
             allocated = await self._fresh_id()
             if isinstance(allocated, ErrorCode):
-                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients ask again
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # clients retry
             fresh = allocated.producer_id
 
     async def _fresh_id(self) -> InitializedProducer | ErrorCode:
@@ -184,7 +184,7 @@ class TransactionHandlers:
         return AddOffsetsToTxnResponse(error_code=_known_to(code, request.header.version, _FENCED_SINCE))
 
     def offsets_partition(self, group_id: str) -> TopicPartition:
-        """Where the offsets of a group are."""
+        """The partition with the offsets of a group."""
         name, count = self._offsets_topic
         topics = self._image().topics
         topic = topics.topic_named(name)
@@ -254,7 +254,7 @@ class TransactionHandlers:
 
 
 def _known_to(code: ErrorCode, version: int, fenced_since: int) -> ErrorCode:
-    """Older clients know one code for every producer that was overtaken."""
+    """Older clients know one code for every producer that was fenced."""
     if code is ErrorCode.PRODUCER_FENCED and version < fenced_since:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code
@@ -298,7 +298,7 @@ def _described(one: TransactionDescription) -> DescribeTransactionsResponse.Tran
 
 
 def by_topic(places: Iterable[TopicPartition]) -> Sequence[tuple[str, tuple[int, ...]]]:
-    """Partitions as messages have them."""
+    """Partitions in the form of messages."""
     found: dict[str, list[int]] = {}
     for name, index in places:
         found.setdefault(name, []).append(index)

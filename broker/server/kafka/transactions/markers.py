@@ -1,7 +1,7 @@
-"""Sending the markers of decided transactions to the leaders of their partitions, until each has one.
+"""Sends the markers of decided transactions to the leaders of their partitions, until each has one.
 
-Owns the repeats. What is decided is the coordinator's; it hears when every partition has its marker. A topic
-that was deleted needs none. A coordinator that another one has replaced stops: the other one sends them.
+Owns the retries. The coordinator decides, and gets a report when every partition has its marker. A deleted
+topic needs none. A coordinator that was replaced stops: the new one sends them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def write_markers(
     wall_ms: int,
     timeout_ms: int,
 ) -> Codes:
-    """Appends one transaction's markers to partitions that this broker leads; a code for each."""
+    """Appends one transaction's markers to partitions that this broker leads; one code per partition."""
     data = encode_marker(end, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=wall_ms)
     codes = dict.fromkeys(partitions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     topics = {name: image.topics.topic_named(name) for name, _ in codes}
@@ -58,13 +58,13 @@ async def write_markers(
         )
     )
     if isinstance(answer, ApiError):
-        # What keeps the whole request out is over soon: the coordinator tries again.
+        # What refuses the whole request is over soon: the coordinator retries.
         return codes | dict.fromkeys(keys.values(), ErrorCode.NOT_ENOUGH_REPLICAS)
     return codes | {keys[each.key]: each.error for each in answer.results}
 
 
 class MarkerSender:
-    """`topic`: that of the coordinators. `image` is asked for at each attempt."""
+    """`topic`: that of the coordinators. `image` is called at each attempt."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class MarkerSender:
         self._under_way: dict[str, Driven[None]] = {}
 
     def send(self, effect: SendTxnMarkers) -> None:
-        """The requests leave within this call."""
+        """The requests are sent within this call."""
         name = effect.transactional_id
         before = self._under_way.pop(name, None)
         if before is not None:
@@ -105,12 +105,12 @@ class MarkerSender:
         self._raise_later(sending)
 
     def _raise_later(self, sending: Driven[None]) -> None:
-        """A bug is reported by the loop: the caller has just brought an answer."""
+        """The loop reports a bug: the caller has just brought an answer."""
         if sending.error is not None:
             asyncio.get_running_loop().call_soon(sending.result)
 
     def close(self) -> None:
-        """The next coordinator sends what is missing."""
+        """Stops: the next coordinator sends what is missing."""
         for sending in list(self._under_way.values()):
             sending.cancel()
         self._under_way.clear()
@@ -157,7 +157,7 @@ class MarkerSender:
             await asyncio.sleep(LAST_RETRY_S)
 
     def _coordinator_epoch(self, image: MetadataImage, index: int) -> int | None:
-        """None: this broker is not the coordinator any more."""
+        """None if this broker is no longer the coordinator."""
         topic = image.topics.topic_named(self._topic)
         partition = None if topic is None else image.topics.partition(topic.topic_id, index)
         if partition is None or partition.leader != self._broker_id:
@@ -167,7 +167,7 @@ class MarkerSender:
     async def _to(
         self, leader: int, partitions: list[TopicPartition], effect: SendTxnMarkers, epoch: int
     ) -> Codes:
-        """A code for each partition; none for those of which nothing is known."""
+        """One code per partition; none where the outcome is unknown."""
         if leader == self._broker_id:
             return await write_markers(
                 self._requests,
@@ -192,7 +192,7 @@ class MarkerSender:
 
 
 def _leader(image: MetadataImage, place: TopicPartition) -> int | None:
-    """None: there is no such partition (any more)."""
+    """None if the partition does not exist, or no longer does."""
     topic = image.topics.topic_named(place[0])
     partition = None if topic is None else image.topics.partition(topic.topic_id, place[1])
     return None if partition is None else partition.leader

@@ -1,4 +1,5 @@
-"""Transactions of a broker's process: the APIs of their coordinators, and what coordinators ask of others."""
+"""Transactions of a broker's process: the APIs of their coordinators, and the coordinators' requests to
+others."""
 
 from __future__ import annotations
 
@@ -75,6 +76,6 @@ class TransactionServices:
         }
 
     async def close(self) -> None:
-        """Ends what is under way: the next coordinator sends what is missing."""
+        """Ends what is in progress: the next coordinator sends what is missing."""
         self.markers.close()
         self._brokers.close()

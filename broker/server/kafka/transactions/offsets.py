@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets that count when their transaction commits (KIP-98, KIP-447).
 
-Owns which partitions exist, and the question to the transaction's coordinator before offsets are stored: late
-ones would open a transaction that nothing ends.
+Owns which partitions exist, and the verification by the transaction's coordinator before offsets are stored:
+late ones would open a transaction that nothing ends.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _FOR_CLIENTS = {
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-"""The transaction's coordinator is not the one that the client asked: it is to ask this one again."""
+"""The client did not ask the transaction's coordinator, so it must retry here."""
 
 
 class TransactionOffsets:
-    """`coordinators` are those of groups; `place` says where a group's offsets are."""
+    """`coordinators` are those of groups; `place` returns the partition of a group's offsets."""
 
     def __init__(
         self,

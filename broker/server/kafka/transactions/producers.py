@@ -1,4 +1,4 @@
-"""WriteTxnMarkers and DescribeProducers: what is asked of the leaders of partitions about producers.
+"""WriteTxnMarkers and DescribeProducers: requests to partitions' leaders about producers.
 
 Owns names: these messages name topics, the core uses ids. Decides nothing.
 """
@@ -26,7 +26,7 @@ from metaquorum.wire.messages import (
 
 
 class ProducerHandlers:
-    """See the module. `image` is asked for at each request. `wall_ms`: the time of day, which markers bear.
+    """See the module. `image` is called at each request. `wall_ms`: the time of day for markers.
     `timeout_ms`: how long a marker waits for the replicas in sync."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Produces in transactions: the coordinator is asked before the first batch reaches a partition (KIP-890).
+"""Produces in transactions: verified by the coordinator before the first batch reaches a partition (KIP-890).
 
-Owns the order of a producer's batches while a question is under way: later ones wait behind it. What must be
-asked, and whether the batch is taken in the end, is the partition's.
+Owns the order of a producer's batches while a verification is in progress: later ones wait behind it. The
+partition decides what must be verified, and whether the batch is taken in the end.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _LATER = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     }
 )
-"""What is over soon: producers retry NOT_ENOUGH_REPLICAS, in every version."""
+"""Conditions that are over soon: producers retry NOT_ENOUGH_REPLICAS, in every version."""
 
 Refusals = dict[core.PartitionKey, ApiError]
 
 
 class TransactionVerifier:
-    """Asks a transaction's coordinator, here or on another broker, whether partitions are in it. `topic`:
-    that of the coordinators."""
+    """Verifies with a transaction's coordinator, here or on another broker, that partitions are in it.
+    `topic`: that of the coordinators."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TransactionVerifier:
         self._broker_id = broker_id
 
     async def verify(self, asked: AddPartitions) -> dict[TopicPartition, ErrorCode]:
-        """A code for each partition."""
+        """One code per partition."""
         topics = self._image().topics
         topic = topics.topic_named(self._topic)
         count = 0 if topic is None else topics.partition_count_of(topic.topic_id)
@@ -110,7 +110,7 @@ class TransactionVerifier:
 
 
 class TransactionalProduces:
-    """`image` is asked for at each request."""
+    """`image` is called at each request."""
 
     def __init__(
         self, requests: DataRequests, verifier: TransactionVerifier, image: Callable[[], MetadataImage]
@@ -146,7 +146,7 @@ class TransactionalProduces:
     async def _guards(
         self, headers: Mapping[core.PartitionKey, BatchHeader]
     ) -> dict[core.PartitionKey, int] | ApiError:
-        """Of the partitions that the coordinator has to be asked about."""
+        """Guards of the partitions that need the coordinator's verification."""
         answer: Any = await self._requests.begin(
             core.BeginVerification(
                 partitions=tuple(
@@ -186,7 +186,7 @@ class TransactionalProduces:
 
 
 def _transactional(part: core.ProducePartition) -> BatchHeader | None:
-    """The header of a batch in a transaction; what is no batch is refused later."""
+    """The header of a batch in a transaction; anything that is not a batch is refused later."""
     try:
         header = parse_header(part.records)
     except BatchError:

@@ -1,8 +1,8 @@
 """A controller node and a broker node as one pure state machine, with one Raft core between them.
 
-Owns which part an input is for, the order of a stop (the broker first, then the controller), and that the
-broker looks at what the controller's replica of the metadata log holds after each of its inputs. Decides
-nothing else: the broker registers and sends heartbeats as any other does. Driven as its parts are.
+Owns which part gets an input, the order of shutdown (the broker first, then the controller), and that the
+broker looks at the controller's replica of the metadata log after each of the controller's inputs. Decides
+nothing else: the broker registers and sends heartbeats like any other. Driven like its parts.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from metaquorum.raft.events import RaftResponseArrived, ShutdownRequested, Stop
 from metaquorum.raft.messages import FetchResponse, RaftError
 
 LEADERLESS_MS = 1_000
-"""How long a stopping broker waits for a quorum that has no leader, and so can grant nothing."""
+"""How long a stopping broker waits for a quorum without a leader, which can grant nothing."""
 
 _OF_BROKER = frozenset({*get_args(DataEvent), ControllerResponseArrived, ControllerRequestFailed})
 
 
 class BrokerStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker has stopped in order and the controller has not: no client may wait for it any more."""
+    """The broker has shut down cleanly and the controller has not: no client may wait for the broker any
+    more."""
 
     reason: str
 
 
 class CombinedNode:
     """`broker` shares the replica of `controller`. Its `Stop` comes out as `BrokerStopped`, unless it failed;
-    the `Stop` of either that failed, and that of the controller, ends both."""
+    the `Stop` of either part that failed, and that of the controller, ends both."""
 
     def __init__(self, controller: ControllerNode, broker: BrokerNode) -> None:
         self.controller = controller
@@ -70,7 +71,7 @@ class CombinedNode:
         return self._settle([], heard, now_ms, wall_ms)
 
     def settle(self, *, now_ms: int, wall_ms: int) -> list[Any]:
-        """Behind the inputs of a step."""
+        """After the inputs of a step."""
         if self._stopped:
             return []
         effects: list[Any] = self.broker.settle(now_ms=now_ms, wall_ms=wall_ms)
@@ -90,7 +91,7 @@ class CombinedNode:
         return self._settle(effects, heard, now_ms, wall_ms)
 
     def note_gap(self, until_ms: int) -> None:
-        """The process stood still."""
+        """The process was paused."""
         self.controller.note_gap(until_ms)
 
     def next_deadline_ms(self) -> int | None:
@@ -99,10 +100,10 @@ class CombinedNode:
         give_up_ms = None if self._leaderless_ms is None else self._leaderless_ms + LEADERLESS_MS
         return min([each for each in (*dues_ms, give_up_ms) if each is not None], default=None)
 
-    # ---- what follows
+    # ---- effects
 
     def _settle(self, effects: list[Any], heard: list[Any], now_ms: int, wall_ms: int) -> list[Any]:
-        """All effects in order: the broker's, the controller's, and what the broker makes of those."""
+        """All effects in order: the broker's, the controller's, and the broker's in answer to those."""
         effects += heard
         fetches = any(type(each) is WriteSnapshotChunk for each in heard)
         effects += self.broker.follow(
@@ -115,7 +116,7 @@ class CombinedNode:
         return effects
 
     def _known_end(self) -> int | None:
-        """The high watermark, once the leader of now has said it: this node itself, or in an answer."""
+        """The high watermark, once the current leader has reported it: this node itself, or in an answer."""
         raft = self.controller.raft
         known = self.controller.active is not None or self._answered_epoch == raft.epoch
         return raft.high_watermark if known and raft.leader_id is not None else None
@@ -128,7 +129,8 @@ class CombinedNode:
                 self._answered_epoch = raft.epoch
 
     def _give_up_without_quorum(self, now_ms: int, wall_ms: int) -> list[Any]:
-        """When all nodes of a cluster stop at once, the last ones find no majority that could let them go."""
+        """When all nodes of a cluster stop at once, the last ones find no majority that could let them
+        stop."""
         if self.controller.raft.leader_id is not None:
             self._leaderless_ms = None
         elif self._leaderless_ms is None:
@@ -147,7 +149,7 @@ class CombinedNode:
         return [Stop(reason=each.reason, failed=False) if type(each) is Stop else each for each in effects]
 
     def _end(self, effects: list[Any], now_ms: int, wall_ms: int) -> list[Any]:
-        """One of both has stopped: what that means for the other."""
+        """One of the two has stopped: what that means for the other."""
         ending: Stop | None = None
         left: list[Any] = []
         for effect in effects:

@@ -1,7 +1,7 @@
-"""A controller and a broker as one process, and the start of any node by what its file says.
+"""A controller and a broker as one process, and the start of any node by the roles in its file.
 
-Owns what is opened before both begin. Who decides is in `controller` and `broker`, the order of their stop in
-`combined.node`.
+Owns what is opened before both start. Decisions are in `controller` and `broker`, the order of their shutdown
+is in `combined.node`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 
 def run(config_path: str) -> int:
-    """Runs the node that the file describes, whatever its roles, until it must stop; the exit code."""
+    """Runs the node that the file describes, whatever its roles, until it must stop. Returns the exit
+    code."""
     keep_freed_buffers()
     return run_process(config_path, None, _serve_any)
 
@@ -48,7 +49,7 @@ def _serve_any(config: NodeConfig) -> Coroutine[Any, Any, Ending]:
 
 
 async def serve(config: NodeConfig) -> Ending:
-    """A combined node from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
+    """Runs a combined node from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
     needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
     tls = TlsMaterial.load(config.tls) if needs_tls else None
     add_directory_ids(config)
@@ -76,7 +77,7 @@ async def serve(config: NodeConfig) -> Ending:
 
 class CombinedProcess(NodeProcess):
     """Both roles on one driver. `servers`: the gRPC servers of the controller and of the broker; the rest is
-    as in a process of one role."""
+    as in a process with one role."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class CombinedProcess(NodeProcess):
             controllers_tls,
             on_effect=self._on_effect,
         )
-        # The controller's role tells of the metadata.
+        # The controller's role logs changes of metadata.
         self._broker = BrokerRole(self, serving, broker, data, servers[1], kafka, tls, lines=None)
         self.roles = (self._controller, self._broker)
 

@@ -1,4 +1,4 @@
-"""Calls that are under way: each is a task, none outlives its owner. Knows no call."""
+"""Calls in progress: each is a task, and none outlives its owner. Knows no call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Registrations and heartbeats on their way to a controller: one at a time, each with one outcome.
+"""Sends registrations and heartbeats to a controller: one at a time, each with one outcome.
 
-Owns the channels to the controllers, and the streams that carry heartbeats. Whom to ask, and what an answer
-means, is the broker node's business.
+Owns the channels to the controllers, and the streams that carry heartbeats. The broker node decides where a
+request goes, and what an answer means.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ FAILURES = (
     TimeoutError,
     ConnectionError,
 )
-"""What a call or a stream ends with when the controller, or the way to it, is gone."""
+"""Errors that end a call or a stream when the controller, or the connection to it, is gone."""
 
 FAREWELL_RETRY_S = 0.05
 FAREWELL_TRIES_MIN = 4
-"""A last word that is not taken goes to another controller: at once after an answer, or after a part of the
-time that there is."""
+"""A farewell that is not accepted goes to another controller: at once after an answer, or after a part of the
+remaining time."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class ControllerCalls:
         self._calls.spawn(self._call(effect))
 
     async def farewell(self, first: int, request: BrokerHeartbeatRequest, timeout_s: float) -> bool:
-        """Tells the active controller the last word of this broker, `first` being asked first; True: it was
-        taken. What is under way is given up: nothing that was sent before may come after it."""
+        """Sends this broker's last heartbeat to the active controller, trying `first` first. Returns True if
+        it was accepted. Requests in progress are dropped first: none of them may arrive later."""
         await self._calls.end()
         target = first
         once = SendToController(
@@ -101,7 +101,7 @@ class ControllerCalls:
         await asyncio.gather(*(channel.close(None) for _, channel in self._channels.values()))
 
     def _next(self, asked: int, hint: int | None) -> int:
-        """Whom to ask after `asked`, which is not the active controller: the one it named, or the next."""
+        """The controller to try after `asked`, which is not the active one: the one it named, or the next."""
         if hint is not None and hint != asked and self._controllers.get(hint) is not None:
             return hint
         known = list(self._controllers)
@@ -111,7 +111,7 @@ class ControllerCalls:
         try:
             response = await self._ask(effect)
         except FAILURES as error:
-            # The connection may hang on to a dead peer's backoff: the next attempt gets a new one.
+            # The connection may be stuck in the backoff of a dead peer: the next attempt gets a new one.
             await self._drop(effect.target)
             reason = str(error)
             if isinstance(error, grpc.aio.AioRpcError):
@@ -147,8 +147,8 @@ class ControllerCalls:
         return codec.REGISTERED.answer_from_pb(answer)
 
     async def _beat(self, stub: Any, target: int, request: Any) -> Any:
-        """One heartbeat on the stream to a controller. A stream on which one failed is never used again, so
-        that no late answer is taken for another one's: it goes with its channel."""
+        """One heartbeat on the stream to a controller. After a failure the stream is dropped with its channel
+        and never used again, so that no late answer is taken for that of another heartbeat."""
         call = self._heartbeats.pop(target, None)
         if call is None:
             call = stub.Heartbeats()

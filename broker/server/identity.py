@@ -1,7 +1,7 @@
-"""A broker finds out who it is, before it opens its directories, and writes it down (S0.1, S0.26).
+"""Settles a broker's id before it opens its directories, and writes it into them (S0.1, S0.26).
 
-Owns the asking and the writing; who is who is decided in `broker.identity` and by the active controller.
-Does nothing unless `broker.id.generation.enable` is set: then directories are formatted by hand. A broker may
+Owns the requests and the writing; `broker.identity` and the active controller decide which id it is. Does
+nothing unless `broker.id.generation.enable` is set: otherwise directories are formatted by hand. A broker may
 format its own: it has no vote, so an emptied disk can lose nothing that was committed.
 """
 
@@ -35,7 +35,7 @@ from metaquorum.storage.log.config import METADATA_DIRECTORY
 from metaquorum.storage.uuids import random_uuid
 
 ASIDE = ".no-identity"
-"""Ending of a metadata log that was found in a directory without meta.properties."""
+"""Suffix for a metadata log that was found in a directory without meta.properties."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ Ask = Callable[[AllocateBrokerIdRequest], Awaitable[AllocateBrokerIdResponse]]
 
 
 async def settle_identity(config: NodeConfig, tls: TlsMaterial | None) -> NodeConfig:
-    """The configuration with the broker's id, which is written in every directory when this returns.
+    """The configuration with the broker's id, which is in every directory when this returns.
 
     Raises StartError and StorageError. No identity is written before the id is settled.
     """
@@ -93,7 +93,7 @@ async def _from_controllers(
         request_id=random_uuid(process_rng()),
         cluster_id=known.cluster_id,
         binding_key=config.binding_key,
-        # An id is taken over only by a broker that has nothing which says who it is (S0.22).
+        # An id is taken over only by a broker without any trace of its own id (S0.22).
         reuse_missing=known.is_blank and config.values["broker.id.reuse.missing"] == "true",
     )
     answer = await ask_until_settled(
@@ -112,7 +112,7 @@ async def _from_controllers(
 async def ask_until_settled(
     ask: Ask, request: AllocateBrokerIdRequest, timeout_ms: int, time_s: Callable[[], float]
 ) -> AllocateBrokerIdResponse:
-    """Repeats the request as the answers say; the last one when the time is up."""
+    """Repeats the request as the answers require. Returns the last answer when the time is up."""
     deadline_s = time_s() + timeout_ms / 1000
     told = ""
     while True:
@@ -133,7 +133,7 @@ def _paths(config: NodeConfig) -> list[str]:
 
 
 def _make_directories(disk: PosixDisk, config: NodeConfig) -> None:
-    """A directory whose disk fails is left to those who open it, unless it is the metadata log's."""
+    """A directory whose disk fails is left for the opening step, unless it is the metadata log's."""
     for path in _paths(config):
         if disk.exists(path) and not disk.is_directory(path):
             raise StartError(f"{path} is a file: give a directory in log.dirs")
@@ -165,7 +165,7 @@ def _found(disk: PosixDisk, config: NodeConfig) -> list[IdentityFile]:
 
 
 def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_id: str | None) -> None:
-    """Each file appears whole or not at all; a start that ends in between finds its id in the first."""
+    """Each file appears whole or not at all; a start that was interrupted finds its id in the first."""
     rng = random.SystemRandom()
     for directory in directories:
         _set_aside(disk, directory)
@@ -175,7 +175,7 @@ def _write(disk: PosixDisk, directories: tuple[str, ...], node_id: int, cluster_
 
 
 def _set_aside(disk: PosixDisk, directory: str) -> None:
-    """A metadata log whose owner no one knows may be another cluster's: the log is fetched again."""
+    """A metadata log of unknown owner may be another cluster's: the log is fetched again."""
     log = Path(directory) / METADATA_DIRECTORY
     if not log.exists():
         return

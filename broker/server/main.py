@@ -1,6 +1,6 @@
 """A broker as a process: follows the metadata log, keeps its lease, serves its image while it is unfenced.
 
-Owns the order in which a broker comes up and goes down. Everything that decides is in `broker`.
+Owns the order in which a broker starts and stops. All decisions are in `broker`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from metaquorum.storage.uuids import random_uuid
 
 STOP_GRACE_S = 0.1
 FAREWELL_TIMEOUT_S = 2.0
-"""How long a process that cannot go on tries to notify the controller, which may be gone as well."""
+"""How long a process that cannot continue tries to notify the controller, which may also be gone."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def run(config_path: str, node_id: int | None = None) -> int:
 
 
 async def serve(config: NodeConfig) -> Ending:
-    """From start to end. Raises ConfigError, StartError or StorageError if it cannot."""
+    """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot."""
     needs_tls = config.controllers_use_tls or any(each.is_tls for each in config.listeners)
     tls = TlsMaterial.load(config.tls) if needs_tls else None
     config = await settle_identity(config, tls if config.controllers_use_tls else None)
@@ -107,8 +107,8 @@ async def open_process(
     tls: TlsMaterial | None,
     metrics: BoundMetrics | None = None,
 ) -> BrokerProcess:
-    """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or
-    StorageError. `own`: the identity of the metadata directory."""
+    """Opens everything that the broker has on its disks; nothing runs yet. Raises StartError or StorageError.
+    `own`: the identity of the metadata directory."""
     stats = None if metrics is None else NodeStatistics(SystemClock().monotonic_ms())
     replica, data = await open_disks(config, config, own, stats)
     return BrokerProcess(config, replica, data, server, kafka, tls, metrics, stats)
@@ -120,7 +120,7 @@ async def open_disks(
     """The metadata log of the node and the partitions of its broker. Raises StartError or StorageError."""
     faults = configured_faults(os.environ)
     observe = None if stats is None else stats.flushes.disk_call
-    # All that is only read comes first: what is refused here leaves the directories as they were.
+    # Everything that only reads comes first: a refusal here leaves the directories unchanged.
     places = await look_at_directories(broker, own, faults=faults, observe=observe)
     replica = open_replica(config, own, ())
     try:
@@ -132,8 +132,8 @@ async def open_disks(
 
 
 class BrokerProcess(NodeProcess):
-    """A broker alone. `metrics`, `stats`: the bound socket for its figures, and what counts them; None: they
-    are not kept."""
+    """A process with only a broker. `metrics`, `stats`: the bound socket for its metrics, and what counts
+    them; None: there are none."""
 
     def __init__(
         self,
@@ -159,15 +159,15 @@ class BrokerProcess(NodeProcess):
         self._role.carry_out(effect)
 
     def _after_step(self, now_ms: int) -> None:
-        """Most steps are about partition data alone."""
+        """Most steps concern only partition data."""
         if self.node.turns != self._turns:
             self._turns = self.node.turns
             super()._after_step(now_ms)
 
 
 class BrokerRole:
-    """The parts of a running broker and how they are tied together; the process has its driver. `lines`: who
-    tells of the metadata; None: another role of the process."""
+    """The parts of a running broker and how they are connected; the process has its driver. `lines`: logs
+    changes of metadata; None: another role of the process does."""
 
     def __init__(
         self,
@@ -239,23 +239,23 @@ class BrokerRole:
             kraft_version=lambda: self._raft.committed_kraft_version,
         )
 
-    # --- in the process's order
+    # --- in the order of the process
 
     async def start(self) -> None:
-        """Takes connections, those of clients as soon as there is an image."""
+        """Accepts connections, those of clients as soon as there is an image."""
         await self._server.start()
         self._opening = asyncio.ensure_future(self._open_to_clients())
         self._data.start()
 
     def refuse(self) -> None:
-        """Callers that wait now, or ask later, get the answer to go elsewhere."""
+        """Waiting and later requests get an answer that sends the caller elsewhere."""
         self._health.update(False)
         if self._opening is not None:
             self._opening.cancel()
         self._data.refuse_clients()
 
     async def close(self, ending: Ending) -> None:
-        """Ends what asks and what is asked, and the partitions' directories."""
+        """Closes clients, servers, and the partitions' directories."""
         if ending.failed:
             await self._say_farewell()
         await asyncio.gather(self._kafka.close(), self._server.stop(STOP_GRACE_S))
@@ -267,7 +267,7 @@ class BrokerRole:
             leave_at_once(f"broker {self._config.node_id}: {ending.reason}")
 
     def left(self, ending: Ending) -> None:
-        """Everything in the closed directories is on disk: the next process may say so."""
+        """Everything in the closed directories is on disk: leaves the proof of it for the next process."""
         epoch = self._node.vouched_epoch
         if epoch is None or ending.failed:
             return
@@ -277,14 +277,14 @@ class BrokerRole:
             _log.warning("the next start cannot prove that this stop was clean: %s", error)
 
     async def _open_to_clients(self) -> None:
-        """Connections of Kafka's clients are taken once there is an image: from an empty one they would learn
-        that the cluster has no brokers and no topics, and some never ask anyone again."""
+        """Kafka clients may connect once there is an image: from an empty one they would learn that the
+        cluster has no brokers and no topics, and some never ask again."""
         await self._published.first()
         await self._kafka.start(self._kafka_services(), self.image, self._process.driver.step_end)
 
     async def _say_farewell(self) -> None:
-        """This process cannot go on (its last directory is bad, say): its leaders move now, and not when its
-        session ends. No one is served any more."""
+        """This process cannot continue (its last directory is bad, say): its leaders move now, and not when
+        its session ends. It no longer serves."""
         last = self._node.farewell()
         if last is None:
             return
@@ -297,11 +297,11 @@ class BrokerRole:
             )
 
     def image(self) -> MetadataImage:
-        """The state by which rights are judged."""
+        """The image for authorization."""
         return self._data.image
 
     def source(self, stats: NodeStatistics) -> BrokerFigures:
-        """The broker's figures, with those of the process where it has no other role."""
+        """The broker's metrics, with those of the process if it has no other role."""
         process = self._process
         return BrokerFigures(
             self._node,
@@ -314,10 +314,10 @@ class BrokerRole:
             alone=len(process.roles) == 1,
         )
 
-    # --- what the driver hands over
+    # --- effects of the driver
 
     def carry_out(self, effect: Any) -> None:
-        """An effect of the broker's node that is not the log's."""
+        """Carries out an effect of the broker's node that is not the log's."""
         match effect:
             case SendTxnMarkers():
                 self._transactions.markers.send(effect)
@@ -341,7 +341,7 @@ class BrokerRole:
                 raise TypeError(f"a broker has no use for the effect {type(effect).__name__}")
 
     def after_step(self, now_ms: int) -> None:
-        """Tells what moved, unless it was partition data alone."""
+        """Reports changes, unless they were of partition data alone."""
         if self._node.turns == self._turns:
             return
         self._turns = self._node.turns
@@ -350,7 +350,8 @@ class BrokerRole:
             self._lines.tick(now_ms)
 
     def log_context(self) -> Mapping[str, object]:
-        """For lines that are not about metadata: the quorum's epoch, this broker's, how far it applied."""
+        """For lines that are not about metadata: the quorum's epoch, this broker's, how far it has applied
+        the log."""
         epoch = self._node.status(now_ms=self._clock.monotonic_ms()).broker_epoch
         return {
             "epoch": self._raft.epoch,
@@ -362,7 +363,7 @@ class BrokerRole:
 def broker_node(
     process: NodeProcess, config: NodeConfig, data: OpenData, metadata: MetadataImage | MetadataReplica
 ) -> BrokerNode:
-    """The pure node on what was found in the directories. Takes the proof of a clean stop away. `metadata`:
+    """The pure node for the contents of the directories. Removes the proof of a clean shutdown. `metadata`:
     see `BrokerNode`."""
     own, rng = process.replica.identity, process.rng
     kinds = coordinator_kinds(config.coordinators(), rng, new_authorizer(config.values))
@@ -388,7 +389,7 @@ def broker_node(
 
 
 def _features() -> tuple[BrokerFeature, ...]:
-    """What this program can work at, as every broker of it registers."""
+    """The features that this program supports, as every broker of it registers them."""
     ranges = [(feature.name, feature.min_level, feature.max_level) for feature in KNOWN_FEATURES]
     ranges += [(name, 0, level) for name, level in FOREIGN_FEATURES.items()]
     return tuple(

@@ -1,6 +1,6 @@
-"""The figures of a broker, read from its node between two of its inputs.
+"""A broker's metrics, read from its node between two of its inputs.
 
-Owns which value is which figure. Changes nothing.
+Owns which value is which metric. Changes nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from metaquorum.runtime.metrics.statistics import TrafficStatistics
 
 
 class BrokerFigures:
-    """A `Source`. `controllers` has the ids that this broker can reach; `directories`: those of
-    `log.dirs`; `alone`: no other source of the page shows what a process has once."""
+    """A `Source`. `controllers` has the ids that this broker can reach; `directories`: those of `log.dirs`;
+    `alone`: no other source of the page shows the process's own metrics."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class BrokerFigures:
         self._alone = alone
 
     async def prepare(self) -> None:
-        """Everything is at hand."""
+        """Nothing to prepare."""
 
     def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]:
         node, stats = self._node, self._stats

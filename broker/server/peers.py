@@ -1,7 +1,7 @@
 """Connections to other brokers, through the listener by which brokers follow each other.
 
-Owns TLS, the login, and what is said of a broker that takes neither: once for each reason, while a login that
-was refused is tried again ever more rarely. What is asked on a connection is its user's business.
+Owns TLS, the login, and the log lines about a broker that takes neither: once for each reason; a login that
+was refused is tried again ever more rarely. The user of a connection decides what to send on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaquorum.runtime.kafka.client.login import log_in
 from metaquorum.runtime.tls.material import TlsMaterial
 
 FIRST_WAIT_S, LAST_WAIT_S = 1.0, 16.0
-"""After a login that was refused; doubled from one to the next."""
+"""The waits after a refused login; doubled from one to the next."""
 
 _TLS = frozenset({PROTOCOL_IDS["SSL"], PROTOCOL_IDS["SASL_SSL"]})
 _SASL = frozenset({PROTOCOL_IDS["SASL_PLAINTEXT"], PROTOCOL_IDS["SASL_SSL"]})
@@ -35,7 +35,7 @@ Address = tuple[str, int]
 
 
 class Peer(NamedTuple):
-    """A broker where it is followed; `protocol` is one of `PROTOCOL_IDS`."""
+    """The endpoint at which a broker is followed; `protocol` is one of `PROTOCOL_IDS`."""
 
     broker_id: int
     host: str
@@ -50,7 +50,7 @@ class _Refusal(NamedTuple):
 
 
 class PeerConnector:
-    """`login`: how this broker logs in, None where its own listener has no SASL."""
+    """`login`: how this broker logs in, None if its own listener has no SASL."""
 
     def __init__(self, tls: TlsMaterial | None, login: Credentials | None, *, answer_max_bytes: int) -> None:
         self._tls = tls
@@ -60,7 +60,7 @@ class PeerConnector:
         self._refusals: dict[Peer, _Refusal] = {}
 
     async def open(self, peer: Peer, *, client_id: str, timeout_s: float) -> NodeConnection:
-        """A connection on which anything can be asked. Raises ConnectionFailed or TimeoutError."""
+        """A connection that is ready for any request. Raises ConnectionFailed or TimeoutError."""
         with self._looked_at(peer):
             needs_tls = peer.protocol in _TLS and self._tls is not None
             connection = await connect(
@@ -76,7 +76,7 @@ class PeerConnector:
 
     async def log_in_again(self, peer: Peer, connection: NodeConnection, *, timeout_s: float) -> None:
         """Before the session of a connection ends. Raises ConnectionFailed or TimeoutError; the connection is
-        closed then."""
+        then closed."""
         with self._looked_at(peer):
             await self._log_in(peer, connection, timeout_s)
 
@@ -90,7 +90,7 @@ class PeerConnector:
 
     @contextmanager
     def _looked_at(self, peer: Peer) -> Iterator[None]:
-        """Notes what becomes of an attempt. Raises the former refusal while it is too early for another."""
+        """Notes the outcome of an attempt. Raises the former refusal while it is too early for another."""
         now_s = asyncio.get_running_loop().time
         before = self._refusals.get(peer)
         if before is not None and now_s() < before.until_s:
@@ -108,11 +108,11 @@ class PeerConnector:
         self._refusals.pop(peer, None)
 
     def reached(self, host: str, port: int) -> None:
-        """A broker there answers what it is asked."""
+        """A broker there answers requests."""
         self._told.pop((host, port), None)
 
     def tell(self, peer: Peer, reason: str) -> None:
-        """Once for each problem that only a person can mend, until the broker is `reached`."""
+        """Logs each problem that only a person can mend once, until the broker is `reached`."""
         if self._told.get((peer.host, peer.port)) != reason:
             self._told[peer.host, peer.port] = reason
             _log.warning(

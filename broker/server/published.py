@@ -1,4 +1,4 @@
-"""The newest image that a broker has published, and who waits for one that is as new as what they did."""
+"""The newest image that a broker has published, and callers that wait for one that has their own changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metaquorum.metadata.image import MetadataImage
 
 
 class Published:
-    """`image` is asked for at each request; `publish` wakes those who waited for it."""
+    """`image` is called at each request; `publish` wakes waiting callers."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -24,11 +24,11 @@ class Published:
                 future.set_result(None)
 
     async def first(self) -> None:
-        """Returns once anything was published."""
+        """Returns once an image was published."""
         await self._began.wait()
 
     async def reach(self, offset: int, timeout_s: float) -> bool:
-        """Whether everything below `offset` is in the image, or gets there within the time."""
+        """Whether everything below `offset` is in the image, or arrives within the time."""
         if offset <= self.image.provenance.offset:
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

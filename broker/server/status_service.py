@@ -1,4 +1,4 @@
-"""What a broker answers of itself, and does to itself, in every state: also one that is fenced or finds no
+"""What a broker reports about itself, and does to itself, in every state: even if it is fenced or finds no
 quorum."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaquorum.runtime.api.brokers import BROKER_STATUS, MARK_LOG_DIR_OFFLINE, 
 
 
 class BrokerSelfService(BrokerSelfServicer):
-    """`status` is asked for at each request."""
+    """`status` is called at each request."""
 
     def __init__(
         self, status: Callable[[], BrokerStatus], requests: DataRequests, *, cluster_id: str

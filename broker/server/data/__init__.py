@@ -1,1 +1,1 @@
-"""Partition data in the broker's process: directories' threads, peers, and the gRPC data service."""
+"""Partition data in the broker's process: threads of the directories, peers, and the gRPC data service."""

@@ -1,4 +1,4 @@
-"""What threads hand to the loop, in bunches: one wake-up for everything that came since the last one."""
+"""Items that threads hand to the loop, in bunches: one wake-up for all items since the last one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ T = TypeVar("T")
 class Bunches(Generic[T]):
     """`put` from any thread; `take` is called on the loop with each item, in order.
 
-    Its length is bounded by what threads were asked to do: they report, and begin nothing."""
+    Its length is bounded by the work that the threads were given: they report, and start nothing.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[T], None]) -> None:
         self._loop = loop
@@ -28,10 +29,10 @@ class Bunches(Generic[T]):
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                self._items.clear()  # the loop is closed: no one is left to hear it
+                self._items.clear()  # the loop is closed: no one is left to receive it
 
     def _drain(self) -> None:
-        # First this, then the items: a caller that puts one from now on asks for the next round.
+        # First this, then the items: a `put` from now on requests the next round.
         self._awaited = False
         items, take = self._items, self._take
         while items:

@@ -1,6 +1,6 @@
 """The process that compacts logs for a broker: passes come in, staged segments and results go out.
 
-Its broker keeps the interpreter for clients. Owns the bound on bytes per second, the low priority, and its
+Leaves the interpreter of its broker to clients. Owns the bound on bytes per second, the low priority, and its
 own end: with its broker, however that ends, so that two never work in one directory. It swaps nothing in.
 """
 
@@ -25,7 +25,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 from metaquorum.storage.errors import StorageError
 
 NICENESS = 10
-"""Clients' requests come first; where every processor is busy, compaction gets a tenth of one."""
+"""Clients' requests come first; if every processor is busy, compaction gets a tenth of one."""
 
 OPEN_FILES = 16
 PAUSE_MAX_S = 1.0
@@ -33,7 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Begin(msgspec.Struct, frozen=True):
-    """A new pass, called `number` from now on; the answer is its first step."""
+    """A new pass, identified by `number` from now on; the answer is its first step."""
 
     number: int
     task: CleaningTask
@@ -41,13 +41,13 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class Continue(msgspec.Struct, frozen=True):
-    """What the pass has staged is swapped in; the answer is the next step."""
+    """What the pass has staged was swapped in; the answer is the next step."""
 
     number: int
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """The pass has ended; nothing is answered."""
+    """The pass has ended; there is no answer."""
 
     number: int
 
@@ -57,11 +57,11 @@ Pieces = Generator[int, None, None]
 
 
 class BugError(Exception):
-    """An error that no one expected, with its traceback."""
+    """An unexpected error, with its traceback."""
 
 
 class Passes:
-    """Those under way, by number. `alive` raises when the broker is gone."""
+    """The passes in progress, by number. `alive` raises when the broker is gone."""
 
     def __init__(self, alive: Iterator[None]) -> None:
         self._alive = alive
@@ -100,7 +100,7 @@ class Passes:
 
 
 def _paced(pieces: Pieces, bytes_per_second: float) -> Pieces:
-    """The same pieces, none before its time."""
+    """The same pieces, each no earlier than the rate allows."""
     with contextlib.closing(pieces):
         begun_s, used = time.monotonic(), 0
         for size in pieces:
@@ -112,14 +112,14 @@ def _paced(pieces: Pieces, bytes_per_second: float) -> Pieces:
 
 
 def _alive(broker: Connection) -> Iterator[None]:
-    """While this process works it is asked for nothing: what can be read is the end."""
+    """While this process works it gets no requests: anything readable is the end of the connection."""
     while not broker.poll():
         yield
     os._exit(0)
 
 
 def serve(broker: Connection) -> None:
-    """Until the broker closes its end."""
+    """Runs until the broker closes its end."""
     passes = Passes(_alive(broker))
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -135,7 +135,7 @@ def serve(broker: Connection) -> None:
 
 
 def _end_with_the_broker(broker_pid: int) -> None:
-    """Where the kernel can do that; elsewhere `_alive` finds out before the next file is touched."""
+    """If the kernel supports it; elsewhere `_alive` notices before the next file is touched."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != broker_pid:
@@ -143,7 +143,7 @@ def _end_with_the_broker(broker_pid: int) -> None:
 
 
 def main() -> None:
-    """The arguments: the descriptor of a socket to the broker, and the broker's pid."""
+    """Arguments: the descriptor of a socket to the broker, and the broker's pid."""
     descriptor, broker_pid = map(int, sys.argv[1:3])
     _end_with_the_broker(broker_pid)
     os.nice(NICENESS)

@@ -1,8 +1,8 @@
 """The processes that compact logs: a broker has `log.cleaner.threads` of them for all its directories.
 
-Owns the queue of passes and the life of the processes: each starts with its first pass and ends after a
-while without one. What they do is `cleaner_process`'s; the directory's io thread begins a pass and swaps in
-what it made.
+Owns the queue of passes and the life of the processes: each starts with its first pass and ends after a while
+without one. What they do is `cleaner_process`'s; the directory's io thread begins a pass and swaps in its
+result.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.cleaner.task import CleaningEndedError, CleaningResult, Staged
 
 IDLE_S = 60.0
-"""A process without a pass ends after this long: its memory is wanted elsewhere."""
+"""A process without a pass ends after this long: its memory is needed elsewhere."""
 
 ENDING_S = 5.0
-"""How long a process takes to end that has closed its connection, at most."""
+"""How long a process that has closed its connection may take to end."""
 
 Done = Callable[[Cleaning, Exception | None], None]
-"""Called on a thread of the cleaners: something is staged, or the pass is at its end, or failed."""
+"""Called on a thread of the cleaners: something is staged, or the pass has ended, or failed."""
 
 _MAIN = f"from {main.__module__} import main; main()"
 
@@ -58,7 +58,7 @@ class CleanerProcesses:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is ever cleaned."""
+        """Whether anything is ever compacted."""
         return bool(self._cleaners)
 
     def start(self) -> None:
@@ -66,12 +66,12 @@ class CleanerProcesses:
             cleaner.start()
 
     def stop(self) -> None:
-        """At once. What is not swapped in by then goes at the next start."""
+        """Stops at once. What is not swapped in by then is removed at the next start."""
         for cleaner in self._cleaners:
             cleaner.stop()
 
     def submit(self, cleaning: Cleaning, done: Done) -> None:
-        """Work on the pass until something is staged, or to its end."""
+        """Works on the pass until something is staged, or to its end."""
         at = self._at.get(cleaning)
         if at is None:
             at = self._at[cleaning] = min(self._cleaners, key=_Cleaner.load)
@@ -85,7 +85,7 @@ class CleanerProcesses:
 
 
 class _Cleaner:
-    """One process and the thread that talks to it."""
+    """One process and the thread that communicates with it."""
 
     def __init__(self, number: int, bytes_per_second: float) -> None:
         self._name = f"log cleaner {number}"
@@ -136,7 +136,7 @@ class _Cleaner:
         """The error that ended the pass."""
         number = self._numbers.get(cleaning)
         if number is None and cleaning.is_begun:
-            return CleaningEndedError()  # the process that knew its keys is gone
+            return CleaningEndedError()  # the process that held its keys is gone
         try:
             if number is None:
                 number = self._numbers[cleaning] = self._next_number()
@@ -192,7 +192,7 @@ class _Cleaner:
         self._end()
 
     def _exit_code(self) -> int | None:
-        """None: it did not start, or goes on."""
+        """None if it did not start, or is running."""
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(ENDING_S)

@@ -1,10 +1,9 @@
 """The threads of a log directory: `io` does its work in order, `sync` makes it durable, `read` serves reads.
 
 Owns the queues between the loop and these threads, group commit (everything that was appended while one sync
-ran is covered by the next), and the moment from which a directory counts as bad: after it, nothing is done in
-the directory but to give its files back, and nothing more is reported. A thread `checkpoint` comes and goes.
-A thread that hangs in the kernel is left behind: all of them are daemons. What the work means is
-`DirectoryStore`'s.
+ran is covered by the next), and the moment from which a directory counts as bad: after it, the directory's
+files are only closed, and nothing more is reported. A thread `checkpoint` runs from time to time. A thread
+that hangs in the kernel is left behind: all of them are daemons. What the work means is `DirectoryStore`'s.
 """
 
 from __future__ import annotations
@@ -40,24 +39,25 @@ from metaquorum.storage.cleaner.cleaning import Cleaning
 from metaquorum.storage.errors import StorageError
 
 WORK_WARN = 200_000
-"""Work that waits for one directory, at which one line tells so. It is no failure: a hundred thousand new
-replicas bring as much at once, and a disk that hangs shows in a call that does not return."""
+"""The number of work items waiting for one directory at which one line warns. It is not an error: a hundred
+thousand new replicas bring as many at once, and a disk that hangs shows in a call that does not return."""
 
 ROUND_MAX = 256
-"""Work items done before what they brought is reported."""
+"""Work items done before their results are reported."""
 
 TICK_S = 1.0
 MEASURE_TICKS = 10
 CHECKPOINT_S = 60.0
-"""How often files of removed replicas go, room is measured, and recovery points are written."""
+"""How often files of removed replicas are deleted, free space is measured, and recovery points are
+written."""
 
 SHORT_SYNC_S = 0.002
 SYNCS_REMEMBERED = 16
-"""Where syncs take less, as they did lately, the io thread runs them itself, and reports appends with them:
-appends that wait for it lose less than handing it to another thread and back takes."""
+"""If recent syncs took less than this, the io thread runs them itself, and reports appends with them: that
+delays waiting appends less than handing the sync to another thread and back."""
 
 CLOSE_MAX_S = 30.0
-"""How long the process's end waits for a directory that takes no part in it."""
+"""How long the end of the process waits for a directory whose threads do not end."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class _Synced(msgspec.Struct, frozen=True):
-    """`failed`: told already; nothing more may be done in the directory."""
+    """`failed`: already reported; nothing more may be done in the directory."""
 
     sync: DirectorySync
     failed: bool
@@ -132,7 +132,7 @@ class DirectoryThreads:
             threading.Thread(target=run, name=f"{name} {self.path}", daemon=True).start()
 
     def submit(self, work: DiskWork) -> None:
-        """Work for this directory. A bad one takes nothing but `AbandonDirectory`."""
+        """Work for this directory. A bad one accepts only `AbandonDirectory`."""
         if type(work) is AbandonDirectory:
             self.is_bad = True
         elif self.is_bad:
@@ -149,7 +149,7 @@ class DirectoryThreads:
         self._look_how_far_behind()
 
     def flush(self) -> None:
-        """The step has ended: what it brought wakes the io thread once, when it can have the interpreter."""
+        """The step has ended: its work wakes the io thread once, when it can have the interpreter."""
         gathered, self._gathered = self._gathered, []
         for work in gathered:
             self._work.put(work)
@@ -164,7 +164,7 @@ class DirectoryThreads:
             self._behind = False
 
     def fail(self, reason: str) -> None:
-        """The directory is bad from now on; told once."""
+        """The directory is bad from now on; reported once."""
         if self.is_bad:
             return
         self.is_bad = True
@@ -172,8 +172,8 @@ class DirectoryThreads:
         self._report(DirectoryFailed(directory_id=self.directory_id, reason=reason))
 
     async def close(self, *, clean: bool) -> bool:
-        """Ends the threads and gives the files back; whether everything is on disk, and the directory good.
-        One that hangs is left behind."""
+        """Ends the threads and closes the files. Returns whether everything is on disk and the directory is
+        good. A thread that hangs is left behind."""
         done: asyncio.Future[bool] = self._loop.create_future()
 
         def told(good: bool) -> None:
@@ -223,7 +223,7 @@ class DirectoryThreads:
                 return
 
     def _gather(self, until_s: float) -> list[_IoItem]:
-        """What is there, at most one round; waits until the next tick for the first item."""
+        """The waiting items, at most one round; waits until the next tick for the first one."""
         work = self._work
         try:
             items = [work.get(timeout=max(0.0, until_s - time.monotonic()))]
@@ -234,7 +234,7 @@ class DirectoryThreads:
         return items
 
     def _do(self, items: list[_IoItem]) -> list[DataEvent]:
-        """What is to be reported."""
+        """Returns what to report."""
         works: list[DiskWork] = []
         events: list[DataEvent] = []
         for item in items:
@@ -263,7 +263,7 @@ class DirectoryThreads:
         return events
 
     def _start_sync(self, events: list[DataEvent]) -> None:
-        """Reports `events`, together with the sync that covers them where it is run here."""
+        """Reports `events`, together with the sync that covers them if it runs here."""
         sync = None
         if self._sync_wanted and not (self._sync_running or self._broken):
             self._sync_wanted = False
@@ -310,8 +310,8 @@ class DirectoryThreads:
             self._start_checkpoint()
 
     def _start_checkpoint(self) -> None:
-        """Its logs are synced as ever, its own files beside later syncs: no ack waits for them. They may take
-        as long as everything that the file system has to write."""
+        """The logs are synced as usual, the checkpoint's own files beside later syncs: no ack waits for them.
+        They may take as long as everything that the file system has to write."""
         sync = self._store.prepare_sync(checkpoint=True)
         if sync is not None:
             self._sync_running = self._checkpoint_running = True
@@ -349,7 +349,7 @@ class DirectoryThreads:
             self._work.put(_Synced(files, failed=True))
 
     def _run_and_report(self, sync: DirectorySync, run: Callable[[], None]) -> bool:
-        """Whether it went well."""
+        """Returns whether it succeeded."""
         failed = False
         try:
             run()
@@ -369,7 +369,7 @@ class DirectoryThreads:
                 self._tell(error)
 
     def _tell(self, error: Exception) -> None:
-        """An error of the disk makes the directory bad; any other one is a bug, which ends the process."""
+        """A disk error makes the directory bad; any other error is a bug, which ends the process."""
         if not isinstance(error, StorageError) and not self.is_bad:
             _log.error("unexpected error in %s", self.path, exc_info=error)
         self._bunches.put([_Failure(error)])
@@ -386,7 +386,7 @@ def _not_told_by(synced: LogsSynced, events: list[DataEvent]) -> list[DataEvent]
 
 
 def _newest(events: list[DataEvent]) -> list[DataEvent]:
-    """An append says how far its log is written: the last one of a log says it all."""
+    """An append reports how far its log is written: the last report of a log is enough."""
     last = {(each.key, each.incarnation): at for at, each in enumerate(events) if type(each) is LogAppended}
     kept = set(last.values())
     return [each for at, each in enumerate(events) if type(each) is not LogAppended or at in kept]

@@ -1,13 +1,13 @@
-"""Disks that tests break inside a running broker, where the machine cannot break them for real.
+"""Disk faults that tests inject into a running broker, where the machine cannot break the disk for real.
 
 Owns the control file: the environment variable METAQUORUM_DISK_FAULTS names it, and without the variable
-nothing here is ever used. The file is JSON and is looked at before every call to a log directory's disk:
+nothing here is ever used. The file is JSON and is checked before every call to a log directory's disk:
 
-    [{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
+[{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
 
-`fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as the kernel would make it), or `hang` (the
-call does not return while the line is there). Without `operations` every call is meant. An absent file
-breaks nothing.
+`fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as in the kernel), or `hang` (the call does not
+return while the line is there). Without `operations` it applies to every call. A missing file injects
+nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DirectoryFault(msgspec.Struct, frozen=True):
 
 
 class FileFaults:
-    """What the control file says, read again whenever it changed."""
+    """The contents of the control file, read again whenever it changed."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -48,7 +48,7 @@ class FileFaults:
         self._faults: Sequence[DirectoryFault] = ()
 
     def check(self, operation: str, path: str) -> None:
-        """Raises DiskError where a call is to fail; does not return while it is to hang."""
+        """Raises DiskError for a call that must fail; does not return while it must hang."""
         while (fault := self._met(operation, path)) is not None:
             if fault.fault != HANG:
                 reason = os.strerror(_CODES[fault.fault])
@@ -69,8 +69,8 @@ class FileFaults:
 
 
 def read_faults(path: str) -> list[DirectoryFault]:
-    """The faults in a control file, which is replaced or removed in one step by its writer; none where there
-    is no file. Raises StartError."""
+    """The faults in a control file, which its writer replaces or removes in one step; none if there is no
+    file. Raises StartError."""
     try:
         with open(path, encoding="utf-8") as file:
             faults = json.load(file)
@@ -95,6 +95,6 @@ def _fault(each: Mapping[str, object]) -> DirectoryFault:
 
 
 def configured_faults(environment: Mapping[str, str]) -> FileFaults | None:
-    """The faults that the environment asks for; None: as always outside tests."""
+    """The faults that the environment requests; None, as always outside tests, if it requests none."""
     path = environment.get(VARIABLE)
     return FileFaults(path) if path else None

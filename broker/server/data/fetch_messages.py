@@ -22,20 +22,20 @@ from metaquorum.wire.messages import (
 )
 
 FIRST_VERSION, LAST_VERSION = 13, 16
-"""From the first one that names topics by id to the one that Kafka 3.7's brokers send."""
+"""From the first version that names topics by id to the one that Kafka 3.7's brokers send."""
 _STATE_SINCE = 15
 ERROR_OF_ALL_SINCE = 7
-"""From here on an answer has room for the refusal of the whole."""
+"""From this version on an answer can refuse the request as a whole."""
 _RACK_SINCE = 11
-"""Older clients know leaders only (KIP-392)."""
+"""Older clients know only leaders (KIP-392)."""
 READ_COMMITTED = 1
 """The isolation level of a consumer that reads up to the last stable offset."""
 LIST_OFFSETS_VERSIONS = (4, 8)
-"""With the leader's epoch; to the one of Kafka 3.7's brokers."""
+"""From the first with the leader's epoch to that of Kafka 3.7's brokers."""
 
 
 def fetch_request(request: core.FetchRequest, version: int) -> FetchRequest:
-    """What a follower sends."""
+    """The request that a follower sends."""
     names_state = version >= _STATE_SINCE
     state = FetchRequest.ReplicaState()
     if names_state:
@@ -60,7 +60,7 @@ def fetch_request(request: core.FetchRequest, version: int) -> FetchRequest:
 
 
 def fetch_asked(body: FetchRequest, version: int) -> core.FetchRequest:
-    """What a leader is asked."""
+    """The request that a leader receives."""
     replica_id, replica_epoch = body.replica_id, -1
     if version >= _STATE_SINCE:
         replica_id, replica_epoch = body.replica_state.replica_id, body.replica_state.replica_epoch
@@ -80,7 +80,7 @@ def fetch_asked(body: FetchRequest, version: int) -> core.FetchRequest:
     return core.FetchRequest(
         replica_id=replica_id,
         replica_epoch=replica_epoch,
-        # Nothing asked for, nothing to wait for; the rest of a session is asked for without being named.
+        # No partitions, nothing to wait for; a session's other partitions are requested without being named.
         max_wait_ms=max(body.max_wait_ms, 0) if partitions or continues else 0,
         min_bytes=body.min_bytes,
         max_bytes=body.max_bytes,
@@ -96,7 +96,7 @@ def fetch_asked(body: FetchRequest, version: int) -> core.FetchRequest:
 
 
 def by_ids(body: FetchRequest, ids: Mapping[str, bytes | None]) -> FetchRequest:
-    """A request that names topics, with ids; topics without one are left out."""
+    """A request that names topics, with ids; topics without an id are left out."""
     return structs.replace(
         body,
         topics=tuple(
@@ -124,7 +124,7 @@ def _asked(part: core.FetchPartition) -> FetchRequest.FetchPartition:
 
 
 def fetch_answer(answer: FetchResponse) -> core.FetchResponse | ApiError:
-    """What a leader answered."""
+    """A leader's answer."""
     if answer.error_code:
         code = ErrorCode.of(answer.error_code)
         return ApiError(code, f"the leader refused the fetch with {code.name}")
@@ -157,7 +157,7 @@ def _got(topic_id: bytes, part: FetchResponse.PartitionData) -> core.FetchedPart
 def log_start_request(
     replica_id: int, parts: Iterable[tuple[str, core.FetchPartition]]
 ) -> ListOffsetsRequest:
-    """Where the logs of these begin, with the names of their topics."""
+    """Requests the start offsets of these partitions' logs, with the names of their topics."""
     return ListOffsetsRequest(
         replica_id=replica_id,
         topics=tuple(
@@ -180,7 +180,7 @@ def log_start_request(
 def log_starts(
     answer: ListOffsetsResponse, parts: Iterable[tuple[str, core.FetchPartition]]
 ) -> dict[core.PartitionKey, int]:
-    """What a leader said of them; one that it refused is missing."""
+    """The leader's answers; a partition that it refused is missing."""
     keys = {(name, part.key[1]): part.key for name, part in parts}
     return {
         keys[topic.name, part.partition_index]: part.offset
@@ -191,6 +191,6 @@ def log_starts(
 
 
 def by_topic(parts: Iterable[core.FetchedPartition]) -> Iterable[tuple[bytes, list[core.FetchedPartition]]]:
-    """Neighbours of one topic together, in their order."""
+    """Consecutive partitions of one topic together, in their order."""
     for topic_id, group in groupby(parts, lambda part: part.key[0]):
         yield topic_id, list(group)

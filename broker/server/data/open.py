@@ -1,7 +1,8 @@
-"""A broker's log directories when its process starts: looked at, then opened, each on a thread of its own.
+"""A broker's log directories when its process starts: inspected, then opened, each on a thread of its own.
 
 Owns which findings make a directory bad (the broker starts without it) and which mean that the configuration
-is wrong (the broker does not start, and nothing was changed). What is in a directory is `DirectoryStore`'s.
+is wrong (the broker does not start, and nothing was changed). The contents of a directory are
+`DirectoryStore`'s.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ConfiguredDirectory:
-    """A configured directory as it was looked at. `problem` None: it said whose it is."""
+    """A configured directory after inspection. `problem` None: its owner is known."""
 
     path: str
     disk: Disk
@@ -61,7 +62,7 @@ class ConfiguredDirectory:
 
 
 class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A configured directory as it was opened. `store` None: it is bad."""
+    """A configured directory after opening. `store` None: it is bad."""
 
     found: FoundDirectory
     store: DirectoryStore | None
@@ -70,7 +71,7 @@ class LogDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was found, in the order of `log.dirs`, and what tests break meanwhile."""
+    """Everything that was found, in the order of `log.dirs`, and the faults that tests inject."""
 
     directories: Sequence[LogDirectory]
     faults: Faults | None
@@ -90,16 +91,17 @@ class OpenData(msgspec.Struct, frozen=True, kw_only=True):
         return [directory.found.path for directory in self.directories if directory.store is not None]
 
 
-# ---- whose they are ------------------------------------------------------------------------------
+# ---- owners ----------------------------------------------------------------------------------------
 
 
 async def look_at_directories(
     config: NodeConfig, own: MetaProperties, *, faults: Faults | None, observe: ObserveIn | None
 ) -> list[ConfiguredDirectory]:
-    """Every one of `log.dirs`, in order; only read. `own`: the identity of the metadata directory.
+    """Every one of `log.dirs`, in order; only reads. `own`: the identity of the metadata directory.
 
-    Raises StartError where the broker must not start: a directory of another broker or cluster, one that is
-    named twice, or a copy."""
+    Raises StartError if the broker must not start: a directory belongs to another broker or cluster, is named
+    twice, or is a copy.
+    """
     places = [_place(config, str(path), faults, observe) for path in config.log_dirs]
     await asyncio.gather(*(_look(place) for place in places))
     holders: dict[bytes, str] = {own.directory_id or b"": str(config.metadata_log_dir)}
@@ -158,15 +160,17 @@ def _stat(path: str) -> os.stat_result:
         raise DiskError(path, "stat", f"{error.strerror}; check the directory and the disk") from error
 
 
-# ---- what they hold ------------------------------------------------------------------------------
+# ---- contents --------------------------------------------------------------------------------------
 
 
 async def open_directories(
     config: NodeConfig, own: MetaProperties, places: Sequence[ConfiguredDirectory]
 ) -> list[LogDirectory]:
-    """Opens all that can be opened, at the same time. The metadata directory is open (and locked) already.
+    """Opens all directories that can be opened, concurrently. The metadata directory is already open (and
+    locked).
 
-    Raises StartError for a directory that another process has."""
+    Raises StartError for a directory that another process has.
+    """
     expected = ExpectedIdentity(cluster_id=own.cluster_id or "", node_id=config.node_id)
     threads = max(1, config.number("log.cleaner.threads"))
     options = StoreOptions(
@@ -211,7 +215,7 @@ async def _open(
 
 
 class _Progress:
-    """A line now and then, for directories that take their time."""
+    """A line now and then, for directories that take long."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -225,12 +229,13 @@ class _Progress:
 
 
 async def _on_thread(place: ConfiguredDirectory, work: Callable[[], T]) -> T:
-    """What `work` returns or raises. One that hangs in a call to the disk is left behind: DiskError."""
+    """Returns or raises what `work` does. A thread that hangs in a call to the disk is left behind:
+    DiskError."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
 
     def tell(outcome: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process gave up before
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the process stopped waiting before
             loop.call_soon_threadsafe(lambda: None if ended.done() else outcome())
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Fetches from other brokers and questions to the active controller: each is sent once and reported once.
+"""Fetches from other brokers and requests to the active controller: each is sent once and reported once.
 
-Owns which connection carries which fetch. Whom to ask, and what an answer means, is the replica manager's
-business. A leader answers the requests of a connection in order, so a fetch has a connection to itself while
-it runs: one that is held must not stand in the way of another one.
+Owns which connection carries which fetch. The replica manager decides where a request goes, and what an
+answer means. A leader answers the requests of a connection in order, so a fetch has a connection to itself
+while it runs: a parked fetch must not hold up another one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ IDLE_CONNECTIONS_MAX = 16
 loops."""
 
 LOOK_S = 1.0
-"""How often fetches are looked for that have had no answer in time."""
+"""How often to look for fetches without an answer in time."""
 
 Report = Callable[[DataEvent], None]
 
 
 class PeerFetches:
-    """`send` ends in exactly one report, and never calls back before it returned. `topic_name`: of an id,
-    None for one that is not known. `peer_of`: whom a fetch goes to."""
+    """`send` ends in exactly one report, and never calls back before it has returned. `topic_name`: for an
+    id, None if it is unknown. `peer_of`: the broker that a fetch goes to."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class PeerFetches:
         self._idle: dict[Address, list[NodeConnection]] = {}
         self._calls = Calls()
         self._busy: dict[NodeConnection, tuple[SendFetch, float]] = {}
-        """What each carries, and until when, on the loop's clock."""
+        """The fetch on each connection, and its deadline on the loop's clock."""
         self._look: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -92,10 +92,10 @@ class PeerFetches:
             connection.close()
         self._idle.clear()
 
-    # ---- one fetch: without a task or a future, which each one would have to pay for
+    # ---- one fetch: without a task or a future, which would cost something for each
 
     def _begin(self, effect: SendFetch, connection: NodeConnection) -> None:
-        """On a connection that it has to itself."""
+        """On a connection that only this fetch uses."""
         try:
             version = connection.version("Fetch", fetch_messages.FIRST_VERSION, fetch_messages.LAST_VERSION)
             request = fetch_messages.fetch_request(effect.request, version)
@@ -148,7 +148,7 @@ class PeerFetches:
             )
 
     def _failed(self, effect: SendFetch, connection: NodeConnection | None, error: BaseException) -> None:
-        """A late answer would count for another fetch: the connection ends."""
+        """A late answer would be taken for that of another fetch, so the connection is closed."""
         if connection is not None:
             connection.close()
         if self._closed:
@@ -160,7 +160,7 @@ class PeerFetches:
             PeerFetchFailed(target=effect.target, correlation_id=effect.correlation_id, reason=reason)
         )
 
-    # ---- what needs more than one step
+    # ---- fetches that need more than one step
 
     async def _log_in_and_begin(self, effect: SendFetch, connection: NodeConnection | None) -> None:
         """On a new connection, or on one whose session ends soon."""
@@ -178,7 +178,8 @@ class PeerFetches:
     def _without_start(
         self, effect: SendFetch, response: core.FetchResponse | ApiError
     ) -> list[tuple[str, core.FetchPartition]]:
-        """Kafka's leaders do not say where their log begins when a fetch is out of range: these are asked."""
+        """Kafka's leaders do not report their log's start when a fetch is out of range: these need a request
+        for it."""
         if isinstance(response, ApiError):
             return []
         lost = [
@@ -214,7 +215,7 @@ class PeerFetches:
 
 
 class _Fetch:
-    """A fetch on its way (`runtime.kafka.client.connection.WaitsForAnswer`)."""
+    """A fetch in flight (`runtime.kafka.client.connection.WaitsForAnswer`)."""
 
     __slots__ = ("_connection", "_effect", "_fetches")
 
@@ -238,7 +239,7 @@ def _late(effect: SendFetch) -> str:
 
 
 class ControllerQuestions:
-    """What replicas ask of the active controller. One client finds it, and follows it when it moves."""
+    """Requests of replicas to the active controller. One client finds it, and follows it when it moves."""
 
     def __init__(self, client: AdminClient, report: Report) -> None:
         self._client = client

@@ -1,6 +1,7 @@
-"""A broker's partition data outside the pure core: directories' threads, peers, the controller, requests.
+"""A broker's partition data outside the pure core: threads of the directories, peers, the controller,
+requests.
 
-Owns which part carries out which effect, and the order in which all of it begins and ends. Decides nothing.
+Owns which part carries out which effect, and the order in which all of it starts and ends. Decides nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from metaquorum.storage.disk.posix import PosixDisk
 
 LOOKS_PER_TIMEOUT = 8
 LOOK_MAX_S = 1.0
-"""How often hangs are looked for: so often within log.dir.hang.timeout.ms, and once per second at least."""
+"""How often to look for hangs: this often within log.dir.hang.timeout.ms, and at least once per second."""
 
 
 class DataPlane:
-    """See the module. `image` is the newest published one; its publisher keeps it. `controllers`: where those
-    of now can be asked. `connector` leads to other brokers."""
+    """See the module. `image` is the newest published one; its publisher keeps it. `controllers`: the
+    endpoints of the current controllers. `connector` leads to other brokers."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class DataPlane:
                 self.threads[directory.store.directory_id] = threads
                 self._watch(directory.disk, directory.watch, threads.path, threads.fail, hang_s)
         if config.metadata_log_dir not in config.log_dirs:
-            # Nothing else would find out: the metadata log writes to a file that is open.
+            # Nothing else would notice: the metadata log writes to a file that is already open.
             self._metadata_watch = watch = DiskWatch(None, data.faults)
             disk = WatchedDisk(PosixDisk(), watch)
             self._watch(disk, watch, str(config.metadata_log_dir), self._metadata_directory_failed, hang_s)
@@ -109,7 +110,7 @@ class DataPlane:
         table[events.AskController] = self._questions.ask
         return table
 
-    # ---- from start to end
+    # ---- start and end
 
     def start(self) -> None:
         self._cleaners.start()
@@ -120,12 +121,12 @@ class DataPlane:
         self._look_for_hangs()
 
     def refuse_clients(self) -> None:
-        """A caller that waits now, or asks later, gets the answer to go elsewhere."""
+        """Waiting and later requests get an answer that sends the client elsewhere."""
         text = f"broker {self._config.node_id} is stopping: use the new leader"
         self.requests.refuse_all(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
 
     async def close(self) -> list[str]:
-        """Ends everything; the directories that were closed in order, so that all they had is on disk."""
+        """Ends everything. Returns the directories that were closed cleanly, with all their data on disk."""
         if self._look is not None:
             self._look.cancel()
         for probe in self._probes:
@@ -145,7 +146,7 @@ class DataPlane:
             threads.submit(effect)
 
     def _peer_of(self, effect: SendFetch) -> Peer:
-        """As the broker has registered the endpoint; else as this one's is."""
+        """With the endpoint that the broker has registered; otherwise like this broker's own."""
         ours = self._config.inter_broker_listener
         protocol = PROTOCOL_IDS["PLAINTEXT" if ours is None else ours.protocol]
         broker = self.image.brokers.get(effect.target)
@@ -158,13 +159,13 @@ class DataPlane:
         topic = self.image.topics.topic(topic_id)
         return None if topic is None else topic.name
 
-    # ---- finding out
+    # ---- detection of failures
 
     def _watch(
         self, disk: Any, watch: DiskWatch, path: str, fail: Callable[[str], None], hang_s: float
     ) -> None:
         def failed(reason: str) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to hear it
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no one is left to receive it
                 self._loop.call_soon_threadsafe(fail, reason)
 
         interval_s = self._config.number("log.dir.probe.interval.ms") / 1000

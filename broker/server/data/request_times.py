@@ -1,4 +1,4 @@
-"""How long requests for partition data took, what they carried, and which errors they met, for metrics.
+"""How long requests for partition data took, what they carried, and which errors they got, for metrics.
 
 Owns Kafka's names of the requests, and that an error of one partition counts as one of its request.
 """
@@ -25,18 +25,18 @@ from metaquorum.storage.batches.format import hop_headers
 
 Answered = DataResponse | ApiError
 Ended = Callable[[Answered | None], None]
-"""Takes the answer to a request; None: its caller went away."""
+"""Takes the answer to a request; None if its caller went away."""
 
 
 def request_name(request: DataRequest) -> str:
-    """As Kafka calls it: fetches of consumers and of followers are distinguished."""
+    """Kafka's name: fetches of consumers and of followers are distinguished."""
     if isinstance(request, FetchRequest):
         return "FetchConsumer" if request.replica_id == CONSUMER else "FetchFollower"
     return type(request).__name__.removesuffix("Request")
 
 
 def errors_of(response: Answered) -> set[str]:
-    """The names of the codes in an answer; one code counts once, however many partitions have it."""
+    """The names of the codes in an answer; each code counts once, however many partitions have it."""
     match response:
         case ApiError(code=code):
             return {code.name}
@@ -49,7 +49,7 @@ def errors_of(response: Answered) -> set[str]:
 
 
 def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: Answered) -> None:
-    """What the request's partitions carried, or how many of them failed."""
+    """Counts what the request's partitions carried, or how many of them failed."""
     if isinstance(request, ProduceRequest):
         parts = {partition.key: partition.records for partition in request.partitions}
         if not isinstance(response, ProduceResponse):
@@ -77,7 +77,7 @@ def count_traffic(traffic: TrafficStatistics, request: DataRequest, response: An
 
 
 def timed(statistics: NodeStatistics, request: DataRequest) -> Ended:
-    """What is to be told when the request ends, which arrives now."""
+    """A request has arrived. Returns what to call when it ends."""
     name, begun_ns, requests = request_name(request), time.monotonic_ns(), statistics.requests
 
     def ended(response: Answered | None) -> None:

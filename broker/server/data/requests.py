@@ -1,7 +1,7 @@
-"""Requests for partition data on their way through the node: keys, places in the inbox, and who waits.
+"""Requests for partition data on their way through the node: keys, places in the inbox, and waiting callers.
 
 Owns the keys, the waiting callers, and how many bytes of producers' records this broker holds at once. The
-node hears of a caller that goes away, so that nothing is kept for it.
+node is notified when a caller goes away, so that nothing is kept for it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ WAITING_MAX = 30_000
 
 Answer = Coming[DataResponse | ApiError]
 _Waiting = tuple[Answer, int, Ended | None]
-"""Who waits, the bytes of records that the request holds, and who counts its end."""
+"""The waiting caller, the bytes of records that the request holds, and what counts its end."""
 
 
 def busy(what: str) -> ApiError:
-    """The request was not looked at. Kafka's retriable code whose meaning is 'later', and which never leaves
-    open whether the request was carried out."""
+    """The request was not processed. Kafka's retriable code that means 'later', and never leaves open whether
+    the request was carried out."""
     return ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"the broker is busy: {what}; retry in a moment")
 
 
 class DataRequests:
-    """`begin` for the services, `answer` for the driver's effects. `submit`: False when the inbox is full;
-    `post` always takes an event."""
+    """`begin` for the services, `answer` for the driver's effects. `submit` returns False when the inbox is
+    full; `post` always takes an event."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class DataRequests:
         return len(self._waiting)
 
     def begin(self, request: DataRequest) -> Answer:
-        """The answer to come. Cancelling it takes the request back."""
+        """Returns the future answer. Cancelling it takes the request back."""
         size = 0
         if type(request) is ProduceRequest:
             size = sum([len(partition.records) for partition in request.partitions])
@@ -80,24 +80,24 @@ class DataRequests:
             return self._closed
         if len(self._waiting) >= WAITING_MAX:
             return busy(f"{WAITING_MAX} requests are waiting for an answer")
-        # One request that is larger than the bound is taken when it is alone.
+        # A single request above the bound is accepted when it is alone.
         bound = self._produced_max_bytes
         if bound is not None and self.produced_bytes and self.produced_bytes + size > bound:
             return busy(f"it holds {self.produced_bytes} bytes of producers (queued.max.request.bytes)")
         return None
 
     def answer(self, effect: DataRespond) -> None:
-        """Hands an answer to the caller that waits for it."""
+        """Hands an answer to the waiting caller."""
         self._end(effect.key, effect.response)
 
     def refuse_all(self, error: ApiError) -> None:
-        """Answers everyone with `error`, and later callers: the node has stopped."""
+        """Answers waiting and later callers with `error`: the node has stopped."""
         self._closed = error
         for key in list(self._waiting):
             self._end(key, error)
 
     def _end(self, key: object, response: DataResponse | ApiError | None) -> None:
-        """None: the caller is gone, as it may be already."""
+        """None: the caller is gone, as it may already be."""
         waiting = self._waiting.pop(key, None)  # type: ignore[call-overload]
         if waiting is None:
             return

@@ -1,7 +1,7 @@
-"""Finds out that a log directory cannot be used where no operation says so: the probe, the clock of hangs.
+"""Finds out that a log directory cannot be used if no operation reports it: the probe, the clock of hangs.
 
-Owns the probe's thread and file, and how long a call to a disk may run. What follows from a finding is the
-caller's.
+Owns the probe's thread and file, and how long a call to a disk may run. The caller decides what a finding
+means.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DirectoryProbe:
         threading.Thread(target=self._run, name=f"probe {self._directory}", daemon=True).start()
 
     def end(self) -> None:
-        """No probe begins after this; one that hangs is left behind."""
+        """No probe starts after this; one that hangs is left behind."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -55,7 +55,7 @@ class DirectoryProbe:
 
 
 def probe(disk: Disk, directory: str) -> None:
-    """Once. Raises a StorageError where a file cannot be created, synced or renamed."""
+    """Probes once. Raises a StorageError if a file cannot be created, synced or renamed."""
     path = join(directory, PROBE_FILE)
     file = disk.open_append(f"{path}.tmp")
     try:
@@ -68,10 +68,11 @@ def probe(disk: Disk, directory: str) -> None:
 
 
 class HangClock:
-    """How long the longest call of one directory has run, as far as this process was awake to see it.
+    """How long the longest call of one directory has run while this process was awake to see it.
 
-    A process that was stopped meanwhile, or a loop that was late, proves nothing about a disk: between two
-    looks at most `look_max_s` counts."""
+    A process that was paused meanwhile, or a loop that was late, proves nothing about a disk: between two
+    looks at most `look_max_s` counts.
+    """
 
     def __init__(self, watch: DiskWatch, *, timeout_s: float, look_max_s: float) -> None:
         self._watch = watch

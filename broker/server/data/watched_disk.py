@@ -1,7 +1,7 @@
-"""A log directory's disk, watched: which call to it runs on which thread, and since when.
+"""A log directory's disk, watched: which call runs on which thread, and since when.
 
-Owns the stamps that reveal a hang (S3.28), the times that metrics are made of, and the place where
-tests break a disk. Adds nothing else to the disk that it wraps.
+Owns the time stamps that reveal a hang (S3.28), the times for metrics, and the place where tests inject
+faults. Adds nothing else to the disk that it wraps.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from metaquorum.storage.disk.interface import Disk, DiskFile, FileSystem, Lock
 T = TypeVar("T")
 
 Observe = Callable[[str, float], None]
-"""Told of every call that ended (of a call within a call: the outer one), on the thread that made it: the
-operation, and its seconds."""
+"""Called after every call (of nested calls: the outer one), on the thread that made it, with the operation
+and its seconds."""
 
 
 class Faults(Protocol):
-    """What tests do to a disk."""
+    """The faults that tests inject into a disk."""
 
     def check(self, operation: str, path: str) -> None:
         """Returns, or raises DiskError, or does not return for a while."""
@@ -39,7 +39,7 @@ class RunningCall(Struct, frozen=True):
 
 
 class DiskWatch:
-    """The calls of one directory that run now. Any thread begins and ends its own; the loop looks."""
+    """The running calls of one directory. Any thread begins and ends its own; the loop looks."""
 
     def __init__(self, observe: Observe | None = None, faults: Faults | None = None) -> None:
         self._running: dict[int, RunningCall] = {}
@@ -47,7 +47,7 @@ class DiskWatch:
         self._faults = faults
 
     def run(self, operation: str, path: str, work: Callable[..., T], *arguments: object) -> T:
-        """The call itself, stamped. Of a call within a call only the inner one is seen while it runs."""
+        """The call itself, with a time stamp. Of nested calls only the inner one is seen while it runs."""
         since_s, thread, running = time.monotonic(), get_ident(), self._running
         outer = running.get(thread)
         running[thread] = RunningCall(since_s, operation, path)
@@ -64,7 +64,7 @@ class DiskWatch:
                 self._observe(operation, time.monotonic() - since_s)
 
     def longest(self) -> RunningCall | None:
-        """The call that has run for longest, if any runs."""
+        """The call that has run for longest; None if none runs."""
         return min(self._running.copy().values(), key=lambda each: each.since_s, default=None)
 
 
@@ -101,7 +101,7 @@ class WatchedFile:
 
 
 class WatchedFileSystem:
-    """The file system of a watched disk. Its sync may sync watched files one by one: a call in a call."""
+    """The file system of a watched disk. Its sync may sync watched files one by one: a nested call."""
 
     __slots__ = ("_directory", "_file_system", "_watch")
 
@@ -162,7 +162,7 @@ class WatchedDisk:
         return WatchedFileSystem(inner, directory, self._watch)
 
     def background_sync(self, directory: str) -> None:
-        """None: what runs on no thread cannot be stamped."""
+        """None: what runs on no thread cannot be watched."""
 
     def lock(self, directory: str) -> Lock:
         return self._watch.run("lock", directory, self._disk.lock, directory)

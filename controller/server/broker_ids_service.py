@@ -1,6 +1,6 @@
-"""The gRPC service for broker ids: newcomers ask who they are, operators and tools read and write bindings.
+"""The gRPC service for broker ids: new brokers request one, operators and tools read and write bindings.
 
-Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
+Owns the path of a request into the node's inbox and of its answer back, as `services` does for the others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BrokerIdsService(BrokerIdsServicer):
 
 
 def _listing_of(image: MetadataImage, offset: int) -> codec.BrokerIdListing:
-    """What an image says of ids."""
+    """The ids in an image."""
     entries = ids.remembered(image)
     garbage = {binding.key for binding in garbage_bindings(image)}
     current = ids.current_keys(entries)

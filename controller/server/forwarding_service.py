@@ -1,6 +1,7 @@
-"""The gRPC service for what clients ask brokers in Kafka's protocol and the active controller answers.
+"""The gRPC service for clients' requests in Kafka's protocol that brokers forward to the active controller.
 
-Owns the way of a frame into the node's inbox and of its answer back. What a frame means is `runtime.kafka`'s.
+Owns the path of a frame into the node's inbox and of its answer back. What a frame means is
+`runtime.kafka`'s.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _NotLookedAt(Exception):
 
 
 class ForwardingService(ForwardingServicer):
-    """`image` is this node's committed one, `static` what its file sets of brokers' keys, `token_key` the
+    """`image` returns this node's committed one, `static` the broker keys in its file, `token_key` is the
     secret of delegation tokens."""
 
     def __init__(
@@ -79,7 +80,7 @@ class ForwardingService(ForwardingServicer):
             text = f"API {header.api_key} version {header.version} is not {way}: use a newer controller"
             return self._refused(ApiError(ErrorCode.UNSUPPORTED_VERSION, text))
         principal, address = request.principal, request.client_address
-        if directly:  # who calls is the client itself
+        if directly:  # the caller is the client itself
             caller = CALLER.get() or BatchCause(principal=ANONYMOUS)
             principal, address = caller.principal or ANONYMOUS, caller.address or ""
         call = Call(
@@ -110,7 +111,7 @@ class ForwardingService(ForwardingServicer):
         try:
             chunks = codec.encode_response(header.api_key, header.version, header.correlation_id, body)
         except EncodeError as error:
-            # Asking again would not help, and what was asked for may be done.
+            # A retry would not help, and the request may have been carried out.
             text = f"the answer to {APIS[header.api_key].name} {header.version} cannot be encoded: {error}"
             _log.error("%s; report this as a bug", text)
             return self._refused(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, text))

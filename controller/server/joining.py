@@ -1,7 +1,7 @@
-"""A controller that observes asks to be made a voter by itself (controller.quorum.auto.join.enable).
+"""An observing controller requests automatically to be made a voter (controller.quorum.auto.join.enable).
 
-Owns when to ask, and whom: `controller.voters.joining` says for what. The leader decides whether the node is
-near enough to its end, and whether a change may begin.
+Owns when the request is sent, and where: `controller.voters.joining` decides which request. The leader
+decides whether the node has nearly caught up, and whether a change may begin.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from metaquorum.runtime.tls.material import TlsMaterial
 
 RETRY = BackoffPolicy(initial_ms=250, max_ms=5_000)
 PROBE_TIMEOUT_MS = 1_000
-"""How long a voter with this node's id may take to say who it is."""
+"""How long a voter with this node's id may take to identify itself."""
 
 _log = logging.getLogger(__name__)
 
 
 class Joining:
-    """`client` asks the quorum and is closed by its owner; `tls`: how controllers are reached, None: plain
-    text. Call `poke` after every step: it costs nothing while nothing is due. Not `enabled`: one line says
-    what makes this node a voter."""
+    """`client` sends requests to the quorum and is closed by its owner; `tls`: how controllers are reached,
+    None: plain text. Call `poke` after every step: it costs nothing while nothing is due. If not `enabled`,
+    one line says how to make this node a voter."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Joining:
         self._said = ""
 
     def poke(self) -> None:
-        """Begins to ask if that is due and not under way."""
+        """Starts a request if one is due and none is in progress."""
         if not joining.observes(self._raft) or (self._task is not None and not self._task.done()):
             return
         if self._enabled and joining.may_join(self._raft):
             self._task = asyncio.get_running_loop().create_task(self._join())
         elif self._raft.node_id not in self._raft.voters or self._raft.kraft_version >= 1:
-            # A static voter with another directory says so itself.
+            # A static voter with another directory logs that itself.
             self._say(joining.how_to_join(self._raft))
 
     async def close(self) -> None:
-        """Stops asking."""
+        """Stops sending requests."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -77,7 +77,7 @@ class Joining:
             await asyncio.sleep(backoff.failed(0) / 1000)
 
     async def _ask(self) -> None:
-        """One change, or the line that says why it has to wait."""
+        """Sends one change, or logs why it has to wait."""
         node_id, quorum, found = self._raft.node_id, None, []
         entry = self._joiner.entry
         if entry is not None:

@@ -1,6 +1,6 @@
 """A controller as a process: opens its directory, joins the quorum, serves brokers and operators.
 
-Owns the order in which a controller comes up and goes down. Everything that decides is in `controller`.
+Owns the order in which a controller starts and stops. All decisions are in `controller`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from metaquorum.runtime.sockets.lane import PORT_KEY, LaneListener
 from metaquorum.runtime.tls.material import TlsMaterial
 
 STOP_GRACE_S = 0.1
-"""How long calls that are under way may take when the server closes; their answers have been given."""
+"""How long calls in progress may take when the server closes; their answers have been given."""
 
 
 def run(config_path: str) -> int:
@@ -67,7 +67,7 @@ def run(config_path: str) -> int:
 
 
 async def serve(config: NodeConfig) -> Ending:
-    """From start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
+    """Runs from start to end. Raises ConfigError, StartError or StorageError if it cannot start."""
     tls = TlsMaterial.load(config.tls) if config.controllers_use_tls else None
     add_directory_ids(config)
     own, directories = check_directories(config)
@@ -84,7 +84,7 @@ async def serve(config: NodeConfig) -> Ending:
 
 
 class ControllerProcess(NodeProcess):
-    """A controller alone. `metrics`: the bound socket for its figures; None: they are not kept."""
+    """A process with only a controller. `metrics`: the bound socket for its metrics; None: there are none."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ControllerProcess(NodeProcess):
 
 
 def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
-    """The pure node on what was found in the directory of a process."""
+    """The pure node for the contents of a process's directory."""
     replica = process.replica
     return ControllerNode(
         config.controller(replica.identity.cluster_id, replica.bootstrap),
@@ -121,7 +121,7 @@ def controller_node(process: NodeProcess, config: NodeConfig) -> ControllerNode:
 
 
 def lane_listener(config: NodeConfig, tls: TlsMaterial | None) -> LaneListener | None:
-    """Where other voters take up lanes; None: the configuration wants none."""
+    """The listener for other voters' lanes; None if the configuration wants none."""
     listener, port = config.listeners[0], config.number(PORT_KEY)
     if port < 0:
         return None
@@ -132,8 +132,9 @@ def lane_listener(config: NodeConfig, tls: TlsMaterial | None) -> LaneListener |
 
 
 class ControllerRole:
-    """The parts of a running controller and how they are tied together. It makes the driver of its process,
-    for `driven`: its own `node`, or one that has it as a part; `on_effect` gets what is not the log's."""
+    """The parts of a running controller and how they are connected. It makes the driver of its process, for
+    `driven`: its own `node`, or one that has it as a part; `on_effect` gets effects that are not the
+    log's."""
 
     def __init__(
         self,
@@ -201,10 +202,10 @@ class ControllerRole:
         )
         add_ForwardingServicer_to_server(forwarding, self._server)
 
-    # --- in the process's order
+    # --- in the order of the process
 
     async def start(self) -> None:
-        """Takes connections."""
+        """Accepts connections."""
         if self._lane_listener is not None:
             await self._lane_listener.open()
         await self._server.start()
@@ -214,7 +215,7 @@ class ControllerRole:
         self._requests.answer(effect)
 
     def after_step(self, now_ms: int) -> None:
-        """Tells what moved. Most steps move nothing of this, and look once."""
+        """Reports changes. Most steps change nothing here, and cost one look."""
         state, image = self._raft.state, self._node.ledger.committed.image
         is_observer, loaded = state.is_observer, self._process.driver.snapshots_loaded
         is_active, fetched_in_epoch = self._node.active is not None, self._standing.fetched_in_epoch
@@ -236,11 +237,11 @@ class ControllerRole:
         self._lines.moved(self._node.ledger.committed.image, raft.high_watermark, snapshots_loaded=loaded)
 
     def image(self) -> MetadataImage:
-        """The state by which rights are judged."""
+        """The image for authorization."""
         return self._node.ledger.committed.image
 
     def source(self, stats: NodeStatistics) -> Source:
-        """The controller's figures, with those of the process."""
+        """The controller's metrics, with those of the process."""
         process = self._process
         return ControllerFigures(
             self._node,
@@ -252,11 +253,12 @@ class ControllerRole:
         )
 
     def log_context(self) -> Mapping[str, object]:
-        """For lines that are not about metadata: the quorum's epoch, and how far this node decides."""
+        """For lines that are not about metadata: the quorum's epoch, and the offset up to which this node
+        decides."""
         return {"epoch": self._raft.epoch, "offset": self._node.ledger.newest_state.end_offset}
 
     def refuse(self) -> None:
-        """Callers that wait now, or ask later, get the answer to go elsewhere."""
+        """Waiting and later requests get an answer that sends the caller elsewhere."""
         self._health.update(False)
         gone = ApiError(
             ErrorCode.NOT_CONTROLLER,
@@ -266,7 +268,7 @@ class ControllerRole:
         self._requests.refuse_all(gone)
 
     async def close(self, ending: Ending) -> None:
-        """Ends what asks and what is asked."""
+        """Closes clients and servers."""
         await self._joining.close()
         await self._registration.close()
         if self._lane_listener is not None:

@@ -1,6 +1,6 @@
-"""The figures of a controller, read from its node between two of its inputs.
+"""A controller's metrics, read from its node between two of its inputs.
 
-Owns which value is which figure. Changes nothing, counts nothing but partitions, and that in slices.
+Owns which value is which metric. Changes nothing, counts only partitions, and those in slices.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from metaquorum.runtime.requests import WaitingRequests
 
 
 class ControllerFigures:
-    """A `Source`, with what a process has once. `role` is the process's; `controllers` has the ids that this
-    node can reach."""
+    """A `Source`, with the process's own metrics. `role` is the process's; `controllers` has the ids that
+    this node can reach."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ControllerFigures:
         self._partitions = PartitionCounts()
 
     async def prepare(self) -> None:
-        """Counts partitions of the committed image, as far as they changed since the last page."""
+        """Counts partitions of the committed image that changed since the last page."""
         await self._partitions.count(self._node.ledger.committed.image.topics)
 
     def families(self, now_ms: int, wall_ms: int) -> Iterable[Family]:

@@ -1,6 +1,6 @@
-"""The gRPC service for partitions: what brokers report of ISRs and directories.
+"""The gRPC service for partitions: brokers' reports of ISRs and directories.
 
-Owns the way of a request into the node's inbox and of its answer back, as `services` does for the others.
+Owns the path of a request into the node's inbox and of its answer back, as `services` does for the others.
 """
 
 from __future__ import annotations

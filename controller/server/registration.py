@@ -1,7 +1,7 @@
-"""A controller that does not lead tells the one that does who it is, until the log has it (KIP-919).
+"""Registers a controller that does not lead with the active one, until the log has it (KIP-919).
 
-Owns when to ask again. What is told, and whether it is due, is `controller.brokers.registrations`' business;
-the active controller writes its own registration itself.
+Owns when to retry. `controller.brokers.registrations` decides what is registered, and whether it is due; the
+active controller writes its own registration itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 class SelfRegistration:
-    """`client` asks the voters. Call `poke` after every step: it costs nothing while nothing is due."""
+    """`client` sends requests to the voters. Call `poke` after every step: it costs nothing while nothing is
+    due."""
 
     def __init__(self, node: ControllerNode, client: AdminClient, rng: random.Random) -> None:
         self._node = node
@@ -35,7 +36,7 @@ class SelfRegistration:
         self._seen: tuple[MetadataImage, int | None] | None = None
 
     def poke(self) -> None:
-        """Begins to register if that is due and not under way."""
+        """Starts to register if that is due and not in progress."""
         image, leader_id = self._node.ledger.committed.image, self._node.raft.leader_id
         if self._seen is not None and self._seen[0] is image and self._seen[1] == leader_id:
             return
@@ -44,7 +45,7 @@ class SelfRegistration:
             self._task = asyncio.get_running_loop().create_task(self._register())
 
     async def close(self) -> None:
-        """Stops asking."""
+        """Stops sending requests."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -63,5 +64,5 @@ class SelfRegistration:
                 await register_controller(self._client, request)
             except (ApiError, ClientError) as error:
                 _log.info("controller %d is not registered yet: %s", request.controller_id, error)
-            # What was accepted comes back through the log; until then it is only looked at again.
+            # An accepted registration comes back through the log; until then only look again.
             await asyncio.sleep(backoff.failed(0) / 1000)

@@ -1,6 +1,6 @@
 """The gRPC services of a controller: topics and the quorum for operators, the lifecycle for brokers.
 
-Owns the way of a request from protobuf into the node's inbox and of its answer back. An expected refusal is
+Owns the path of a request from protobuf into the node's inbox and of its answer back. An expected refusal is
 the response's `error` field, never a gRPC status; gRPC statuses are for the transport.
 """
 
@@ -31,7 +31,7 @@ Response = TypeVar("Response")
 async def ask(
     requests: WaitingRequests, request: api.ControllerRequest, expected: type[Response]
 ) -> Response | ApiError:
-    """The node's answer, which must be of the kind that the request asks for."""
+    """The node's answer, which must be of the kind that belongs to the request."""
     response = await requests.ask(request)
     if isinstance(response, ApiError | expected):
         return response
@@ -90,7 +90,7 @@ class BrokerLifecycleService(BrokerLifecycleServicer):
 
 
 class AdminService(AdminServicer):
-    """What an operator asks. `report` reads this node, on the loop's thread and between two of its inputs."""
+    """Operators' requests. `report` reads this node, on the loop's thread and between two of its inputs."""
 
     def __init__(self, requests: WaitingRequests, hints: Hints, report: Callable[[], NodeReport]) -> None:
         self._requests = requests
@@ -122,7 +122,7 @@ class AdminService(AdminServicer):
     async def DescribeNode(
         self, request: admin.DescribeNodeRequest, context: Any
     ) -> admin.DescribeNodeResponse:
-        # Past the inbox: a node that is overloaded, or that cannot find a leader, still says how it is.
+        # Past the inbox: a node that is overloaded, or that cannot find a leader, still reports its state.
         return NODE.to_pb(self._report())
 
     async def TransferLeadership(
@@ -138,7 +138,7 @@ class AdminService(AdminServicer):
 
 
 class ControllerImages:
-    """Reads of the committed image: linearizable unless the caller is content with a stale one."""
+    """Reads of the committed image: linearizable unless the caller accepts a stale one."""
 
     def __init__(self, requests: WaitingRequests) -> None:
         self._requests = requests

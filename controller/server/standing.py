@@ -1,7 +1,7 @@
-"""What a controller process says of its part in the quorum: health, and one log line for each change.
+"""A controller process's part in the quorum: health, and one log line per change.
 
-Owns the memory of what was said last and of the leader's last answer. Knows Raft's words for the roles and
-nothing else of it; the driver says what moved.
+Owns the memory of the last line and of the leader's last answer. Knows Raft's words for the roles and nothing
+else of it; the driver reports changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 
 SEARCHES_BEFORE_SILENCE = 3
-"""Attempts in a row, in one epoch and without an answer from a leader, before one warning stands for all."""
+"""Consecutive attempts, in one epoch and without an answer from a leader, before one warning replaces the
+rest."""
 
 _log = logging.getLogger(__name__)
 
@@ -18,8 +19,8 @@ _Told = tuple[str, int, int | None, bool]
 
 
 class Standing:
-    """`fetched` for each successful answer of a leader, `moved` after every step. `others`: the other voters
-    in force."""
+    """Call `fetched` for each successful answer of a leader, `moved` after every step. `others`: the other
+    current voters."""
 
     def __init__(self, others: Callable[[], Iterable[int]]) -> None:
         self._others = others
@@ -39,12 +40,12 @@ class Standing:
         return self._fetched_in_epoch
 
     def moved(self, role: str, epoch: int, leader_id: int | None, *, active: bool) -> None:
-        """Where the node is now; one line if that is news."""
+        """The node's present role; logs one line if that is news."""
         now = (role, epoch, leader_id, active)
         if now != self._now:
             before, self._now = self._now, now
             if role != "follower":
-                # Whatever a leader said before: it has fallen silent, or this node took its place.
+                # Whatever a leader answered before: it has fallen silent, or this node took its place.
                 self._fetched_in_epoch = -1
             if before is not None and before[1] != epoch:
                 self._searches = 0

@@ -1,7 +1,7 @@
-"""Changes of voters that operators and joining controllers ask for, before Raft decides (KIP-853).
+"""Changes of voters that operators and joining controllers request, before Raft decides (KIP-853).
 
-Owns what is asked of a new voter first: that it answers where it is said to listen, as the node, directory
-and cluster that it is said to be. Kafka asks for its versions only.
+Owns the check of a new voter: that it answers at its stated endpoint, as the stated node, directory and
+cluster. Kafka checks only its versions.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from metaquorum.runtime.tls.material import TlsMaterial
 from metaquorum.storage.uuids import uuid_to_text
 
 PROBE_TIMEOUT_MS = 3_000
-"""How long a new voter may take to say who it is; less when the caller waits less."""
+"""How long a new voter may take to identify itself; less if the caller waits less."""
 
 
 class VoterChanges:
-    """`change` is what services call. `raft` is read between two of its inputs. `tls`: how controllers are
-    reached; None: plain text."""
+    """Services call `change`. `raft` is read between two of its inputs. `tls`: how controllers are reached;
+    None: plain text."""
 
     def __init__(
         self, requests: WaitingRequests, raft: RaftCore, cluster_id: str, tls: TlsMaterial | None
@@ -45,8 +45,8 @@ class VoterChanges:
         self._tls = tls
 
     async def change(self, request: RaftVoterRequest) -> Done | ApiError:
-        """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; another
-        node answers NOT_CONTROLLER with the leader's id."""
+        """Done when it is committed, or why it is not. Only the leader of the quorum changes voters; any
+        other node answers NOT_CONTROLLER with the leader's id."""
         if isinstance(request, AddRaftVoterRequest):
             found = self._why_not_here(request) or await self._probe(request)
             if isinstance(found, ApiError):
@@ -77,7 +77,7 @@ class VoterChanges:
         return SettingsResponse(results=(SettingResult(subject=update.name),))
 
     def _why_not_here(self, request: AddRaftVoterRequest) -> ApiError | None:
-        """What Raft would say as well, before the new node is asked in vain."""
+        """Refusals that Raft would give as well, before the new node is probed in vain."""
         raft = self._raft
         if request.cluster_id not in (None, self._cluster_id):
             text = f"this is cluster {self._cluster_id}, not {request.cluster_id}: connect to that cluster"
@@ -90,7 +90,7 @@ class VoterChanges:
         return None
 
     async def _probe(self, request: AddRaftVoterRequest) -> AddRaftVoterRequest | ApiError:
-        """The request with the versions that the new voter says it supports; or why it is refused."""
+        """The request with the versions that the new voter reports; or why it is refused."""
         voter = request.voter
         if not voter.endpoints:
             return ApiError(
@@ -122,7 +122,7 @@ def _no_answer(voter: Voter, answer: NodeAnswer) -> ApiError:
 
 
 def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
-    """Why the node cannot work at the quorum's level."""
+    """Why the node does not support the quorum's level."""
     found = voter.kraft_version_feature
     if found.min_supported_version <= kraft_version <= found.max_supported_version:
         return None
@@ -135,7 +135,7 @@ def _too_old(voter: Voter, kraft_version: int) -> ApiError | None:
 
 
 def _another(voter: Voter, status: NodeStatus, cluster_id: str) -> ApiError | None:
-    """Why the node that answered is not the voter that was named."""
+    """Why the node that answered is not the named voter."""
     where = " or ".join(f"{each.host}:{each.port}" for each in voter.endpoints)
     if status.cluster_id != cluster_id:
         return ApiError(

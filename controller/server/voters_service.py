@@ -1,6 +1,6 @@
 """The gRPC service that changes the quorum's voters (KIP-853) and registers controllers (KIP-919).
 
-Owns the way of a request to `voter_changes` or the node's inbox, and of its answer back, as `services` does
+Owns the path of a request to `voter_changes` or the node's inbox, and of its answer back, as `services` does
 for the others.
 """
 

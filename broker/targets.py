@@ -40,8 +40,8 @@ class ControllerTargets:
         self._redirects = 0
 
     def redirect(self, asked: int, hint: int | None) -> bool:
-        """`asked` is not active and names `hint`. Returns True if the hint is to be tried at once, False to
-        wait and then use `current`.
+        """`asked` is not active and names `hint`. Returns True to try the hint at once, False to wait and
+        then use `current`.
 
         Follows at most one hint per voter in a row, so two controllers that name each other (each behind in
         its own way) cost a backoff and no busy loop.

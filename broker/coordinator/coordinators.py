@@ -35,7 +35,7 @@ class CoordinatorKind:
 
 
 class Coordinators:
-    """See the module. `kinds` by the name of their topic."""
+    """See the module. `kinds`: by the name of their topic."""
 
     def __init__(self, kinds: Mapping[str, CoordinatorKind], logs: OwnLogs, out: Outbox[DataEffect]) -> None:
         self._kinds = kinds

@@ -14,7 +14,7 @@ from metaquorum.metadata.access.authorizer import Authorizer
 def coordinator_kinds(
     config: CoordinatorConfig, rng: random.Random, authorizer: Authorizer | None = None
 ) -> dict[str, CoordinatorKind]:
-    """By the name of their topic."""
+    """The kinds of coordinators, by the name of their topic."""
     return {
         config.offsets_topic.name: CoordinatorKind(
             lambda _: GroupState(config.groups, rng, authorizer),

@@ -72,7 +72,7 @@ class Throttle:
         return partitions is None or partition.key[1] in partitions
 
     def count(self, partition: Partition, size: int, now_ms: int) -> None:
-        """These bytes went this way."""
+        """Counts these bytes in this direction."""
         if size and self.covers(partition):
             self._used.add(size, now_ms)
 

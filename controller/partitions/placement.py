@@ -41,7 +41,8 @@ class Candidates(tuple[UsableBroker, ...]):
 
     @cached_property
     def racks(self) -> tuple[tuple[list[int], list[int]], ...]:
-        """For each rack, by name, the rising ids of fenced and of other brokers; without a rack first."""
+        """Per rack, by name, the ascending ids of fenced and of other brokers; brokers without a rack
+        first."""
         by_rack: dict[str | None, tuple[list[int], list[int]]] = {}
         for each in sorted(self, key=lambda broker: broker.broker_id):
             fenced, unfenced = by_rack.setdefault(each.rack, ([], []))
@@ -62,7 +63,7 @@ class _Ring:
         self.round = 0
 
     def next(self, round_: int) -> int:
-        """The next broker of this round; -1 when all were given."""
+        """The next broker of this round; -1 if all were returned."""
         brokers = self.brokers
         count = len(brokers)
         if not count:

@@ -276,7 +276,7 @@ class ControllerRole:
         await self._server.stop(STOP_GRACE_S)
 
     def left(self, ending: Ending) -> None:
-        """Nothing is left to do."""
+        """The process has nothing left to do."""
 
     def _report(self) -> NodeReport:
         return NodeReport(status=node_status(self._node), loop=self._process.driver.statistics)

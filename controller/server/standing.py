@@ -30,13 +30,13 @@ class Standing:
         self._searches = 0
 
     def fetched(self, epoch: int) -> None:
-        """A leader of `epoch` answered a fetch with success."""
+        """A leader of `epoch` answered a fetch successfully."""
         self._fetched_in_epoch = epoch
         self._searches = 0
 
     @property
     def fetched_in_epoch(self) -> int:
-        """The epoch of the leader that answered last; -1: none has."""
+        """The epoch of the leader that answered last; -1 if none has."""
         return self._fetched_in_epoch
 
     def moved(self, role: str, epoch: int, leader_id: int | None, *, active: bool) -> None:

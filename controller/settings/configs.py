@@ -143,7 +143,7 @@ def _decide_resource(
     try:
         check_values(resource, after, [op.name for op in ops], bounds)
     except ConfigValueError as error:
-        # Kafka has another code for brokers and client metrics.
+        # Kafka uses another code for brokers and client metrics.
         is_other = resource.resource_type in (BROKER_RESOURCE, CLIENT_METRICS_RESOURCE)
         return ErrorCode.INVALID_REQUEST if is_other else ErrorCode.INVALID_CONFIG, str(error)
     records += found
@@ -210,7 +210,7 @@ def _ops_refusal(change: ConfigChange) -> Refusal | None:
 
 
 def _value_after(resource: ConfigResource, op: ConfigOp, before: str | None) -> str | Refusal | None:
-    """The key's value after one change; None: it is not set."""
+    """The key's value after one change; None if it is not set."""
     match op.kind:
         case OpKind.SET:
             return op.value

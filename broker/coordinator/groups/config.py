@@ -17,7 +17,7 @@ class MigrationPolicy(Enum):
 
     @property
     def upgrades(self) -> bool:
-        """From the classic protocol to the new one."""
+        """Whether a group may change from the classic protocol to the new one."""
         return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
 
     @property

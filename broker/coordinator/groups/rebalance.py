@@ -300,7 +300,7 @@ class Rebalances:
             self.leave(work, group, member_id)
 
     def pending_is_due(self, work: Work, group: Group, member_id: str) -> None:
-        """A member that got an id did not come back with it."""
+        """A member that got an id did not join with it."""
         if member_id in group.pending:
             self.leave(work, group, member_id)
 
@@ -337,7 +337,7 @@ class Rebalances:
             self._arm(work, "join", group, "", group.rebalance_timeout_ms)
 
     def end(self, group: Group) -> None:
-        """The group is gone."""
+        """The group was removed."""
         for name in ("join", "sync"):
             self._timers.disarm((name, group.group_id, ""))
         self._disarm(group.group_id, (*group.members, *group.pending))

@@ -83,7 +83,7 @@ class TransactionState:
             self._proposed[transactional_id] = proposed[proposed.index(known[0]) + 1 :]
 
     def replay_marker(self, origin: BatchOrigin, *, committed: bool) -> None:
-        """There are no transactions in this topic."""
+        """Unused: there are no transactions in this topic."""
 
     def loaded(self, image: MetadataImage, now: Now) -> Decision:
         """Completes what was decided and not completed: the previous coordinator may not have sent every

@@ -20,7 +20,7 @@ WAITING_MAX = 10_000
 
 
 class ProducerIdBlocks:
-    """Answers InitProducerId, at once while a block is in hand."""
+    """Answers InitProducerId, at once while it has a block."""
 
     def __init__(self, call: ControllerCall, request_timeout_ms: int, out: Outbox[DataEffect]) -> None:
         self._out = out
@@ -57,7 +57,7 @@ class ProducerIdBlocks:
         return True
 
     def received(self, block: AllocateProducerIdsResponse) -> None:
-        """A block for this broker: waiting requests are answered, as far as it reaches."""
+        """A block for this broker: waiting requests are answered while it lasts."""
         self.call.succeeded()
         self._next, self._end = block.first_id, block.first_id + block.count
         while self._waiting and self._next < self._end:

@@ -28,7 +28,7 @@ class DeleteTicket(Protocol):
 
 
 class Deleting:
-    """Of one leader."""
+    """The deletions that one leader has pending."""
 
     def __init__(self, log: LocalLog, isr: IsrState) -> None:
         self._log = log
@@ -75,7 +75,7 @@ class Deleting:
         return None
 
     def follower_starts(self, broker_id: int, log_start_offset: int) -> None:
-        """A follower's fetch says where its log starts."""
+        """A follower's fetch reports where its log starts."""
         if log_start_offset >= 0 and log_start_offset != self._starts.get(broker_id):
             self._starts[broker_id] = log_start_offset
             self.moved()

@@ -350,7 +350,7 @@ class Leading:
         return None
 
     def reading(self, reader: Reader) -> Reading:
-        """The log as this reader may read it."""
+        """The log for this reader."""
         return Reading(
             log=self._log,
             leader=self._self,

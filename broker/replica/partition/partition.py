@@ -129,7 +129,7 @@ class Partition(AnsweringReplica):
         self._leading.update(info, now_ms=now_ms)
 
     def follow(self, info: PartitionInfo, *, now_ms: int) -> None:
-        """Follows `info.leader` (NO_LEADER: fetches from no one). Waiting requests are answered with
+        """Follows `info.leader` (NO_LEADER: does not fetch). Waiting requests are answered with
         NOT_LEADER_OR_FOLLOWER."""
         if self._is_old(info):
             return

@@ -19,7 +19,7 @@ first."""
 
 
 class Verification:
-    """Of one leader, in all its epochs."""
+    """The verification guards of one leader, in all its epochs."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log

@@ -87,7 +87,7 @@ class Moves:
     def __contains__(self, key: object) -> bool:
         return key in self.under_way
 
-    # ---- what is asked for -------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------
 
     def ask(
         self, path: str, topic: str, index: int, info: PartitionInfo | None, settings: LogSettings
@@ -197,7 +197,7 @@ class Moves:
             self._bytes_per_second, self._free_ms = limit, 0
 
     def target(self, key: PartitionKey, place: bytes | None) -> bytes | None:
-        """The directory of the copy that is to become the replica. Only one is kept: the one that the log
+        """The directory of the copy that will become the replica. Only one is kept: the one that the log
         names, or the one that has most."""
         futures = self._copies.futures_of(key)
         if not futures:
@@ -209,7 +209,7 @@ class Moves:
         return best.directory_id
 
     def runs(self, source: Copy, *, leaves: bool) -> None:
-        """The replica runs in `source`; `leaves`: it may go."""
+        """The replica runs in `source`; `leaves`: it may move."""
         futures = self._copies.futures_of(source.key)
         if not futures or futures[0].stage is not Stage.OPEN:
             return

@@ -330,7 +330,7 @@ class Placement:
     # ---- what the disks did ------------------------------------------------------------------
 
     def came_or_went(self, event: ReplicaCreated | ReplicaPromoted | ReplicaRemoved, *, now_ms: int) -> None:
-        """Of a copy."""
+        """A copy was created, promoted or removed."""
         if isinstance(event, ReplicaCreated):
             self._created(event)
         elif isinstance(event, ReplicaRemoved):

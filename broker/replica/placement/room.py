@@ -12,7 +12,7 @@ from metaquorum.metadata.requests.data import PartitionKey
 
 
 class Room:
-    """Of the configured directories."""
+    """Room in the configured directories."""
 
     def __init__(self, directories: Directories, copies: Copies) -> None:
         self._directories = directories

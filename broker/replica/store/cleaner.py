@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class DirectoryCleaner:
-    """Of one directory. For the thread that owns its store."""
+    """The cleaner of one directory. Only for the thread that owns its store."""
 
     def __init__(self, opened: Opened, resized: Callable[[StoredReplica], DataEvent]) -> None:
         """`resized`: takes note of a log's new size, and returns the report."""

@@ -19,7 +19,7 @@ Name = tuple[str, int]
 
 
 class LogStarts:
-    """The entries of one directory's file, as they are on the disk."""
+    """The entries of one directory's file, in their state on the disk."""
 
     def __init__(self) -> None:
         self._entries: dict[Name, int] = {}
@@ -29,7 +29,7 @@ class LogStarts:
         self._entries = load_log_starts(disk, directory)
 
     def apply(self, name: Name, log: PartitionLog) -> None:
-        """To a log that was just opened."""
+        """Applies the entry to a log that was just opened."""
         log.start_at(self._entries.get(name, 0))
 
     def settle(self, disk: Disk, directory: str, logs: Iterable[tuple[Name, PartitionLog]]) -> None:

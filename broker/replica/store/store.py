@@ -322,7 +322,7 @@ class DirectoryStore:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Much was appended since the last one (a crash has it verified), or a segment is to be compacted."""
+        """Much was appended since the last one (a crash has it verified), or the cleaner waits for one."""
         return self._appended_bytes >= self._options.checkpoint_bytes or self.cleaner.wants_checkpoint
 
     def prepare_sync(self, *, checkpoint: bool = False, last: bool = False) -> DirectorySync | None:

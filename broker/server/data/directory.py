@@ -292,7 +292,7 @@ class DirectoryThreads:
         return found
 
     def _cleaned(self, cleaning: Cleaning, error: Exception | None) -> None:
-        """On a thread of the cleaners."""
+        """Runs on a thread of the cleaners."""
         self._work.put(_Cleaned(cleaning, error))
 
     def _tick(self) -> None:
@@ -342,7 +342,7 @@ class DirectoryThreads:
             self._run_and_report(sync, partial(self._run_timed, sync))
 
     def _run_checkpoint(self, logs: DirectorySync, files: DirectorySync) -> None:
-        """On a thread of its own."""
+        """Runs on a thread of its own."""
         if self._run_and_report(logs, logs.run):
             self._run_and_report(files, files.run)
         else:

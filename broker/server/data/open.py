@@ -36,7 +36,7 @@ from metaquorum.storage.uuids import uuid_to_text
 
 LOOK_S = 0.1
 KEY_SHARE = 0.9
-"""Of the cleaner's memory: Kafka's log.cleaner.io.buffer.load.factor."""
+"""The share of the cleaner's memory for keys: Kafka's log.cleaner.io.buffer.load.factor."""
 PROGRESS_S = 2.0
 NOT_MOUNTED = "it has no meta.properties: mount its disk, or format it with metaquorum storage format"
 

@@ -118,7 +118,7 @@ class WatchedFileSystem:
 
 
 class WatchedDisk:
-    """`Disk` with every call stamped in `watch`."""
+    """`Disk` with a time stamp in `watch` for every call."""
 
     def __init__(self, disk: Disk, watch: DiskWatch) -> None:
         self._disk = disk

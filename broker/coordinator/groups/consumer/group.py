@@ -240,7 +240,7 @@ class ConsumerGroup:
         return not missing.isdisjoint(self.owned_by_others(member.member_id))
 
     def owned_by_others(self, member_id: str) -> set[tuple[bytes, int]]:
-        """Partitions that other members have or have not given up yet."""
+        """Partitions that other members have, or have not given up yet."""
         return {
             at
             for each in self.members.values()

@@ -1,4 +1,4 @@
-"""Steps of group APIs whose checks have a shape of their own: which topics a group's members see."""
+"""Steps of group APIs whose checks have a form of their own: which topics a group's members see."""
 
 from __future__ import annotations
 

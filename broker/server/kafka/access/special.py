@@ -1,4 +1,4 @@
-"""Steps of single APIs whose checks have a shape of their own."""
+"""Steps of single APIs whose checks have a form of their own."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ class TransactionTopics(AccessStep):
 
 
 class MovedReplicas(AccessStep):
-    """AlterReplicaLogDirs has its topics below directories, and no code at the top."""
+    """AlterReplicaLogDirs has its topics inside directories, and no code at the top."""
 
     checks: tuple[RightNeeded, ...] = (RightNeeded(Operation.ALTER, ResourceType.CLUSTER),)
 

@@ -70,7 +70,7 @@ _READER = Each(
 _NODES = _cluster(Op.CLUSTER_ACTION)
 
 CHECKS: Mapping[str, tuple[AccessStep, ...]] = {
-    # ---- everyone
+    # ---- every client
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),

@@ -1,7 +1,7 @@
 """States of this node's log: the committed one, and those that wait for their commit.
 
 Owns what is pending and the answers that wait with it; the replica has the committed state. Knows no
-decisions and no Raft: commits arrive as offsets. The callers bound everything.
+decisions and no Raft: commits arrive as offsets. Its callers bound its size.
 """
 
 from __future__ import annotations

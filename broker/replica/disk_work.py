@@ -175,7 +175,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Make the replica's directory, `<topic>-<partition>`, durable and open its log: `ReplicaCreated`.
+    """Create the replica's directory, `<topic>-<partition>`, durably, and open its log: `ReplicaCreated`.
     `future`: it gets the name of a replica that is being copied, until `PromoteReplica`."""
 
     directory_id: bytes

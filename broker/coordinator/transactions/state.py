@@ -60,7 +60,7 @@ class TransactionState:
         self._config = config
         # Decisions that are about to be replayed, in order.
         self._proposed: dict[str, list[Transaction]] = {}
-        # Deadlines of additions of partitions that wait for the completion of a transaction, in rising order.
+        # Additions of partitions that wait for the completion of a transaction, with their rising deadlines.
         self._adding: dict[str, tuple[int, list[Ask]]] = {}
         # Prepared transactions whose markers must be sent, or sent again.
         self._unsent: dict[str, None] = {}

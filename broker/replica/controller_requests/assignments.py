@@ -77,7 +77,7 @@ class Assignments:
             del self._sent[key]
 
     def forget_told(self) -> None:
-        """A new registration: what the previous one had acknowledged is sent again if it must be."""
+        """A new registration: what was acknowledged under the previous one is sent again if it must be."""
         self._told.clear()
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AssignReplicasToDirsRequest | None:

@@ -102,11 +102,12 @@ class Directories:
         return known is not None and known.problem is not None
 
     def holding_damaged(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica is damaged that is reported to be at `place`."""
+        """The configured directory for which `place` marks a replica as damaged; else None."""
         return self._damaged.get(place)
 
     def given_up(self, place: bytes) -> bytes | None:
-        """The configured directory in which a replica has to start over that is reported to be at `place`."""
+        """The configured directory for which `place` marks a replica as given up, to start over; else
+        None."""
         return self._given_up.get(place)
 
     def fail(self, directory_id: bytes, reason: str) -> bool:

@@ -3,7 +3,7 @@
 Owns the control file: the environment variable METAQUORUM_DISK_FAULTS names it, and without the variable
 nothing here is ever used. The file is JSON and is checked before every call to a log directory's disk:
 
-[{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
+    [{"directory": "/path/of/a/log/directory", "fault": "eio", "operations": ["write", "sync"]}]
 
 `fault`: `eio`, `enospc`, `erofs` or `eacces` (the call fails as in the kernel), or `hang` (the call does not
 return while the line is there). Without `operations` it applies to every call. A missing file injects

@@ -129,7 +129,7 @@ class Fetchers:
     def __len__(self) -> int:
         return len(self._loops)
 
-    # ---- leaders and followers -----------------------------------------------------------------
+    # ---- leaders and followers ---------------------------------------------------------------
 
     def follow(self, partition: Partition, leader: int) -> None:
         """`partition` fetches from `leader` from now on, and from no other broker (S4.11)."""

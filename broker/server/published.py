@@ -8,7 +8,7 @@ from metaquorum.metadata.image import MetadataImage
 
 
 class Published:
-    """`image` is called at each request; `publish` wakes waiting callers."""
+    """`image` is read at each request; `publish` wakes waiting callers."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image

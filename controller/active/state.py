@@ -49,7 +49,7 @@ class Quorum(Protocol):
 
 
 class ActiveState:
-    """`quorum` is called when it matters; `incarnation_id` is that of this process. `work` is done in slices,
+    """`quorum` is read when it matters; `incarnation_id` is that of this process. `work` is done in slices,
     oldest first, and `work_causes` is what began it; `appended_ms`: when this leadership last wrote;
     `mutations`: what quotas leave to clients."""
 

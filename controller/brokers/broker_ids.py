@@ -198,7 +198,7 @@ def _new_id(
     return _grant(config, request, broker_id, IdSource.NEW, ids.next_id_record(broker_id + 1))
 
 
-# ---- entries that are added -----------------------------------------------------------------------
+# ---- entries that are added ----------------------------------------------------------------------
 
 
 def remember_registration(
@@ -259,7 +259,7 @@ def decide_unbind(image: MetadataImage, request: UnbindBrokerIdRequest) -> Contr
     return ControllerResult(response=Done(), records=(ids.binding_record(request.key, None),))
 
 
-# ---- entries that are removed ---------------------------------------------------------------------
+# ---- entries that are removed --------------------------------------------------------------------
 
 
 def garbage_bindings(image: MetadataImage) -> list[ids.Binding]:

@@ -47,7 +47,7 @@ class _NotLookedAt(Exception):
 
 
 class ForwardingService(ForwardingServicer):
-    """`image` returns this node's committed one, `static` the broker keys in its file, `token_key` is the
+    """`image` returns this node's committed image. `static`: the broker keys in its file. `token_key`: the
     secret of delegation tokens."""
 
     def __init__(

@@ -145,7 +145,7 @@ class IsrState:
         proposed = () if self._proposal is None else self._proposal.members
         self.maximal = frozenset((*self.committed, *proposed, *self._held))
 
-    # ---- replicas in sync ----------------------------------------------------------------------
+    # ---- replicas in sync --------------------------------------------------------------------
 
     def awaited(self, broker_id: int, progress: FollowerProgress, *, now_ms: int) -> bool:
         """Whether the high watermark waits for this follower: a member, or a replica that is about to join

@@ -87,7 +87,7 @@ class Moves:
     def __contains__(self, key: object) -> bool:
         return key in self.under_way
 
-    # ---- requests ------------------------------------------------------------------------------
+    # ---- requests ----------------------------------------------------------------------------
 
     def ask(
         self, path: str, topic: str, index: int, info: PartitionInfo | None, settings: LogSettings
@@ -186,7 +186,7 @@ class Moves:
         if partition is not None and partition.is_held:
             partition.release()
 
-    # ---- what to move, by the image ---------------------------------------------------------
+    # ---- what to move, by the image ----------------------------------------------------------
 
     def limit(self, image: MetadataImage) -> None:
         """How fast all of them together may be copied. A new limit applies at once."""

@@ -91,7 +91,7 @@ class OpenData(msgspec.Struct, frozen=True, kw_only=True):
         return [directory.found.path for directory in self.directories if directory.store is not None]
 
 
-# ---- owners ----------------------------------------------------------------------------------------
+# ---- owners --------------------------------------------------------------------------------------
 
 
 async def look_at_directories(
@@ -160,7 +160,7 @@ def _stat(path: str) -> os.stat_result:
         raise DiskError(path, "stat", f"{error.strerror}; check the directory and the disk") from error
 
 
-# ---- contents --------------------------------------------------------------------------------------
+# ---- contents ------------------------------------------------------------------------------------
 
 
 async def open_directories(

@@ -1,9 +1,9 @@
-"""A driver that carries a core's effects out in the calling thread: writes, syncs and answers, in order.
+"""A driver that carries out a core's effects in the calling thread: writes, syncs and responses, in order.
 
-Owns the order that `metaquorum.raft` demands of every driver, in its plainest form: no event loop and no
-thread, so an input returns when its effects are durable and sent. It suits small systems, tests and
-examples; a server with many clients overlaps syncs with other work (`runtime.driver`). Knows no transport and
-no meaning of a record: a subclass brings those.
+Owns the order that `metaquorum.raft` demands of every driver, in its simplest form: no event loop and no
+thread, so an input returns when its effects are durable and sent. It suits small systems, tests and examples;
+a server with many clients overlaps syncs with other work (`runtime.driver`). Does not know the transport or
+the meaning of a record: a subclass supplies both.
 """
 
 from __future__ import annotations
@@ -50,19 +50,18 @@ from metaquorum.storage.types import LogPosition
 
 _IDLE, _RUNNING, _ENDED = range(3)
 READ_BYTES = 1 << 20
-"""The most of the log that `on_committed` gets at once (one batch at least)."""
+"""The most bytes of the log that `on_committed` gets at once (at least one batch)."""
 
 
 class BlockingDriver:
-    """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws timeouts,
-    `endpoints` are where this node listens, for the voters' record (kraft.version 1).
-    `now_ms` (monotonic) and `wall_ms` (Unix time) are clocks; without them the process's own are used.
+    """One replica: a core, its open directory, and the hooks of a subclass. `rng` draws the timeouts,
+    `endpoints` are where this node listens, for the voters record (kraft.version 1). `now_ms` (monotonic) and
+    `wall_ms` (Unix time) are clocks; by default, those of the process.
 
-    Call `start` once, then the inputs as they happen, and `tick` when `wait_ms` has passed without one. A
-    hook may call inputs: what they ask for waits its turn. An exception from an input is the replica's end,
-    since what was decided and what is on the disk may differ (DiskError, RaftInvariantError,
-    CommittedLostError and whatever a hook raises): let it stop the process. Further inputs raise
-    RaftUsageError.
+    Call `start` once, then the inputs as they happen, and `tick` when `wait_ms` has passed without an input.
+    A hook may call inputs: their effects are queued. An exception from an input ends the replica, because
+    what was decided and what is on disk may differ (DiskError, RaftInvariantError, CommittedLostError and
+    whatever a hook raises): let it stop the process. Further inputs raise RaftUsageError.
     """
 
     def __init__(
@@ -86,7 +85,8 @@ class BlockingDriver:
         self.core = RaftCore(config, identity, voters, store.recovered(), rng or SystemRandom())
         self.store = store
         self.applied_offset = applied_offset
-        """Everything below went through `on_committed`, or is in the snapshot that the owner began with."""
+        """Everything below this offset went through `on_committed`, or is in the snapshot that the owner
+        started from."""
         self._now_ms = now_ms or (lambda: time.monotonic_ns() // 1_000_000)
         self._wall_ms = wall_ms or (lambda: time.time_ns() // 1_000_000)
         self._gate = EffectGate()
@@ -96,27 +96,28 @@ class BlockingDriver:
     # ---- what a subclass brings
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
-        """Send a request to a node. Its answer comes back by `on_response`; where none will come, say so by
-        `on_request_failed`. A lost message needs no report: the core asks again in time. Where voters are not
-        configured, `core.endpoints_of(to)` says where the node listens."""
+        """Send a request to a node. Pass its response to `on_response`; if there will be none, call
+        `on_request_failed`. A lost message needs no report: the core retries in time. Where voters are not
+        configured, `core.endpoints_of(to)` returns where the node listens."""
 
     def respond(self, key: int, response: RaftResponse) -> None:
-        """Answer the request that came in under `key`."""
+        """Respond to the request that arrived under `key`."""
         raise NotImplementedError
 
     def on_committed(self, batches: Batches) -> None:
-        """Whole batches in log order, each exactly once: apply them. A restart hands them over again."""
+        """Apply these whole batches, in log order, each exactly once. A restart delivers them again."""
         raise NotImplementedError
 
     def on_role_changed(self, change: RoleChanged) -> None:
-        """This node's role or its idea of the leader changed. Records that it appended as a leader and that
+        """This node's role, or the leader it knows, changed. Records that it appended as a leader and that
         are not committed may be overwritten from now on."""
 
     def on_read(self, token: int, *, ready: bool) -> None:
-        """The read may be answered from what was applied so far; not `ready`: another node leads, ask it."""
+        """The read may be answered from what has been applied. If not `ready`, another node leads: send
+        the read to it."""
 
     def load_snapshot(self, position: LogPosition, path: str) -> None:
-        """Replace the state by the fetched snapshot in the file `path`, skipping control batches. Raise
+        """Replace the state with the fetched snapshot in the file `path`, skipping control batches. Raise
         ValueError if it is damaged."""
         raise RaftUsageError(f"the leader sent the snapshot {position}: override load_snapshot to take it")
 
@@ -126,24 +127,24 @@ class BlockingDriver:
     # ---- inputs
 
     def start(self) -> None:
-        """Take up the role that the directory asks for."""
+        """Take the role that the directory calls for."""
         self._input(self.core.start)
 
     def tick(self) -> None:
-        """Every timer that is due."""
+        """Fire every timer that is due."""
         self._input(self.core.tick)
 
     def wait_ms(self) -> int | None:
-        """How long to wait for an input before the next `tick`, at least 0; None: as long as it takes."""
+        """How long to wait for an input before the next `tick`, at least 0; None for no limit."""
         deadline_ms = self.core.next_deadline_ms()
         return None if deadline_ms is None else max(0, deadline_ms - self._now_ms())
 
     def on_request(self, key: int, request: RaftRequest) -> None:
-        """A peer asks; `respond` gets `key`, which must be unique in this process, now or later."""
+        """A request from a peer. `respond` gets `key`, now or later; it must be unique in this process."""
         self._input(lambda now_ms: self.core.on_request(now_ms, key, request))
 
     def on_response(self, source: int, correlation_id: int, response: RaftResponse) -> None:
-        """A peer answered."""
+        """A response from a peer."""
         self._input(lambda now_ms: self.core.on_response(now_ms, source, correlation_id, response))
 
     def on_request_failed(self, target: int, correlation_id: int, reason: str) -> None:
@@ -151,8 +152,8 @@ class BlockingDriver:
         self._input(lambda now_ms: self.core.on_request_failed(now_ms, target, correlation_id, reason))
 
     def append(self, values: Sequence[bytes]) -> int:
-        """Leader only: append one batch of records; its base offset. `on_committed` tells when a majority has
-        it. Raises RaftUsageError, and nothing happens, when this node does not lead."""
+        """Leader only: append one batch of records and return its base offset. `on_committed` gets it once
+        a majority holds it. Raises RaftUsageError, without effect, if this node does not lead."""
         if not self.core.is_leader:
             raise RaftUsageError(f"only the leader appends; this node is {self.core.role}")
         base_offset = self.core.log_end_offset
@@ -166,13 +167,13 @@ class BlockingDriver:
         return base_offset
 
     def read(self, token: int) -> None:
-        """Ask for a linearizable read; `on_read` answers, now or later."""
+        """Request a linearizable read; `on_read` is called, now or later."""
         self._input(lambda now_ms: self.core.request_read(now_ms, token))
 
     def write_snapshot(self, batches: Iterable[bytes]) -> LogPosition:
-        """Write the state, as everything below `applied_offset` made it, as a snapshot; then trim the log as
-        far as the store's retention allows. Not from a hook: the state may be half a batch ahead. Where the
-        log names voters, a control batch that says them is put before `batches`."""
+        """Write the state, with everything below `applied_offset` applied, as a snapshot; then trim the
+        log as far as the store's retention allows. Do not call it from a hook: the state may be halfway
+        through a batch. If the log names voters, a control batch that names them is put before `batches`."""
         epoch = self.core.epochs.epoch_at(self.applied_offset - 1)
         if self._state != _IDLE or epoch is None:
             raise RaftUsageError("a snapshot is written between inputs, of a state that has applied records")
@@ -186,7 +187,7 @@ class BlockingDriver:
         return position
 
     def resign(self) -> None:
-        """Give leadership up in order; nothing happens in another role."""
+        """Resign in an orderly way; no effect in any role but leader."""
         self._input(self.core.resign)
 
     # ---- carrying out
@@ -208,7 +209,7 @@ class BlockingDriver:
         self._state = _RUNNING if nested else _IDLE
 
     def _run(self) -> None:
-        """Until nothing is left to do. What a hook asks for meanwhile queues behind it."""
+        """Carries out effects until none is left. Inputs that hooks call meanwhile are queued behind them."""
         todo, unsynced = self._todo, False
         while todo or unsynced:
             if todo:
@@ -216,14 +217,14 @@ class BlockingDriver:
                 unsynced = unsynced or isinstance(effect, AppendLog)
                 todo += self._carry_out(effect)
                 continue
-            # Everything is written: one sync for all of it.
+            # Everything is written: one sync covers all of it.
             ticket, unsynced = self.store.prepare_sync(), False
             ticket.run()
             synced = self.store.sync_completed(ticket)
             todo += self._gate.push(self.core.on_log_synced(self._now_ms(), synced))
 
     def _carry_out(self, effect: RaftEffect) -> list[RaftEffect]:  # noqa: C901
-        """Executes one effect; returns what its completion lets go or asks for."""
+        """Carries out one effect; returns the effects that its completion releases or causes."""
         match effect:
             case PersistQuorumState(token=token):
                 self.store.persist_quorum_state(effect)

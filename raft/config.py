@@ -13,8 +13,8 @@ from metaquorum.storage.types import LogPosition
 class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in ms, sizes in bytes. Names follow `controller.quorum.*` (KIP-595).
 
-    docs/raft.md says why the defaults are what they are. Every fetch and election timeout is drawn again from
-    [timeout, 1.5 x timeout], so that two followers do not time out together.
+    docs/raft.md explains the defaults. Every fetch and election timeout is drawn again from [timeout, 1.5 x
+    timeout], so that two followers do not time out together.
     """
 
     election_timeout_ms: int = 300
@@ -22,88 +22,91 @@ class RaftConfig(msgspec.Struct, frozen=True, kw_only=True):
     fetch_timeout_ms: int = 1000
     fetch_max_wait_ms: int = 100
     high_watermark_linger_ms: int = 0
-    """How long a voter's parked fetch waits, when only the high watermark is new, for records to go with it.
-    Observers' fetches and read rounds never wait."""
+    """How long a voter's parked fetch waits for records when only the high watermark is new. Observers'
+    fetches and read rounds never wait."""
     observer_fetch_max_wait_ms: int = 2000
     request_timeout_ms: int = 1000
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 500
     fetch_max_bytes: int = 1024 * 1024
-    """What a leader reads, checks and copies for one answer, while clients wait: some milliseconds."""
+    """The most that a leader reads, checks and copies for one response, while clients wait: a few
+    milliseconds."""
     snapshot_chunk_bytes: int = 1024 * 1024
     parked_fetches_max: int = 4096
     pending_reads_max: int = 16384
     observer_session_ms: int = 300_000
     note_committed_ms: int = 50
-    """How often at most a follower or observer writes down what is known to be committed, and what a kill
-    makes it forget at most. A leader writes it at once, before a client is answered."""
+    """The shortest time between two notes of what a follower or observer knows to be committed, and so the
+    most that a kill makes it forget. A leader writes its note at once, before it responds to a client."""
     sync_committed_ms: int = 5000
-    """How often at most that is made durable; a loss of power forgets no more than this."""
+    """The shortest time between two durable notes; a power loss forgets no more than this."""
     new_voter_lag_max: int = 1000
-    """How many records an observer may be behind the leader's end when it is made a voter: until it has them,
-    nothing may be committed without the earlier voters."""
+    """The most records by which an observer may be behind the leader's end when it becomes a voter: until
+    it has them, nothing can be committed without the earlier voters."""
     bootstrap_ids: tuple[int, ...] = ()
-    """Names, all below 0, of servers whose addresses the driver knows, and whose node ids are unknown
-    (`controller.quorum.bootstrap.servers`). A node that finds no leader asks them too."""
+    """Ids, all below 0, of servers whose addresses the driver knows and whose node ids are unknown
+    (`controller.quorum.bootstrap.servers`). A node that finds no leader queries them too."""
 
     @property
     def check_quorum_ms(self) -> int:
-        """A leader from which no majority fetched for this long resigns (KAFKA-15489): not before every
-        follower that hears nothing of it has given it up."""
+        """A leader resigns if no majority has fetched from it for this long (KAFKA-15489): not before
+        every follower that lost contact with it has given it up."""
         return self.fetch_timeout_ms * 3 // 2
 
     @property
     def observer_patience_ms(self) -> int:
-        """An observer that has not fetched for this long does not run, or does not reach the leader."""
+        """An observer that has not fetched for this long is down or cannot reach the leader."""
         return self.check_quorum_ms + self.observer_fetch_max_wait_ms
 
     @property
     def begin_quorum_ms(self) -> int:
-        """A voter that does not fetch hears of its leader again: several times before it stands."""
+        """How often a leader announces itself to a voter that does not fetch: several times before that
+        voter stands for election."""
         return max(1, self.fetch_timeout_ms // 4)
 
     @property
     def quiet_voter_ms(self) -> int:
-        """A voter that fetched knows its leader, and hears of it again after this long without a fetch."""
+        """A voter that fetched knows its leader; the leader announces itself again after this long without
+        a fetch."""
         return self.fetch_timeout_ms // 2
 
     @property
     def keepalive_ms(self) -> int:
-        """How often a voter that can take no more records sends a keep-alive: check-quorum and its own fetch
-        timeout each outlast several lost ones."""
+        """How often a voter that cannot take more records sends a keep-alive: check-quorum and its own
+        fetch timeout each outlast several lost ones."""
         return max(1, self.fetch_timeout_ms // 4)
 
     @property
     def fetch_grace_ms(self) -> int:
-        """What the answer to a fetch may take beyond the wait that the fetch allows: a lost one leaves time
-        for two more before the fetch timeout."""
+        """How long the response to a fetch may take beyond the wait that the fetch allows: a lost response
+        leaves time for two more before the fetch timeout."""
         return max(1, self.fetch_timeout_ms // 3)
 
     @property
     def update_voter_ms(self) -> int:
-        """A voter whose entry in the voters' record is out of date asks for an update this often at most: a
-        change can be committed between two."""
+        """The shortest time between two update requests of a voter whose entry in the voters record is out
+        of date: a change can be committed between them."""
         return self.fetch_timeout_ms // 2
 
     @property
     def empty_fetch_pause_ms(self) -> int:
-        """The pause after an answer that came early and brought nothing, and after an error: the leader is
-        too busy to park the fetch, or no longer leads."""
+        """The pause after an early, empty response and after an error: the leader is too busy to park the
+        fetch, or no longer leads."""
         return 5 * self.retry_backoff_ms
 
 
 DOUBLINGS_MAX = 16
-"""A pause is doubled this often at most; every ceiling is reached long before."""
+"""The most doublings of a pause; every ceiling is reached long before."""
 
 
 def doubled_ms(first_ms: int, doublings: int, ceiling_ms: int) -> int:
-    """A pause that begins at `first_ms` and is doubled with every further failure, up to `ceiling_ms`."""
+    """A pause that starts at `first_ms` and doubles with every further failure, up to `ceiling_ms`."""
     return min(ceiling_ms, first_ms << min(doublings, DOUBLINGS_MAX))
 
 
 class Voter(msgspec.Struct, frozen=True, kw_only=True):
-    """One configured voter: `id@host:port:directory-id`. `directory_id` None: not pinned (id@host:port).
-    Configured voters count while no record in the log names voters."""
+    """One configured voter: `id@host:port:directory-id`. `directory_id` is None if it is not pinned
+    (id@host:port). Configured voters are in force while no record in the log names voters."""
 
     node_id: int
     host: str
@@ -112,17 +115,18 @@ class Voter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where it listens. Without a name, since the configuration names no listener: so it is known from
-        endpoints of a voters' record."""
+        """Where it listens. The name is empty, because the configuration names no listener; this
+        distinguishes it from the endpoints in a voters record."""
         return (Endpoint("", self.host, self.port),)
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who this node is. An id that is not among the voters, or whose directory id differs, observes.
+    """This node's identity. A node observes if its id is not among the voters, or if its directory id
+    differs.
 
-    `endpoints` are where it listens and `versions` which levels of kraft.version it supports: as a voter it
-    lets the voters' record say so (none: that record is left alone). A node that `may_vote` can be made a
-    voter while it observes; a broker can not.
+    `endpoints` are where it listens and `versions` the levels of kraft.version that it supports: as a voter
+    it keeps the voters record up to date with both (if empty, it leaves the record alone). A node that
+    `may_vote` can be made a voter while it observes; a broker cannot.
     """
 
     cluster_id: str
@@ -134,7 +138,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_voter(self) -> VoterNode:
-        """What a voters' record says of this node."""
+        """This node's entry for a voters record."""
         return VoterNode(
             node_id=self.node_id,
             directory_id=self.directory_id,
@@ -146,10 +150,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 class RecoveredLog(msgspec.Struct, frozen=True, kw_only=True):
     """What was found on disk: hard state, the epoch table, log bounds (offsets) and snapshots.
 
-    `known_committed`: everything below was known to be committed when this replica ran last; `acknowledged`:
-    how far directories of voters had acknowledged that to it, as their leader. `directory` names the log in
-    messages. `voter_changes`: what the newest snapshot, and the log behind it, say of voters, in order; a
-    record in a snapshot counts as standing before the snapshot's end offset.
+    Everything below `known_committed` was known to be committed when this replica last ran; `acknowledged` is
+    how far directories of voters had acknowledged the log to it as their leader. `directory` names the log in
+    messages. `voter_changes` are the voter changes of the newest snapshot and of the log after it, in order;
+    a record in a snapshot counts as before the snapshot's end offset.
     """
 
     epoch: int = 0

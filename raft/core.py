@@ -1,8 +1,8 @@
 """One Raft replica, voter or observer, as a pure state machine (KIP-595, KIP-630, KIP-996).
 
 Every input takes the time and returns the effects to carry out, in order; nothing else leaves the core. This
-module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. It
-knows no metadata: a record is bytes. What it writes and reads by itself is in `voters.records`.
+module only dispatches: `election`, `replication`, `fetching`, `snapshots` and `reads` hold the rules. Does
+not know metadata: a record is bytes. The records that it writes and reads itself are in `voters.records`.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ from metaquorum.storage.uuids import uuid_to_text
 
 
 class RaftCore:
-    """Call `start` once, then the inputs as they happen and `tick` when the inbox is empty or
-    `next_deadline_ms` has come. Set `wall_ms` (Unix time, for display and record timestamps) before an input.
+    """Call `start` once, then the inputs as they happen, and `tick` when the inbox is empty or
+    `next_deadline_ms` is reached. Set `wall_ms` (Unix time, for display and record timestamps) before an
+    input.
 
-    Raises RaftUsageError for a caller's mistake and RaftInvariantError when a law of Raft is broken: both
-    must stop the process. Raises CommittedLostError where going on would take committed records back: the
-    process must stop too, and its message says what to do.
+    Raises RaftUsageError for a mistake of the caller and RaftInvariantError for a broken law of Raft: both
+    must stop the process. Raises CommittedLostError if continuing would take committed records back: this too
+    must stop the process, and its message says what to do.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class RaftCore:
     ) -> None:
         self.state = RaftState(config, identity, voters, recovered, rng)
         self.sound_voters: tuple[tuple[int, VoterSet], ...] = ()
-        """The sets in the log that `invariants` has looked at: it looks again when there are others."""
+        """The voter sets in the log that `invariants` has checked; it checks again when they change."""
         self._sends_ms: int | None = timers.UNKNOWN
 
     # ---- inputs ------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[RaftEffect]:
-        """Take up the role that hard state asks for. Never leads in an epoch that it led before."""
+        """Take the role that hard state calls for. Never leads in an epoch in which it led before."""
         state = self.state
         if state.is_observer and state.node_id in state.voters:
             state.warn_once(_wrong_directory(state))
@@ -90,7 +91,7 @@ class RaftCore:
         return self._done(now_ms)
 
     def tick(self, now_ms: int) -> list[RaftEffect]:
-        """Every timer that is due."""
+        """Fire every timer that is due."""
         timers.fire_timeouts(self.state, now_ms)
         return self._done(now_ms)
 
@@ -114,7 +115,7 @@ class RaftCore:
         return self._done(now_ms)
 
     def on_request_abandoned(self, now_ms: int, key: int) -> list[RaftEffect]:
-        """The caller went away: its parked fetch is forgotten and not answered."""
+        """The caller disconnected: its parked fetch is dropped without a response."""
         if isinstance(self.state.role, Leader):
             self.state.role.view.parked.pop_key(key)
         return self._done(now_ms)
@@ -122,14 +123,15 @@ class RaftCore:
     def on_response(
         self, now_ms: int, source: int, correlation_id: int, response: RaftResponse
     ) -> list[RaftEffect]:
-        """An answer to a request that is no longer waited for (late, or of an earlier role) is ignored."""
+        """Ignores a response to a request that is no longer pending (it is late, or belongs to an earlier
+        role)."""
         state = self.state
         flight = state.in_flight.get(correlation_id)
         if flight is None or flight.to != source:
             return []
         del state.in_flight[correlation_id]
         if response.error is RaftError.INCONSISTENT_CLUSTER_ID:
-            # Nothing that another cluster says, its epoch least of all, means anything here.
+            # Nothing from another cluster means anything here, least of all its epoch.
             who, key = f"node {source}", "controller.quorum.voters"
             if source in state.config.bootstrap_ids:
                 who, key = "a bootstrap server", "controller.quorum.bootstrap.servers"
@@ -157,8 +159,8 @@ class RaftCore:
     def on_request_failed(
         self, now_ms: int, target: int, correlation_id: int, reason: str
     ) -> list[RaftEffect]:
-        """The request could not be sent or got no answer in time. `reason` is for people; only the time that
-        passed is judged."""
+        """The request could not be sent or got no response in time. `reason` is for people; the core
+        considers only the elapsed time."""
         state = self.state
         flight = state.in_flight.get(correlation_id)
         if flight is None or flight.to != target:
@@ -172,19 +174,19 @@ class RaftCore:
         return self._done(now_ms)
 
     def on_log_synced(self, now_ms: int, end_offset: int) -> list[RaftEffect]:
-        """Everything below `end_offset` of the log as it is now is durable."""
+        """Everything below `end_offset` of the current log is durable."""
         self.state.log.synced(end_offset)
         replication.advance_high_watermark(self.state, now_ms)
         return self._done(now_ms)
 
     def append(self, now_ms: int, batches: Batches, wake_observers: bool = True) -> list[RaftEffect]:
-        """Leader only. `batches` begin at `log_end_offset`, and their epoch is `epoch`.
-        Without `wake_observers` (a NoOp) observers get them with the next news, or when their wait ends."""
+        """Leader only. `batches` begin at `log_end_offset`, and their epoch is `epoch`. Without
+        `wake_observers` (a NoOp), observers get them with the next news, or when their wait ends."""
         replication.append(self.state, now_ms, batches, wake_observers=wake_observers)
         return self._done(now_ms)
 
     def on_snapshot_written(self, now_ms: int, position: LogPosition) -> list[RaftEffect]:
-        """This node's own snapshot is durable and may be served. It says what `voters_at` said."""
+        """This node's own snapshot is durable and may be served. It carries what `voters_at` returned."""
         self.state.log.snapshots.add(position)
         self.state.voter_history.trim(position.offset)
         return self._done(now_ms)
@@ -192,9 +194,8 @@ class RaftCore:
     def on_snapshot_loaded(
         self, now_ms: int, position: LogPosition, voters: VotersAt = CONFIGURED_VOTERS
     ) -> list[RaftEffect]:
-        """The fetched snapshot was checked and its image loaded; `voters` is what it says of them. The image
-        is to be used only when the effects contain ResetLog: this node may have got past the snapshot
-        meanwhile."""
+        """The fetched snapshot was checked and its image loaded; `voters` are the voters it names. Use the
+        image only if the effects contain ResetLog: this node may have moved past the snapshot meanwhile."""
         snapshots.on_loaded(self.state, now_ms, position, voters)
         return self._done(now_ms)
 
@@ -203,27 +204,29 @@ class RaftCore:
         return self._done(now_ms)
 
     def on_log_trimmed(self, now_ms: int, log_start_offset: int) -> list[RaftEffect]:
-        """The log starts at `log_start_offset` now, at or before a snapshot's end."""
+        """The log now starts at `log_start_offset`, at or before a snapshot's end."""
         self.state.log.trim(log_start_offset)
         return self._done(now_ms)
 
     def request_read(self, now_ms: int, token: int) -> list[RaftEffect]:
-        """A linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or later."""
+        """Request a linearizable read: ReadReady(token, offset) or ReadFailed(token) follows, now or
+        later."""
         reads.request_read(self.state, token)
         return self._done(now_ms)
 
     def transfer_leadership(self, now_ms: int, target: int) -> list[RaftEffect]:
-        """Resign in favour of `target` once it holds the whole log; a Warn says why not. While
-        `transferring`, the caller should hold new appends back."""
+        """Resign in favour of `target` once it holds the whole log; if that is impossible, a Warn says
+        why. While `transferring`, the caller should hold back new appends."""
         replication.transfer(self.state, now_ms, target)
         return self._done(now_ms)
 
     def transfer_refusal(self, target: int) -> str | None:
-        """Why `transfer_leadership(target)` would not be tried, as an instruction; None when it would."""
+        """Why `transfer_leadership(target)` would be refused, as an instruction; None if it would be
+        tried."""
         return replication.transfer_refusal(self.state, target)
 
     def resign(self, now_ms: int) -> list[RaftEffect]:
-        """SIGTERM: a leader names its successors and stops leading; for any other role nothing happens."""
+        """SIGTERM: a leader names its successors and stops leading; no effect in any other role."""
         if isinstance(self.state.role, Leader):
             replication.resign(self.state, now_ms)
         return self._done(now_ms)
@@ -231,7 +234,7 @@ class RaftCore:
     # ---- what the driver and the node read -----------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next; None: no timer runs."""
+        """When `tick` next has something to do; None if no timer runs."""
         return timers.next_due_ms(self.state, self._sends_ms)
 
     def describe(self, now_ms: int) -> list[ReplicaState]:
@@ -264,7 +267,7 @@ class RaftCore:
 
     @property
     def voted_id(self) -> int | None:
-        """Who got this node's vote in its epoch; None: no one."""
+        """The node that got this node's vote in its epoch; None if it has not voted."""
         return None if self.state.vote is None else self.state.vote.node_id
 
     @property
@@ -277,40 +280,41 @@ class RaftCore:
 
     @property
     def voters(self) -> VoterSet:
-        """The voters in force on this node: of the newest record in its log, committed or not."""
+        """The voters in force on this node: those of the newest voters record in its log, committed or
+        not."""
         return self.state.voters
 
     @property
     def kraft_version(self) -> int:
-        """1: the voters are records in the log. 0: they are configured."""
+        """1 if the voters are records in the log, 0 if they are configured."""
         return self.state.kraft_version
 
     @property
     def committed_kraft_version(self) -> int:
-        """The level that committed records say."""
+        """The level that committed records set."""
         return self.state.voter_history.at(max(0, self.high_watermark)).kraft_version
 
     @property
     def voters_offset(self) -> int | None:
-        """Where the record of the voters in force is; None: they are configured."""
+        """Offset of the record of the voters in force; None if they are configured."""
         return self.state.voter_history.newest_offset
 
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
-        """Where a node listens, as the log or a leader says; none where it is configured."""
+        """Where a node listens, according to the log or a leader; empty if it is configured."""
         return self.state.endpoints_of(node_id)
 
     def voters_at(self, end_offset: int) -> VotersAt:
-        """What a snapshot that ends there must say of voters; not below the newest snapshot."""
+        """The voters that a snapshot ending there must carry; not below the newest snapshot."""
         return self.state.voter_history.at(end_offset)
 
     @property
     def transferring(self) -> bool:
-        """True while a leader waits for the node that it hands leadership to."""
+        """True while a leader waits for the node that will take over leadership."""
         return isinstance(self.state.role, Leader) and self.state.role.view.transfer is not None
 
     @property
     def resignation_pending(self) -> bool:
-        """True while voters have not acknowledged the resignation: a process that stops may wait for this."""
+        """True while voters have not acknowledged the resignation: a stopping process may wait for this."""
         return isinstance(self.state.role, Resigned) and bool(self.state.role.unacknowledged)
 
     @property
@@ -327,7 +331,7 @@ class RaftCore:
 
     @property
     def losses(self) -> tuple[CommittedLoss, ...]:
-        """Committed records that others know of and this node, the leader, does not have."""
+        """Committed records that other replicas know of and that this node, the leader, does not have."""
         return tuple(self.state.losses.values()) if self.is_leader else ()
 
     @property
@@ -336,7 +340,7 @@ class RaftCore:
 
     @property
     def epoch_start_offset(self) -> int | None:
-        """Offset of this leader's LeaderChange record; None when it does not lead."""
+        """Offset of this leader's LeaderChange record; None if it does not lead."""
         return self.state.role.epoch_start_offset if isinstance(self.state.role, Leader) else None
 
     @property
@@ -352,7 +356,7 @@ class RaftCore:
 
 
 def _wrong_directory(state: RaftState) -> str:
-    """This node's id is a voter's, and its directory is another: in one line, and what to do."""
+    """One line, with what to do: this node's id is a voter's, but its directory is another one."""
     theirs = uuid_to_text(state.voters[state.node_id].directory_id or b"")
     own = uuid_to_text(state.identity.directory_id)
     if state.kraft_version >= 1:

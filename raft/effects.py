@@ -1,8 +1,8 @@
-"""What the Raft core wants done, as values: an ordered list, executed in order by the driver.
+"""What the Raft core wants done, as values: an ordered list that the driver carries out in order.
 
-The core changes its own view of the log when it emits an effect on the log; a driver for which such
-an effect fails must stop the process. The only dependency is `after`: an effect that carries a token
-is released when `PersistQuorumState` of that token is durable (see `gate.EffectGate`).
+The core changes its own view of the log when it emits an effect on the log; if such an effect fails, the
+driver must stop the process. The only dependency is `after`: an effect that carries a token is released when
+the `PersistQuorumState` of that token is durable (see `gate.EffectGate`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PersistQuorumState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppendLog(msgspec.Struct, frozen=True, kw_only=True):
-    """Append whole batches [base_offset, end_offset) to the log and ask for a sync (group commit)."""
+    """Append whole batches [base_offset, end_offset) to the log and request a sync (group commit)."""
 
     batches: Batches
 
@@ -49,14 +49,15 @@ class TruncateLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResetLog(msgspec.Struct, frozen=True, kw_only=True):
-    """Empty the log and start it at `position` (a snapshot that is installed), durably."""
+    """Empty the log and start it at `position` (the snapshot being installed), durably."""
 
     position: LogPosition
 
 
 class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Send to node `to`; a later `on_response` or `on_request_failed` names `correlation_id`. `endpoints` say
-    where it listens; none: it is configured (a voter at kraft.version 0, or below 0 a bootstrap server)."""
+    """Send to node `to`; a later `on_response` or `on_request_failed` names `correlation_id`. `endpoints`
+    are where it listens; empty if it is configured (a voter at kraft.version 0, or below 0 a bootstrap
+    server)."""
 
     to: int
     correlation_id: int
@@ -67,7 +68,7 @@ class SendRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Respond(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer the request that came in under `key`."""
+    """Respond to the request that arrived under `key`."""
 
     key: int
     response: RaftResponse
@@ -75,9 +76,9 @@ class Respond(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RespondWithRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer a fetch: fill `response.records` with batches in [read_from, read_to), at most `max_bytes`.
+    """Respond to a fetch: fill `response.records` with batches in [read_from, read_to), at most `max_bytes`.
 
-    At least one whole batch is returned even when it is larger than `max_bytes`.
+    At least one whole batch is returned even if it is larger than `max_bytes`.
     """
 
     key: int
@@ -89,7 +90,7 @@ class RespondWithRecords(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RespondWithSnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer a FetchSnapshot: fill size and data from the snapshot file, at most `max_bytes`."""
+    """Respond to a FetchSnapshot: fill size and data from the snapshot file, at most `max_bytes`."""
 
     key: int
     response: RaftResponse
@@ -108,8 +109,8 @@ class WriteSnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The temporary file is whole: sync it, check and load it, then report `snapshot_loaded` to the core
-    (or `snapshot_rejected`: the file is dropped and fetched again)."""
+    """The temporary file is complete: sync it, check and load it, then report `snapshot_loaded` to the
+    core (or `snapshot_rejected`: the file is deleted and fetched again)."""
 
     snapshot: LogPosition
     size_bytes: int
@@ -123,8 +124,8 @@ class HighWatermarkChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 class NoteCommitted(msgspec.Struct, frozen=True, kw_only=True):
     """Everything below `position` is committed, and synced here: write that to the file `known-committed`
-    without waiting for the disk; with `durably` also replace the file in the background, with what the
-    directories of voters have `acknowledged`."""
+    without waiting for the disk; with `durably`, also replace the file in the background, including what
+    the directories of voters have `acknowledged`."""
 
     position: LogPosition
     durably: bool
@@ -132,8 +133,8 @@ class NoteCommitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """This node's role or its idea of the leader changed. `epoch_start` is set for a leader: the offset
-    of its LeaderChange record."""
+    """This node's role, or the leader it knows, changed. `epoch_start` is set for a leader: the offset of
+    its LeaderChange record."""
 
     role: str
     epoch: int
@@ -149,7 +150,7 @@ class ReadReady(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Leadership was lost before the read was confirmed: the caller must ask the new leader."""
+    """Leadership was lost before the read was confirmed: the caller must send it to the new leader."""
 
     token: int
 

@@ -1,6 +1,6 @@
-"""What the driver of a node with a Raft core reports to it, and the effects that such a node adds.
+"""What the driver reports to a node with a Raft core, and the effects that such a node adds.
 
-Shared by the controller's node and the broker's: both keep a replica of the metadata log. Raft knows no
+Shared by the controller's node and the broker's: both keep a replica of the metadata log. Raft does not know
 metadata, so an image is a type parameter here.
 """
 
@@ -21,20 +21,20 @@ ImageT_co = TypeVar("ImageT_co", covariant=True)
 
 
 class RaftRequestArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """A peer asks; the answer carries `key` (unique within the process)."""
+    """A request from a peer; the response carries `key` (unique within the process)."""
 
     key: int
     request: RaftRequest
 
 
 class RaftRequestAbandoned(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller of `key` went away: forget it."""
+    """The caller of `key` disconnected: forget it."""
 
     key: int
 
 
 class RaftResponseArrived(msgspec.Struct, frozen=True, kw_only=True):
-    """`source` answered the request sent under `correlation_id`."""
+    """`source` responded to the request sent under `correlation_id`."""
 
     source: int
     correlation_id: int
@@ -54,21 +54,22 @@ class QuorumStatePersisted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSynced(msgspec.Struct, frozen=True, kw_only=True):
-    """A sync that began when the log ended at `end_offset` is durable. The driver has already dropped
+    """A sync that began when the log ended at `end_offset` is durable. The driver has already discarded
     completions from before a truncation (`SegmentedLog.sync_completed`)."""
 
     end_offset: int
 
 
 class LogRead(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `ReadLog`: whole batches from `from_offset` on."""
+    """The result of `ReadLog`: whole batches from `from_offset` on."""
 
     from_offset: int
     batches: Batches
 
 
 class LogTrimmed(msgspec.Struct, frozen=True, kw_only=True):
-    """`TrimLog` was carried out: the log starts at `log_start_offset` now (unchanged: retention kept all)."""
+    """`TrimLog` was carried out: the log now starts at `log_start_offset` (unchanged if retention kept
+    everything)."""
 
     log_start_offset: int
 
@@ -81,7 +82,7 @@ class SnapshotWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotLoaded(msgspec.Struct, Generic[ImageT_co], frozen=True, kw_only=True):
-    """A fetched snapshot was checked and loaded; `voters` is what it says of them."""
+    """A fetched snapshot was checked and loaded; `voters` are the voters it names."""
 
     position: LogPosition
     image: ImageT_co
@@ -89,14 +90,15 @@ class SnapshotLoaded(msgspec.Struct, Generic[ImageT_co], frozen=True, kw_only=Tr
 
 
 class SnapshotRejected(msgspec.Struct, frozen=True, kw_only=True):
-    """A fetched snapshot was damaged; its file is gone."""
+    """A fetched snapshot was damaged; its file was deleted."""
 
     position: LogPosition
     reason: str
 
 
 class ShutdownRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """SIGTERM: leave in order (a controller resigns, a broker asks for a controlled shutdown), then stop."""
+    """SIGTERM: leave in an orderly way (a controller resigns, a broker requests a controlled shutdown),
+    then stop."""
 
 
 # ---- out -----------------------------------------------------------------------------------------
@@ -121,13 +123,14 @@ class WriteSnapshot(msgspec.Struct, Generic[ImageT_co], frozen=True, kw_only=Tru
 
 
 class TrimLog(msgspec.Struct, frozen=True, kw_only=True):
-    """Segments wholly below `before_offset` (a durable snapshot's end) may go, as retention says."""
+    """Segments entirely below `before_offset` (a durable snapshot's end) may be deleted, as retention
+    allows."""
 
     before_offset: int
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop the process. `reason` is its last line; `failed` decides the exit code."""
+    """Stop the process. `reason` is its last log line; `failed` decides the exit code."""
 
     reason: str
     failed: bool

@@ -2,7 +2,7 @@
 
 Pure; used by the controller's node and the broker's. An effect with `after=token` waits for
 `persisted(token)`; everything else is released at once and in order, so effects on the log and
-PersistQuorumState never overtake each other. What is held is released in the order in which it came.
+PersistQuorumState never overtake each other. Held effects are released in the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Held = SendRequest | Respond | RespondWithRecords | RespondWithSnapshotChunk
 
 
 class EffectGate:
-    """`len()` is the number of effects that wait. It is bounded by what the core emits between two writes of
-    hard state: one request per voter and one answer per caller."""
+    """`len()` is the number of waiting effects. It is bounded by what the core emits between two writes of
+    hard state: one request per voter and one response per caller."""
 
     def __init__(self) -> None:
         self._held: deque[Held] = deque()
@@ -37,7 +37,7 @@ class EffectGate:
         return len(self._held)
 
     def push(self, effects: list[RaftEffect]) -> list[RaftEffect]:
-        """Take new effects; returns those that may be carried out now, in order."""
+        """Takes new effects; returns those that may be carried out now, in order."""
         released: list[RaftEffect] = []
         for effect in effects:
             match effect:
@@ -55,7 +55,8 @@ class EffectGate:
         return released
 
     def persisted(self, token: int) -> list[RaftEffect]:
-        """The write of `token` (and so every earlier one) is durable; returns what waited for it."""
+        """The write of `token` (and so every earlier one) is durable; returns the effects that waited for
+        it."""
         self._durable = max(self._durable, token)
         ready: list[RaftEffect] = []
         waiting: deque[Held] = deque()
@@ -68,7 +69,8 @@ class EffectGate:
         return ready
 
     def _void_records(self, end_offset: int) -> None:
-        """Records that were promised to a caller while this node led are being cut from the log meanwhile."""
+        """Voids records that were promised to a caller while this node led and that are now being
+        truncated."""
         self._held = deque(
             self._without_records(effect)
             if isinstance(effect, RespondWithRecords) and effect.read_to > end_offset

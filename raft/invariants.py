@@ -1,9 +1,9 @@
 """Every law of Raft that this implementation relies on, in one place.
 
 `check_core` holds for one replica at any moment (the core calls it after every input), `check_step` between
-two moments of one replica, `check_cluster` across replicas (for tests and the simulator, which can see all).
-All raise RaftInvariantError; they survive `python -O`. Sources: Raft paper figure 3; KIP-595; KIP-630;
-KIP-853.
+two moments of one replica, `check_cluster` across replicas (for tests and the simulator, which see all of
+them). All raise RaftInvariantError and also run under `python -O`. Sources: Raft paper figure 3; KIP-595;
+KIP-630; KIP-853.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def _broken(law: str, core: RaftCore) -> RaftInvariantError:
 
 
 def check_core(core: RaftCore) -> None:
-    """The state of one replica is well formed. After every input, so it calls little while all is well."""
+    """The state of one replica is well formed. Runs after every input, so it makes few calls while all is
+    well."""
     state = core.state
     _check_log(core)
     entries = state.voter_history.entries
@@ -84,7 +85,7 @@ def _check_log(core: RaftCore) -> None:
 
 
 def _check_changes(core: RaftCore) -> None:
-    """The sets in one log follow one another by one voter, except those of a salvaged log."""
+    """Each voter set in a log differs from the previous one by one voter, except in a salvaged log."""
     history, epochs = core.state.voter_history, core.state.log.epochs
     for (_, before), (offset, after) in pairwise(history.entries):
         if not (before.majorities_meet(after) or history.is_salvaged(offset, epochs)):
@@ -126,7 +127,7 @@ def _check_leader(core: RaftCore, leader: Leader) -> None:
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True):
-    """What `check_step` compares of one replica."""
+    """The state of one replica that `check_step` compares."""
 
     epoch: int
     voted_id: int | None
@@ -151,7 +152,7 @@ class CoreSnapshot(msgspec.Struct, frozen=True):
 
 
 def check_step(before: CoreSnapshot, core: RaftCore) -> None:
-    """From one moment to a later one, without a restart between, nothing that was promised is taken back."""
+    """From one moment to a later one, without a restart in between, no promise is taken back."""
     after = CoreSnapshot.of(core)
     _require(after.epoch >= before.epoch, f"the epoch never falls (it was {before.epoch})", core)
     _require(
@@ -176,7 +177,7 @@ def check_step(before: CoreSnapshot, core: RaftCore) -> None:
 
 
 def check_input(before: CoreSnapshot, core: RaftCore) -> None:
-    """`check_step` over exactly one input. Over several, a late repeated fetch may have taken back what a
+    """`check_step` over exactly one input. Over several, a late repeated fetch may have lowered what a
     voter had acknowledged when the commit was counted."""
     check_step(before, core)
     after = CoreSnapshot.of(core)
@@ -186,7 +187,7 @@ def check_input(before: CoreSnapshot, core: RaftCore) -> None:
 
 
 def _check_counted(core: RaftCore) -> None:
-    """What a leader has just committed is held by more than half of the voters in force."""
+    """More than half of the voters in force hold what a leader has just committed."""
     state = core.state
     view = state.leader_view()
     ends = {one.node_id: one.acked_offset or 0 for one in view.voters.values()}
@@ -201,23 +202,23 @@ def _check_counted(core: RaftCore) -> None:
 
 @dataclass(slots=True)
 class ClusterHistory:
-    """What `check_cluster` remembers from call to call: the leader of every epoch, and the epochs of the
-    committed log (`committed` maps an offset to the epoch of its record, as far as it was ever seen)."""
+    """What `check_cluster` remembers between calls: the leader of every epoch, and the epochs of the
+    committed log (`committed` maps an offset to the epoch of its record, as far as any call has seen it)."""
 
     leaders: dict[int, int] = field(default_factory=dict)
     epoch_starts: dict[int, int] = field(default_factory=dict)
     committed: dict[int, int] = field(default_factory=dict)
     committed_end: int = 0
     voters: dict[int, VoterSet] = field(default_factory=dict)
-    """Committed sets of voters by the offset of their record."""
+    """Committed voter sets by the offset of their record."""
     compared: dict[int, tuple[RaftCore, int]] = field(default_factory=dict)
-    """By node: how far the committed log of which of its cores was compared. What is committed is never
-    changed (`check_step` sees to that), so it is compared once."""
+    """By node: its core, and how far that core's committed log has been compared. Committed records never
+    change (`check_step` verifies that), so they are compared once."""
 
 
 def check_cluster(cores: Iterable[RaftCore], history: ClusterHistory) -> None:
-    """Across replicas: one leader an epoch (election safety), equal logs where an epoch is shared
-    (log matching), one committed log that no replica contradicts and every new leader holds."""
+    """Across replicas: one leader per epoch (election safety), equal logs where they share an epoch (log
+    matching), and one committed log that no replica contradicts and every new leader holds."""
     for core in cores:
         _check_leader_of_epoch(core, history)
         _check_epoch_starts(core, history)
@@ -242,7 +243,7 @@ def _check_leader_of_epoch(core: RaftCore, history: ClusterHistory) -> None:
 
 
 def _check_epoch_starts(core: RaftCore, history: ClusterHistory) -> None:
-    """An epoch's records are written by one leader in one run, so they begin at one offset everywhere."""
+    """One leader writes an epoch's records in one run, so they begin at the same offset everywhere."""
     log = core.state.log
     for epoch, start in log.epochs.entries:
         if start > log.start_offset or start == 0:
@@ -265,7 +266,8 @@ def _check_committed(core: RaftCore, history: ClusterHistory) -> None:
 
 
 def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
-    """Committed sets are at the same offsets in every log, and follow one another by one voter."""
+    """Committed voter sets are at the same offsets in every log, and each differs from the previous by one
+    voter."""
     log = core.state.log
     for offset, voters in core.state.voter_history.entries:
         if offset >= log.high_watermark:
@@ -282,7 +284,7 @@ def _check_committed_voters(core: RaftCore, history: ClusterHistory) -> None:
 
 
 def check_snapshot(position: LogPosition, history: ClusterHistory) -> None:
-    """A snapshot ends behind a committed record of its epoch."""
+    """A snapshot ends right after a committed record of its epoch."""
     known = history.committed.get(position.offset - 1)
     if position.offset > history.committed_end or known not in (None, position.epoch):
         raise RaftInvariantError(

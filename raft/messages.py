@@ -1,9 +1,9 @@
 """The Raft requests and responses of KIP-595, KIP-630, KIP-853 and KIP-996, as values.
 
-Owns their shape only. They know no transport, and a record is bytes. Epochs and offsets are ints,
-`None` means absent; ids of directories are 16 bytes. `leader_endpoints` say where the leader that is named
-listens, so that a node follows one that it does not know; at kraft.version 0 only answers to fetches of nodes
-that are no voters have them.
+Owns their shape only. Does not know the transport, and a record is bytes. Epochs and offsets are ints, `None`
+means absent; directory ids are 16 bytes. `leader_endpoints` are where the named leader listens, so that a
+node can follow a leader that it does not know; at kraft.version 0 only responses to fetches of nodes that are
+not voters carry them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metaquorum.storage.types import LogPosition
 
 
 class RaftError(IntEnum):
-    """Kafka's error codes, the ones that a Raft response can carry."""
+    """The Kafka error codes that a Raft response can carry."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -39,8 +39,9 @@ class RaftError(IntEnum):
 
 
 class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for a vote in `epoch`, or with `pre_vote` whether one would be given (KIP-996). `kraft_version` is
-    the candidate's: from 1 on voters that its own log does not name may ask, and be asked."""
+    """Request a vote in `epoch`, or with `pre_vote` whether one would be granted (KIP-996).
+    `kraft_version` is the candidate's: from level 1 on, candidates and voters that a log does not name may
+    request and grant votes."""
 
     cluster_id: str
     epoch: int
@@ -54,7 +55,8 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`last_position` is where the voter's own log ends (None: it does not say, as Kafka's do not)."""
+    """`last_position` is where the voter's own log ends (None if not stated; Kafka's responses never state
+    it)."""
 
     error: RaftError
     epoch: int
@@ -84,8 +86,8 @@ class BeginQuorumEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndQuorumEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The leader of `epoch` resigns; the first of `preferred_candidates` becomes a candidate at once. A voter
-    with another directory than the one that is named there waits as one that is not named (KIP-853)."""
+    """The leader of `epoch` resigns; the first of `preferred_candidates` becomes a candidate at once. A
+    voter whose directory is not the one named there waits as if it were not named (KIP-853)."""
 
     cluster_id: str
     epoch: int
@@ -102,12 +104,13 @@ class EndQuorumEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One fetch for voters and observers. A voter's `fetch_offset` is its synced end offset: its ack.
+    """One fetch for voters and observers. A voter's `fetch_offset` is its synced end offset: its
+    acknowledgement.
 
-    `high_watermark` is the one that the caller knows (-1: none), so that the leader answers a parked
-    fetch as soon as its own is higher (KAFKA-14145). `read_round` repeats the highest one that a response
-    of this epoch's leader carried (0: none): it proves that this fetch was sent after that response, so
-    a fetch that lay in a socket while the leader was paused can not confirm a read.
+    `high_watermark` is the caller's (-1 for none), so that the leader responds to a parked fetch as soon as
+    its own is higher (KAFKA-14145). `read_round` repeats the highest round in a response of this epoch's
+    leader (0 for none): it proves that this fetch was sent after that response, so a fetch that waited in a
+    socket while the leader was paused cannot confirm a read.
     """
 
     cluster_id: str
@@ -123,11 +126,12 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """`records` are whole batches from the fetch offset on. At most one of records, diverging, snapshot.
+    """`records` are whole batches from the fetch offset on. At most one of records, diverging and snapshot is
+    set.
 
-    With INVALID_VOTER_KEY, `high_watermark` is up to where the caller's directory has acknowledged the log
-    before: further than it fetches from now. `read_round` numbers the leader's rounds of linearizable reads
-    within its epoch.
+    With INVALID_VOTER_KEY, `high_watermark` is how far the caller's directory has acknowledged the log
+    before, which is beyond the offset it now fetches from. `read_round` numbers the leader's rounds of
+    linearizable reads within its epoch.
     """
 
     error: RaftError
@@ -143,7 +147,7 @@ class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchSnapshotRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for the bytes of snapshot `snapshot` from `position` on (KIP-630)."""
+    """Request the bytes of `snapshot` from `position` on (KIP-630)."""
 
     cluster_id: str
     replica_id: int
@@ -166,8 +170,9 @@ class FetchSnapshotResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Make an observer a voter. The driver has asked the node at one of its endpoints for its id, and for the
-    levels of kraft.version that it supports. Answered when it is committed, within `timeout_ms`."""
+    """Make an observer a voter. The driver has queried the node, at one of its endpoints, for its id and
+    for the levels of kraft.version that it supports. The response is sent once the change is committed,
+    within `timeout_ms`."""
 
     cluster_id: str
     voter: VoterNode
@@ -175,7 +180,8 @@ class AddVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoveVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Make a voter an observer, the leader too. Answered when it is committed, within `timeout_ms`."""
+    """Make a voter, possibly the leader, an observer. The response is sent once committed, within
+    `timeout_ms`."""
 
     cluster_id: str
     voter_id: int
@@ -184,7 +190,8 @@ class RemoveVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a voter listens and what it supports now, for the leader of `epoch`. Answered at once."""
+    """Where a voter now listens and what it supports, for the leader of `epoch`. The response is sent at
+    once."""
 
     cluster_id: str
     epoch: int
@@ -192,8 +199,8 @@ class UpdateVoterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpgradeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Raise kraft.version from 0: `voters` are the configured ones with what a record says of them. Answered
-    when it is committed, within `timeout_ms`."""
+    """Raise kraft.version from 0: `voters` are the configured ones, complete with what a voters record
+    holds. The response is sent once the change is committed, within `timeout_ms`."""
 
     cluster_id: str
     kraft_version: int
@@ -202,7 +209,7 @@ class UpgradeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VoterChangeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """How a change of voters ended. `message` says why not, and what to do."""
+    """The outcome of a change of voters. `message` says why it failed, and what to do."""
 
     error: RaftError
     epoch: int

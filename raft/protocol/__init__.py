@@ -1,1 +1,1 @@
-"""The rules of the protocol, role by role. `raft.core` is the way in, `raft.state` what the rules change."""
+"""The rules of the protocol, role by role. `raft.core` is the entry point; the rules change `raft.state`."""

@@ -1,6 +1,6 @@
 """BeginQuorumEpoch and EndQuorumEpoch: a leader announces itself, and names its successors (KIP-595).
 
-Owns what both requests do at the receiver, and until when the sender repeats them. `election` owns votes.
+Owns what both requests do at the receiver, and how long the sender repeats them. `election` owns votes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def on_end_quorum_epoch(state: RaftState, now_ms: int, key: int, request: EndQuo
         error = RaftError.INVALID_VOTER_KEY
     else:
         error = _check_leader_claim(state, request)
-    # The answer goes out before this node stands: the epoch it names is the one that ended.
+    # The response goes out before this node stands for election: its epoch is the one that ended.
     state.respond(key, EndQuorumEpochResponse(error=error, epoch=state.epoch, leader_id=state.leader_id))
     if error is RaftError.NONE:
         leaders.follow(state, now_ms, request.epoch, request.leader_id, request.leader_endpoints)
@@ -69,7 +69,7 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
     own = (one.is_replica(state.node_id, state.identity.directory_id) for one in named)
     rank = next((rank for rank, is_own in enumerate(own) if is_own), len(named))
     if rank == 0 and named:
-        # No pre-vote: the leader itself gave way, and its other followers may not have heard yet.
+        # No pre-vote: the leader itself resigned, and its other followers may not know yet.
         transitions.become_candidate(state, now_ms)
         election.settle_election(state, now_ms)
         return
@@ -98,7 +98,7 @@ def begins_due_ms(state: RaftState) -> int | None:
 
 
 def send_begins(state: RaftState, now_ms: int) -> None:
-    """Tell every voter that does not fetch that this node leads."""
+    """Announce this leader to every voter that does not fetch."""
     for voter_id, progress in sorted(state.leader_view().voters.items()):
         if progress.next_begin_ms <= now_ms and state.may_ask(now_ms, voter_id):
             progress.next_begin_ms = now_ms + state.config.begin_quorum_ms
@@ -122,7 +122,7 @@ def ends_due_ms(state: RaftState) -> int | None:
 
 
 def send_ends(state: RaftState, now_ms: int) -> None:
-    """Tell every voter that does not know yet that this node gave leadership up."""
+    """Announce the resignation to every voter that has not acknowledged it."""
     role = state.role
     if not isinstance(role, Resigned):
         return
@@ -150,5 +150,5 @@ def resignation_due_ms(state: RaftState) -> int | None:
 
 
 def end_resignation(state: RaftState, now_ms: int) -> None:
-    """No one succeeded this node in time: it takes part in elections again."""
+    """No node took over in time: this node takes part in elections again."""
     transitions.become_unattached(state, now_ms, state.epoch)

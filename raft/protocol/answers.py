@@ -1,6 +1,6 @@
-"""Answers of a leader to fetches: at once, or later, when there is news for a parked one (KIP-595).
+"""A leader's responses to fetches: at once, or later, when there is news for a parked fetch (KIP-595).
 
-Knows nothing of what a fetch acknowledges; `replication` has counted it before.
+Does not know what a fetch acknowledges; `replication` has counted it before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from metaquorum.storage.types import LogPosition
 def answer_or_park(
     state: RaftState, now_ms: int, key: int, request: FetchRequest, replica: ReplicaKey
 ) -> None:
-    """Answers a fetch at once when there is news or it does not want to wait; else parks it."""
+    """Responds to a fetch at once if there is news or the fetch allows no wait; otherwise parks it."""
     view = state.leader_view()
     is_voter = _is_other_voter(state, view, request)
     wait_ms = min(request.max_wait_ms, state.config.observer_fetch_max_wait_ms)
@@ -34,7 +34,7 @@ def _is_other_voter(state: RaftState, view: LeaderView, request: FetchRequest) -
 
 def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_voter: bool) -> bool:
     if not is_voter:
-        # Observers are woken for what matters to them: records that are only there to tick do not.
+        # Observers are woken only for records that matter to them, not for records that only mark time.
         return view.observer_wake_offset > min(request.fetch_offset, max(request.high_watermark, 0))
     if view.reads.asking and request.read_round < view.reads.round:
         return True
@@ -42,7 +42,7 @@ def _has_news(state: RaftState, view: LeaderView, request: FetchRequest, *, is_v
 
 
 def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: bool = True) -> None:
-    """Answers with what there is: voters read up to the log's end, observers up to the high watermark."""
+    """Responds with what is available: voters read to the log's end, observers to the high watermark."""
     response = response_now(state, request)
     is_voter = _is_other_voter(state, state.leader_view(), request)
     read_to = state.log.end_offset if is_voter else max(0, state.log.high_watermark)
@@ -62,7 +62,7 @@ def answer(state: RaftState, key: int, request: FetchRequest, *, with_records: b
 
 
 def redirect_to_snapshot(state: RaftState, key: int, request: FetchRequest) -> None:
-    """Names the newest snapshot to a replica that needs what the log no longer holds (KIP-630)."""
+    """Names the newest snapshot to a replica that needs records that the log no longer holds (KIP-630)."""
     snapshot = state.log.latest_snapshot
     error = RaftError.NONE if snapshot is not None else RaftError.OFFSET_OUT_OF_RANGE
     response = FetchResponse(
@@ -81,7 +81,7 @@ def redirect_to_snapshot(state: RaftState, key: int, request: FetchRequest) -> N
 def response_now(
     state: RaftState, request: FetchRequest, *, diverging: LogPosition | None = None
 ) -> FetchResponse:
-    """A response without records, with this leader's offsets as they are now."""
+    """Returns a response without records, with this leader's current offsets."""
     return FetchResponse(
         error=RaftError.NONE,
         epoch=state.epoch,
@@ -95,7 +95,7 @@ def response_now(
 
 
 def wake_voters(state: RaftState) -> None:
-    """Answer the voters' parked fetches for which there is news."""
+    """Respond to the voters' parked fetches for which there is news."""
     view = state.leader_view()
     for parked in list(view.parked.voters.values()):
         if _has_news(state, view, parked.request, is_voter=True):
@@ -104,7 +104,7 @@ def wake_voters(state: RaftState) -> None:
 
 
 def wake_observers(state: RaftState) -> None:
-    """Answer the observers' parked fetches for which there is news."""
+    """Respond to the observers' parked fetches for which there is news."""
     view = state.leader_view()
     for parked in list(view.parked.observers.values()):
         if _has_news(state, view, parked.request, is_voter=False):

@@ -1,6 +1,6 @@
-"""Elections: votes and pre-votes (KIP-595, KIP-996), and the timers that begin and end one.
+"""Elections: votes and pre-votes (KIP-595, KIP-996), and the timers that begin and end them.
 
-Owns who gets this node's vote and when it stands itself. Knows the log only by its end position.
+Owns who gets this node's vote and when it stands for election itself. Knows the log only by its end position.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from metaquorum.raft.state.roles import Candidate, Follower, Leader, Prospective
 from metaquorum.raft.state.state import InFlight, RaftState, Vote
 
 GIVE_WAY_JITTER_MS = 50
-"""Voters that granted the same pre-vote wait a random time up to this, so that they do not all stand next
-together."""
+"""Voters that granted the same pre-vote wait a random time up to this, so that they do not all stand for
+election at the same time."""
 
 # ---- requests ------------------------------------------------------------------------------------
 
@@ -45,8 +45,8 @@ def on_vote(state: RaftState, now_ms: int, key: int, request: VoteRequest) -> No
 
 
 def _refuse_vote_request(state: RaftState, request: VoteRequest) -> RaftError:
-    # From kraft.version 1 on the log of either may not have the newest voters yet: whose vote counts is the
-    # candidate's to know, and the voter judges its log alone (KIP-853).
+    # From kraft.version 1 on, either log may lack the newest voters: only the candidate knows whose vote
+    # counts, and the voter judges the candidate's log alone (KIP-853).
     by_log = state.kraft_version >= 1 or request.kraft_version >= 1
     error = check_voter_request(state, request, to_any_voter=by_log)
     if error is not RaftError.NONE:
@@ -63,8 +63,8 @@ def _refuse_vote_request(state: RaftState, request: VoteRequest) -> RaftError:
 def check_voter_request(
     state: RaftState, request: VoteRequest | BeginQuorumEpochRequest, *, to_any_voter: bool
 ) -> RaftError:
-    """Whether a request that is for one voter has come to that voter. An empty directory id names none. With
-    `to_any_voter` also one that its own log does not name as a voter."""
+    """Whether a request for one voter has reached that voter. An empty directory id names no directory.
+    With `to_any_voter`, a voter that its own log does not name is accepted too."""
     if request.cluster_id != state.identity.cluster_id:
         return RaftError.INCONSISTENT_CLUSTER_ID
     to_other_directory = request.voter_directory_id not in (b"", state.identity.directory_id)
@@ -84,7 +84,7 @@ def _on_pre_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
 
 
 def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
-    """A replica that hears from a live leader refuses, so a node that was cut off disturbs no one
+    """A replica in contact with a live leader refuses, so a node that was cut off disrupts no one
     (KIP-996)."""
     match state.role:
         case Leader():
@@ -96,8 +96,9 @@ def _would_grant_pre_vote(state: RaftState, request: VoteRequest) -> bool:
 
 
 def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
-    """The candidate's log is at least as far as this one (Raft paper 5.4.1), and reaches as far as this voter
-    knows it to be committed: where committed records were lost, a later epoch proves nothing."""
+    """The candidate's log is at least as up to date as this one (Raft paper 5.4.1), and reaches the offset
+    up to which this voter knows the log to be committed: where committed records were lost, a later epoch
+    proves nothing."""
     if memory.refuse_candidate(state, request):
         return False
     if request.last_position < state.log.end_position:
@@ -112,7 +113,7 @@ def _is_up_to_date(state: RaftState, request: VoteRequest) -> bool:
 
 
 def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> bool:
-    """A vote for a higher epoch is written together with that epoch."""
+    """A vote for a higher epoch is persisted together with that epoch."""
     candidate = Vote(request.candidate_id, request.candidate_directory_id)
     if request.epoch > state.epoch:
         granted = _is_up_to_date(state, request)
@@ -129,8 +130,8 @@ def _on_binding_vote(state: RaftState, now_ms: int, request: VoteRequest) -> boo
 
 
 def _give_way(state: RaftState, now_ms: int) -> None:
-    # A candidate that was just promised a vote should have the time to ask for it: two candidates of one
-    # moment split the votes, which is what made failovers slow where all timers end together.
+    # A candidate that was just granted a pre-vote needs time to request the vote: two candidates at the same
+    # moment split the votes, which slowed failovers where all timers expire together.
     pause = now_ms + state.config.election_backoff_max_ms // 2 + state.rng.randint(0, GIVE_WAY_JITTER_MS)
     match state.role:
         case Follower() | Unattached() as waiting if waiting.deadline_ms is not None:
@@ -165,12 +166,12 @@ def on_vote_response(state: RaftState, now_ms: int, flight: InFlight, response: 
 
 
 def _asked(flight: InFlight) -> bytes:
-    """The directory that a vote comes from, empty where the voter is not pinned."""
+    """The directory that a vote was requested from; empty if the voter is not pinned."""
     return flight.request.voter_directory_id if isinstance(flight.request, VoteRequest) else b""
 
 
 def settle_election(state: RaftState, now_ms: int) -> None:
-    """Draw the consequence of the votes so far. A quorum of one voter passes through in one go."""
+    """Act on the votes so far. A quorum of one voter is elected in a single pass."""
     role = state.role
     if isinstance(role, Prospective):
         if quorum.has_majority(role.granted, state.voters):
@@ -199,7 +200,7 @@ def election_due_ms(state: RaftState) -> int | None:
 
 
 def stand(state: RaftState, now_ms: int) -> None:
-    """Begin an election: first ask whether it would be won."""
+    """Begin an election with a pre-vote."""
     transitions.become_prospective(state, now_ms)
     settle_election(state, now_ms)
 
@@ -209,8 +210,8 @@ def pre_vote_due_ms(state: RaftState) -> int | None:
 
 
 def lose_pre_vote(state: RaftState, now_ms: int) -> None:
-    """Back to the last leader of this epoch where there is one, else wait for an election timeout. With
-    bootstrap servers to ask, ask them: the voters that this log names may all be gone."""
+    """Return to the last leader of this epoch if there is one, otherwise wait for an election timeout. If
+    there are bootstrap servers, query them: the voters that this log names may all be gone."""
     has_leader = state.known_leader_id is not None and state.known_leader_id != state.node_id
     if state.known_leader_id is not None and has_leader and not state.config.bootstrap_ids:
         transitions.become_follower(state, now_ms, state.epoch, state.known_leader_id)
@@ -223,7 +224,7 @@ def leader_lost_due_ms(state: RaftState) -> int | None:
 
 
 def lose_leader(state: RaftState, now_ms: int) -> None:
-    """No fetch succeeded in time: a voter stands, an observer looks for the leader."""
+    """No fetch succeeded in time: a voter stands for election, an observer looks for the leader."""
     if state.may_stand:
         stand(state, now_ms)
     else:
@@ -240,7 +241,7 @@ def votes_due_ms(state: RaftState) -> int | None:
 
 
 def send_votes(state: RaftState, now_ms: int) -> None:
-    """Ask every voter that has not answered yet."""
+    """Request a vote from every voter that has not responded yet."""
     standing = state.role
     if not isinstance(standing, Prospective | Candidate):
         return
@@ -274,8 +275,8 @@ def _send_vote(state: RaftState, now_ms: int, voter_id: int, *, pre_vote: bool) 
 
 
 def begin(state: RaftState, now_ms: int) -> None:
-    """The role after a start. The leader of the recorded epoch starts as resigned: records of that
-    epoch that it had sent and lost must not be written a second time with other content (KAFKA-10527)."""
+    """The role after a start. The leader of the recorded epoch starts as resigned: it may have sent
+    records of that epoch and lost them, and must not write them again with other content (KAFKA-10527)."""
     leader_id = state.known_leader_id
     if state.may_stand and leader_id == state.node_id and state.other_voters:
         transitions.start(state, transitions.resigned_role(state, now_ms, successors=()))

@@ -1,7 +1,8 @@
-"""The follower's and observer's side of replication: when to fetch, from whom, and what an answer does.
+"""The follower's and observer's side of replication: when to fetch, from which node, and what a response
+does.
 
-A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is under
-way it only sends a keep-alive now and then. An observer that can never vote fetches from its end.
+A voter fetches from its synced end, because its fetch offset is its acknowledgement; while a sync is in
+progress it only sends an occasional keep-alive. An observer that can never vote fetches from its end.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from metaquorum.storage.errors import StorageError
 from metaquorum.storage.types import LogPosition
 
 KEEPALIVE_MAX_BYTES = 1
-"""A keep-alive asks for no records. Where there are some, the answer has one batch at least: the least."""
+"""A keep-alive requests no records. If there are any, the response holds at least one batch, so this is
+the minimum."""
 FIRST_SEARCH_PAUSE_MS = 50
-"""An observer that finds no leader asks again after half to all of this, then of twice as much, and so on: a
-thousand brokers must not flood the voters that are just electing."""
+"""An observer that finds no leader retries after half to all of this, then of twice as much, and so on: a
+thousand brokers must not flood voters that are holding an election."""
 EARLY_TENTHS = 9
-"""A failure before this many tenths of the timeout is not a timeout: something refused the connection."""
+"""A failure before this many tenths of the timeout is not a timeout: the connection was refused."""
 FAILURES_TO_DOUBT = 2
-"""This many such failures in a row mean that the leader's process is gone; one can be a connection that
-broke."""
+"""This many such failures in a row mean that the leader's process is gone; a single one may be a broken
+connection."""
 
 
 def fetch_due_ms(state: RaftState) -> int | None:
@@ -40,7 +42,7 @@ def fetch_due_ms(state: RaftState) -> int | None:
 
 
 def send_next_fetch(state: RaftState, now_ms: int) -> None:
-    """Ask the leader for what comes next: records, or a chunk of the snapshot. One request at a time."""
+    """Request the next records, or the next chunk of the snapshot, from the leader. One request at a time."""
     role = state.role
     if not isinstance(role, Follower):
         return
@@ -56,7 +58,7 @@ def search_due_ms(state: RaftState) -> int | None:
 
 
 def search_leader(state: RaftState, now_ms: int) -> None:
-    """An observer finds the leader by asking any voter, or any bootstrap server."""
+    """An observer finds the leader by querying any voter or any bootstrap server."""
     role = state.role
     if not isinstance(role, Unattached):
         return
@@ -69,7 +71,7 @@ def search_leader(state: RaftState, now_ms: int) -> None:
 
 
 def _is_busy(state: RaftState, role: Follower) -> bool:
-    """True while this replica can not use more records: it syncs what it has, or gets a snapshot."""
+    """True while this replica cannot use more records: it is syncing what it has, or fetching a snapshot."""
     unsynced = state.acknowledges and state.log.synced_offset < state.log.end_offset
     return unsynced or role.snapshot is not None
 
@@ -96,7 +98,7 @@ def _send_fetch(state: RaftState, now_ms: int, to: int, role: Follower | None) -
 
 
 def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> None:
-    """The search goes on: the node that is asked next may say more."""
+    """The search continues: the next node may name a leader that this node can follow."""
     leader_id = response.leader_id
     if leader_id not in (None, state.node_id) and not leaders.can_follow(
         state, leader_id, response.leader_endpoints
@@ -121,7 +123,7 @@ def on_fetch_response(
     if not isinstance(role, Follower) or role.leader_id != flight.to:
         return
     if response.epoch != state.epoch:
-        # It led this epoch and does not know it any more: asking at once would only ask again and again.
+        # It led this epoch and no longer knows it: an immediate retry would only repeat this in a loop.
         role.next_fetch_ms = now_ms + state.config.empty_fetch_pause_ms
         return
     if response.error is not RaftError.NONE:
@@ -139,10 +141,10 @@ def on_fetch_response(
     role.deadline_ms = now_ms + transitions.fetch_patience_ms(state)
     role.keepalive_ms = now_ms + state.config.keepalive_ms
     role.read_round = max(role.read_round, response.read_round)
-    # A leader that parks no more fetches answers at once with nothing: do not ask again at once.
+    # A leader that parks no more fetches sends empty responses at once: pause before the next fetch.
     role.next_fetch_ms = now_ms + (state.config.empty_fetch_pause_ms if early and not news else 0)
     if role.snapshot is not None or request.fetch_offset < state.log.start_offset:
-        return  # the answer to a keep-alive: what comes next is decided by the snapshot, or was by now
+        return  # the response to a keep-alive: the snapshot decides what comes next, or has by now
     if response.snapshot is not None:
         snapshots.redirect(state, now_ms, role, response.snapshot, request.fetch_offset)
     elif response.diverging is not None:
@@ -168,19 +170,20 @@ def _on_error(
 
 
 def on_diverging(state: RaftState, now_ms: int, diverging: LogPosition) -> None:
-    """The leader said where the common epoch ends on its side: what is above is of another history."""
+    """The leader reported where the common epoch ends in its log: this log diverges above that."""
     end = state.log.truncation_offset(diverging)
     if end < state.log.end_offset:
         _cut(state, now_ms, end)
 
 
 def on_records(state: RaftState, now_ms: int, role: Follower, fetch_offset: int, records: bytes) -> int:
-    """Append the leader's bytes unchanged; returns up to where this log is known to agree with the leader's.
+    """Append the leader's bytes unchanged; returns the offset up to which this log is known to match the
+    leader's.
 
-    A voter fetches from its synced end, so its log can reach beyond `fetch_offset`: with batches that it got
-    from this leader already (the answer to a keep-alive), or with what it wrote or got in an older epoch. The
-    former are skipped, the latter are cut, and only then does what is new follow the log's end. What is above
-    the answer has not been compared: the high watermark must not reach into it.
+    A voter fetches from its synced end, so its log can extend beyond `fetch_offset`: with batches that this
+    leader has already sent (in response to a keep-alive), or with batches written or received in an older
+    epoch. The former are skipped, the latter are truncated, and only then is what is new appended at the
+    log's end. What is above the response has not been compared: the high watermark must not reach into it.
     """
     if not records:
         return fetch_offset
@@ -233,7 +236,7 @@ def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str)
 
 
 def on_request_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
-    """A request of any kind got no answer that says anything: ask this node again after a pause."""
+    """A request of any kind got no useful response: retry this node after a pause."""
     state.retry_at_ms[flight.to] = now_ms + state.config.retry_backoff_ms
     if isinstance(flight.request, FetchRequest | FetchSnapshotRequest):
         _on_fetch_failed(state, now_ms, flight)
@@ -253,9 +256,9 @@ def expire_requests(state: RaftState, now_ms: int) -> None:
 
 
 def _on_fetch_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:
-    """A fetch got no answer. When it fails long before its time twice in a row, nothing listens at the
-    leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps that
-    harmless."""
+    """A fetch got no response. If it fails long before its timeout twice in a row, nothing listens at the
+    leader's address: its process is gone, so do not wait for the whole fetch timeout. The pre-vote keeps a
+    wrong guess harmless."""
     role = state.role
     if not isinstance(role, Follower) or role.leader_id != flight.to:
         return

@@ -1,6 +1,6 @@
-"""What a replica learns of leaders: from an announcement, from any answer, or from silence.
+"""What a replica learns about leaders: from an announcement, from any response, or from silence.
 
-Owns whom a replica follows, and when it begins to doubt. Knows no votes.
+Owns which leader a replica follows, and when it begins to doubt it. Does not know votes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from metaquorum.raft.voters.voter_set import Endpoint
 
 
 def doubt_leader(state: RaftState, now_ms: int, wait_ms: int) -> None:
-    """The leader looks dead or resigned: grant pre-votes, and ask for them after `wait_ms` unless it
-    answers."""
+    """The leader appears dead or has resigned: grant pre-votes, and request them after `wait_ms` unless it
+    responds."""
     if isinstance(state.role, Follower) and not state.role.suspect:
         state.role.suspect = True
         state.role.deadline_ms = min(state.role.deadline_ms, now_ms + wait_ms)
 
 
 def can_follow(state: RaftState, leader_id: int, endpoints: tuple[Endpoint, ...]) -> bool:
-    """Whether this node may follow that one: it is a voter, or the message that named it has its endpoints.
-    Messages to voters have them from kraft.version 1 on, where this log may not name the newest voters yet;
-    answers to fetches of others always."""
+    """Whether this node may follow that leader: it is a voter, or the message that named it has its
+    endpoints. Messages to voters have them from kraft.version 1 on, where this log may not name the newest
+    voters yet; responses to fetches of other nodes always have them."""
     return leader_id != state.node_id and (leader_id in state.voters or bool(state.told(endpoints)))
 
 
 def follow(
     state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...]
 ) -> None:
-    """Follow the leader of an epoch that is not behind, unless this node does so already. `endpoints` are
-    where it listens, none at kraft.version 0."""
+    """Follow the leader of an epoch that is not behind, unless this node already does. `endpoints` are
+    where the leader listens, empty at kraft.version 0."""
     endpoints = state.told(endpoints)
     if epoch < state.epoch or not can_follow(state, leader_id, endpoints):
         return
@@ -45,9 +45,10 @@ def follow(
 
 
 def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
-    """Take epoch and leader from a response. True when the role changed: then the rest of it is stale.
+    """Take epoch and leader from a response. True if the role changed, which makes the rest of the response
+    stale.
 
-    A prospective node keeps asking although others still name the leader that it lost.
+    A prospective node keeps requesting pre-votes even if others still name the leader that it lost.
     """
     before, leader_id, endpoints = state.role, response.leader_id, state.told(response.leader_endpoints)
     if response.epoch < state.epoch:
@@ -67,8 +68,9 @@ def learn(state: RaftState, now_ms: int, response: RaftResponse) -> bool:
 
 
 def _warn_of_namesake(state: RaftState, epoch: int) -> None:
-    """Others follow a leader with this node's id, which cannot be followed: no one could tell the two apart.
-    It may be this one, which had noted no more than its vote before it stopped."""
+    """Other nodes follow a leader with this node's id. This node cannot follow it, since no one could
+    distinguish the two. It may be this node itself, if it had recorded no more than its vote before it
+    stopped."""
     voted_for_itself = state.vote is not None and state.vote.node_id == state.node_id
     if epoch == state.epoch and (voted_for_itself or state.known_leader_id == state.node_id):
         return

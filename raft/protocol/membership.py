@@ -1,7 +1,7 @@
-"""The voters in force change with the log: what a replica of any role does then (KIP-853).
+"""What a replica of any role does when the voters in force change with the log (KIP-853).
 
-Owns that a set counts from its append on and is undone by a truncation, and how roles follow: a voter becomes
-an observer, an observer a voter. Which changes a leader takes is `voter_changes`'.
+Owns that a set is in force from its append on and is undone by a truncation, and how roles follow: a voter
+becomes an observer, an observer a voter. `voter_changes` owns which changes a leader accepts.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def note(state: RaftState, now_ms: int, changes: Sequence[VoterChange]) -> None:
 
 
 def undo(state: RaftState, now_ms: int, end_offset: int) -> None:
-    """This log was cut at `end_offset`."""
+    """This log was truncated at `end_offset`."""
     before, kind = state.voters, _kind(state)
     state.voter_history.truncate(end_offset)
     _settle(state, now_ms, before, kind)
 
 
 def restart(state: RaftState, now_ms: int, end_offset: int, voters: VotersAt) -> None:
-    """This log restarts behind a snapshot that says this of voters."""
+    """This log restarts after a snapshot that names these voters."""
     before, kind = state.voters, _kind(state)
     state.voter_history.reset(end_offset, voters)
     _settle(state, now_ms, before, kind)
@@ -46,7 +46,7 @@ def _kind(state: RaftState) -> tuple[bool, bool]:
 
 
 def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, bool]) -> None:
-    """The role follows: whom it asks, what it waits for, and whether it may stand."""
+    """Adapt the role: which nodes it queries, what it waits for, and whether it may stand for election."""
     if state.voters == before:
         return
     moved = kind != _kind(state)
@@ -68,9 +68,9 @@ def _settle(state: RaftState, now_ms: int, before: VoterSet, kind: tuple[bool, b
 
 
 def _follow_set(state: RaftState, now_ms: int, view: LeaderView) -> None:
-    """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A fetch that waits
-    is answered where its replica is another kind now: observers get only what is committed,
-    so the record that makes one a voter would never reach it."""
+    """Progress is kept: an observer that becomes a voter has acknowledged what it fetched. A parked fetch
+    gets a response if its replica has changed kind: observers get only what is committed, so the record
+    that makes an observer a voter would never reach it."""
     memory.fold(state, view)
     known = dict(view.observers)
     known.update(((one.node_id, one.directory_id), one) for one in view.voters.values())

@@ -1,9 +1,9 @@
 """Linearizable reads without a lease: the leader proves that it still leads after the read arrived.
 
-A read is answered from a committed offset when the voters of a majority (the leader included) have sent a
-fetch of this epoch *after* they saw the round's number, which was given out after the read arrived. Numbers
-instead of arrival times, because a fetch may be in a socket of a paused leader for as long as the pause
-lasts. Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
+A read is served from a committed offset once the voters of a majority (the leader included) have sent a fetch
+of this epoch *after* they saw the round's number, which was assigned after the read arrived. Rounds are
+numbered because arrival times prove nothing: a fetch may stay in a paused leader's socket for as long as the
+pause lasts. Reads that arrive during a round share the next one. (Raft dissertation 6.4, for pull Raft.)
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def request_read(state: RaftState, token: int) -> None:
 
 
 def begin_round(state: RaftState) -> None:
-    """Start a round for the waiting reads, when none is under way and this epoch has committed a
-    record: before that, a new leader does not know what its predecessors committed."""
+    """Start a round for the waiting reads, if none is in progress and a record of this epoch is committed:
+    before that, a new leader does not know what its predecessors committed."""
     role = state.role
     if not isinstance(role, Leader):
         return
@@ -41,7 +41,7 @@ def begin_round(state: RaftState) -> None:
 
 
 def settle(state: RaftState) -> None:
-    """Answer the reads of the round that a majority has confirmed."""
+    """Serve the reads of the round that a majority has confirmed."""
     role = state.role
     if not isinstance(role, Leader) or not role.view.reads.asking:
         return

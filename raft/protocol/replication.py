@@ -1,6 +1,6 @@
-"""The leader's side of replication: fetches, the high watermark, check-quorum, resigning.
+"""The leader's side of replication: fetches, the high watermark, check-quorum, resignation.
 
-Owns when a record is committed. Knows of the log what `LogView` knows.
+Owns when a record is committed. Knows the log only through `LogView`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from metaquorum.storage.batches.parsed import Batches
 
 
 def check_leader_request(state: RaftState, cluster_id: str, epoch: int) -> RaftError:
-    """Whether a request that only the leader of its epoch answers has come to that leader, in that epoch."""
+    """Whether a request for the leader of an epoch has reached that leader, in that epoch."""
     if cluster_id != state.identity.cluster_id:
         return RaftError.INCONSISTENT_CLUSTER_ID
     if epoch < state.epoch:
@@ -85,17 +85,17 @@ def on_fetch(state: RaftState, now_ms: int, key: int, request: FetchRequest) -> 
 
 
 def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress:
-    """The progress of a replica that was just heard of in this epoch; makes it when it is new."""
+    """The progress of a replica that was just heard from in this epoch; created if it is new."""
     view = state.leader_view()
     if state.is_voter_replica(*replica) and replica[0] in view.voters:
         progress = view.voters[replica[0]]
         if progress.directory_id != replica[1]:
-            # Another disk: what the one before held no longer counts (a voter that is not pinned).
+            # Another disk: the previous disk's acknowledgements no longer count (an unpinned voter).
             memory.fold(state, view)
             progress.directory_id, progress.acked_offset, progress.furthest_offset = replica[1], None, 0
         progress.next_begin_ms = now_ms + state.config.quiet_voter_ms
     elif replica[0] < 0:
-        # A tool that reads the log: served like an observer, and no replica of which anything is kept.
+        # A tool that reads the log: served like an observer, but nothing is remembered about it.
         return ReplicaProgress(node_id=replica[0], directory_id=replica[1])
     else:
         if not view.observers:
@@ -110,7 +110,7 @@ def touch(state: RaftState, now_ms: int, replica: ReplicaKey) -> ReplicaProgress
 def _count(
     state: RaftState, now_ms: int, view: LeaderView, progress: ReplicaProgress, request: FetchRequest
 ) -> None:
-    """The fetch passed the divergence check: what is below its offset is this leader's log."""
+    """The fetch passed the divergence check: this leader's log contains everything below its offset."""
     end = state.log.end_offset
     if request.fetch_offset >= end:
         progress.last_caught_up_wall_ms = state.wall_ms
@@ -130,8 +130,8 @@ def _count(
 
 
 def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: bool) -> int:
-    """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError
-    when this node does not lead or the batches do not fit."""
+    """Append whole batches of this epoch at the log's end; returns the new end. Raises RaftUsageError if
+    this node does not lead or the batches do not fit."""
     if not isinstance(state.role, Leader):
         raise RaftUsageError(f"only the leader appends; this node is {state.role.role}")
     end = state.log.end_offset
@@ -146,8 +146,8 @@ def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: b
         raise RaftUsageError("an append needs at least one batch")
     state.log.append(state.epoch, batches.base_offset, end)
     state.out.append(AppendLog(batches=batches))
-    # First of all: a voter that this removes must not have it before it is committed, or its vote, which may
-    # still be needed, goes to no log without it.
+    # This comes first: a voter that these batches remove must not get them before they are committed.
+    # Otherwise its vote, which may still be needed, goes to no log without them.
     membership.note(state, now_ms, voter_changes(batches))
     if wake_observers:
         state.role.view.wakes.append(end)
@@ -158,13 +158,13 @@ def append(state: RaftState, now_ms: int, batches: Batches, *, wake_observers: b
 
 
 def advance_high_watermark(state: RaftState, now_ms: int) -> None:
-    """Commit what a majority holds durably, once that includes a record of this epoch (Raft paper 5.4.2): an
-    older epoch's record on a majority can still be overwritten (figure 8)."""
+    """Commit what a majority holds durably, once that includes a record of this epoch (Raft paper 5.4.2):
+    a record of an older epoch can still be overwritten although a majority holds it (figure 8)."""
     role = state.role
     if not isinstance(role, Leader):
         return
     durable = [progress.acked_offset for progress in role.view.voters.values()]
-    if not state.is_observer:  # a leader that is being removed counts for nothing any more
+    if not state.is_observer:  # a leader that is being removed no longer counts
         durable.append(state.log.synced_offset)
     reached = quorum.majority_value(durable)
     if reached is None or reached <= role.epoch_start_offset or reached <= state.log.high_watermark:
@@ -185,7 +185,7 @@ def advance_high_watermark(state: RaftState, now_ms: int) -> None:
 
 
 def set_high_watermark(state: RaftState, high_watermark: int) -> None:
-    """It never falls."""
+    """The high watermark never falls."""
     if high_watermark > state.log.high_watermark:
         state.log.high_watermark = high_watermark
         state.out.append(HighWatermarkChanged(high_watermark=high_watermark))
@@ -195,7 +195,7 @@ def set_high_watermark(state: RaftState, high_watermark: int) -> None:
 
 
 def check_quorum_due_ms(state: RaftState) -> int | None:
-    """When the majority (this voter included) that was heard last falls out of the window."""
+    """When fewer than a majority (this voter included) will have fetched within the window."""
     role = state.role
     if not isinstance(role, Leader) or not role.view.voters:
         return None
@@ -209,7 +209,7 @@ def check_quorum_due_ms(state: RaftState) -> int | None:
 
 
 def lose_quorum(state: RaftState, now_ms: int) -> None:
-    """A leader that is cut off must stop acting as leader: the others elect one meanwhile (KAFKA-15489)."""
+    """A leader that is cut off must stop acting as leader: the others elect a new one (KAFKA-15489)."""
     state.out.append(
         Warn(
             message=f"resigning as leader of epoch {state.epoch}: no majority of voters fetched in "
@@ -220,7 +220,7 @@ def lose_quorum(state: RaftState, now_ms: int) -> None:
 
 
 def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
-    """Name the successors, best synced first (`first` before all), and stop leading."""
+    """Name the successors, most caught-up first (`first` before all others), and stop leading."""
     view = state.leader_view()
 
     def rank(progress: ReplicaProgress) -> tuple[bool, int, int, int]:
@@ -234,7 +234,7 @@ def resign(state: RaftState, now_ms: int, first: int | None = None) -> None:
 
 
 def transfer_refusal(state: RaftState, target_id: int) -> str | None:
-    """Why leadership can not be handed to this node, as an instruction; None when it can be tried."""
+    """Why leadership cannot be transferred to this node, as an instruction; None if it can be tried."""
     if not isinstance(state.role, Leader):
         return f"this node is not the leader; use the leader (node {state.leader_id})"
     if not state.other_voters:
@@ -249,8 +249,7 @@ def transfer_refusal(state: RaftState, target_id: int) -> str | None:
 
 
 def transfer(state: RaftState, now_ms: int, target_id: int) -> None:
-    """Resign in favour of `target_id` as soon as it holds the whole log; give up after an election
-    timeout."""
+    """Resign in favour of `target_id` as soon as it holds the whole log; cancel after an election timeout."""
     refusal = transfer_refusal(state, target_id)
     if refusal is not None:
         state.out.append(Warn(message=f"leadership was not transferred: {refusal}"))
@@ -276,7 +275,7 @@ def announce_due_ms(state: RaftState) -> int | None:
 
 
 def announce(state: RaftState, now_ms: int) -> None:
-    """Tell the voters the high watermark now, without records (KAFKA-14145)."""
+    """Send the voters the high watermark now, without records (KAFKA-14145)."""
     view = state.leader_view()
     view.announced, view.announce_ms = state.log.high_watermark, None
     answers.wake_voters(state)
@@ -287,7 +286,7 @@ def parked_due_ms(state: RaftState) -> int | None:
 
 
 def answer_parked(state: RaftState, now_ms: int) -> None:
-    """Answer the fetches that waited for as long as they allowed."""
+    """Respond to the fetches whose maximum wait is over."""
     for parked in state.leader_view().parked.pop_expired(now_ms):
         answers.answer(state, parked.key, parked.request)
 
@@ -321,7 +320,7 @@ def prune_due_ms(state: RaftState) -> int | None:
 
 
 def prune_observers(state: RaftState, now_ms: int) -> None:
-    """Forget observers that fell silent."""
+    """Forget observers that no longer fetch."""
     view = state.leader_view()
     view.next_prune_ms = now_ms + state.config.observer_session_ms
     oldest = now_ms - state.config.observer_session_ms
@@ -331,7 +330,7 @@ def prune_observers(state: RaftState, now_ms: int) -> None:
 
 
 def describe(state: RaftState, now_ms: int) -> list[ReplicaState]:
-    """The leader's view of every replica, itself first; [] elsewhere. Silent observers drop out."""
+    """The leader's view of every replica, itself first; [] in other roles. Silent observers are left out."""
     role = state.role
     if not isinstance(role, Leader):
         return []

@@ -1,7 +1,8 @@
 """Snapshots (KIP-630): serving one in chunks, and fetching one from the leader.
 
-A fetch of a snapshot continues where it stopped while the leader and the snapshot's id stay the same, and
-starts at byte 0 otherwise: two nodes' files of one id hold the same records, not surely the same bytes.
+An interrupted fetch of a snapshot resumes if the leader and the snapshot's id are still the same, and
+otherwise restarts at byte 0: two nodes' files for one id hold the same records but not necessarily the same
+bytes.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def holds(state: RaftState, snapshot: LogPosition) -> bool:
 
 
 def redirect(state: RaftState, now_ms: int, role: Follower, snapshot: LogPosition, fetched_from: int) -> None:
-    """The leader said that the log up to `fetched_from` can only continue from a snapshot."""
+    """The leader reported that the log up to `fetched_from` can only continue from a snapshot."""
     log = state.log
     if fetched_from < log.end_offset and holds(state, snapshot):
-        return  # the fetch said what was synced then, which was less: the next one continues from there
+        return  # the fetch carried an older, lower synced end: the next one continues from there
     known.check_snapshot(state, snapshot, fetched_from)
     if snapshot.offset < log.high_watermark or snapshot == log.end_position:
         role.next_fetch_ms = now_ms + state.config.retry_backoff_max_ms
@@ -119,7 +120,7 @@ def on_fetch_snapshot_response(
 
 def _chunk_refused(state: RaftState, now_ms: int, role: Follower, response: FetchSnapshotResponse) -> None:
     if response.error in (RaftError.SNAPSHOT_NOT_FOUND, RaftError.POSITION_OUT_OF_RANGE):
-        # The leader has a newer one: the next fetch names it.
+        # The leader has a newer one: the response to the next fetch names it.
         role.snapshot = None
     elif response.error is RaftError.NOT_LEADER_OR_FOLLOWER:
         leaders.doubt_leader(state, now_ms, state.backoff_ms())
@@ -158,8 +159,8 @@ def _take_chunk(
 
 
 def begin(state: RaftState) -> None:
-    """A snapshot of what was committed can be durable before this node's own copy of the records is: a crash
-    between leaves a log that ends below it. The log restarts behind the snapshot."""
+    """A snapshot of committed records can become durable before this node's own copy of the records: a
+    crash in between leaves a log that ends below the snapshot. The log restarts after the snapshot."""
     latest = state.log.latest_snapshot
     if latest is not None and latest.offset > state.log.end_offset:
         state.log.reset(latest)
@@ -167,9 +168,9 @@ def begin(state: RaftState) -> None:
 
 
 def on_loaded(state: RaftState, now_ms: int, position: LogPosition, voters: VotersAt) -> None:
-    """The image is loaded: the log restarts behind it, unless this node has moved on meanwhile
-    (another leader may have sent it records beyond the snapshot, which it has acknowledged). Raises
-    RaftUsageError when the snapshot says less of voters than what was committed here."""
+    """The image is loaded: the log restarts after it, unless this node has moved on meanwhile (another
+    leader may have sent it records beyond the snapshot, which it has acknowledged). Raises RaftUsageError
+    if `voters` lacks the voters that were committed here."""
     role = state.role
     wanted = False
     if isinstance(role, Follower) and role.snapshot is not None:

@@ -1,7 +1,7 @@
 """Every timer of a replica, declared once: when it is due and what it does.
 
-Owns the two tables, and with them the answer to the question when a replica has something to do next. The
-rules themselves are in the modules that the tables name.
+Owns the two tables, and through them when a replica next has something to do. The rules themselves are in the
+modules that the tables name.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _ANY: tuple[type[RoleState], ...] = (Unattached, Prospective, Candidate, Leader,
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """`due_ms` says when it is due on the clock of `now_ms`, None: it does not run now, as in all roles but
-    `roles`. `fire` is called with a time that is not before that. `name` and `meaning` are for people."""
+    """`due_ms` returns when it is due on the clock of `now_ms`, or None if it is not running, which holds
+    in all roles but `roles`. `fire` is never called with an earlier time. `name` and `meaning` are for
+    people."""
 
     name: str
     roles: tuple[type[RoleState], ...]
@@ -38,7 +39,7 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 TIMEOUTS = (
-    # First of all: after a pause nothing may be done as a leader of the past.
+    # This comes first: after a pause, nothing may be done in a leadership that is over.
     Timer(
         "check-quorum",
         (Leader,),
@@ -117,8 +118,8 @@ TIMEOUTS = (
         announcements.end_resignation,
     ),
 )
-"""Only `tick` fires these: a message that is already here may make them needless. At most one of the last
-four runs, since each belongs to other roles."""
+"""Only `tick` fires these: a message that has already arrived may make them unnecessary. At most one of
+the last four runs, because each belongs to different roles."""
 
 SENDS = (
     Timer(
@@ -178,11 +179,11 @@ SENDS = (
         known.note,
     ),
 )
-"""Every input ends with these, since most inputs make one of them due at once."""
+"""Every input ends with these, because most inputs make one of them due at once."""
 
 
 UNKNOWN = -1
-"""Instead of a time that would have to be asked for."""
+"""Stands for a due time that must be computed again."""
 
 _TIMEOUTS = {role: tuple(timer for timer in TIMEOUTS if role in timer.roles) for role in _ANY}
 _SENDS = {role: tuple(timer for timer in SENDS if role in timer.roles) for role in _ANY}
@@ -190,17 +191,19 @@ _BOTH = {role: _TIMEOUTS[role] + _SENDS[role] for role in _ANY}
 
 
 def fire_timeouts(state: RaftState, now_ms: int) -> None:
-    """Fires what a tick fires. A role that begins meanwhile has nothing due yet."""
+    """Fires the timers of a tick. A role that begins meanwhile has nothing due yet."""
     _fire_due(state, now_ms, _TIMEOUTS[type(state.role)])
 
 
 def fire_sends(state: RaftState, now_ms: int) -> int | None:
-    """Fires what every input ends with; when the first of these is due next, for `next_due_ms`."""
+    """Fires the timers that end every input; returns when the first of these is next due, for
+    `next_due_ms`."""
     return _fire_due(state, now_ms, _SENDS[type(state.role)])
 
 
 def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> int | None:
-    """When the first of the others is due. What is fired may change that: UNKNOWN then."""
+    """Returns when the first of the other timers is due, or UNKNOWN if one fired, since that may change
+    it."""
     first_ms, fired = None, False
     for timer in timers:
         due_ms = timer.due_ms(state)
@@ -215,8 +218,8 @@ def _fire_due(state: RaftState, now_ms: int, timers: tuple[Timer, ...]) -> int |
 
 
 def next_due_ms(state: RaftState, sends_ms: int | None) -> int | None:
-    """When the first timer is due; None: none runs. `sends_ms`: what `fire_sends` returned last, if nothing
-    has changed since; else UNKNOWN."""
+    """When the first timer is due; None if none runs. `sends_ms` is what `fire_sends` last returned if
+    nothing has changed since, otherwise UNKNOWN."""
     role = type(state.role)
     if sends_ms == UNKNOWN:
         first_ms, timers = None, _BOTH[role]

@@ -1,7 +1,7 @@
-"""Carries role changes out: role, epoch and vote of a node change here (`election.py` sets them at a start).
+"""Carries out role changes: role, epoch and vote of a node change here (`election.py` sets them at a start).
 
-Each `become_*` checks the table in `roles.py`, leaves the old role (a leader answers what it parked), changes
-hard state in one write, and announces the new role. When to change is decided elsewhere.
+Each `become_*` checks the table in `roles.py`, leaves the old role (a leader responds to what it parked),
+changes hard state in one write, and announces the new role. Other modules decide when to change.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from metaquorum.storage.batches.parsed import Batches
 
 
 def become_unattached(state: RaftState, now_ms: int, epoch: int, vote: Vote | None = None) -> None:
-    """No leader known. A `vote` given now is kept with the epoch in one write; within the same epoch
-    an earlier vote and leader stay on record."""
+    """No leader is known. A `vote` is persisted with the epoch in one write; within the same epoch an
+    earlier vote and leader stay on record."""
     same_epoch = epoch == state.epoch
     _change(
         state,
@@ -55,7 +55,7 @@ def become_prospective(state: RaftState, now_ms: int) -> None:
 
 
 def become_candidate(state: RaftState, now_ms: int) -> None:
-    """Epoch + 1 and the own vote in one write; the requests wait for it."""
+    """Epoch + 1 and the node's own vote are one write; the vote requests wait for it."""
     state.election_attempts += 1
     role = Candidate(
         deadline_ms=now_ms + state.stretched(state.config.election_timeout_ms), granted={state.node_id}
@@ -65,7 +65,8 @@ def become_candidate(state: RaftState, now_ms: int) -> None:
 
 
 def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
-    """Appends the LeaderChange record: only with a record of the own epoch can anything be committed."""
+    """Appends the LeaderChange record: nothing can be committed without a record of the leader's own
+    epoch."""
     start = state.log.end_offset
     voters = {
         node_id: ReplicaProgress(node_id=node_id, directory_id=state.voters[node_id].directory_id or b"")
@@ -78,7 +79,7 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
     )
     records = [leader_change_record(leader_id=state.node_id, voter_ids=state.voters, granting_ids=granting)]
     if state.voter_history.newest_offset == CONFIGURED:
-        # What formatting wrote is in no log yet, and its checkpoint is never sent (KIP-853).
+        # The voters that formatting wrote are in no log yet, and their checkpoint is never sent (KIP-853).
         records += [kraft_version_record(state.kraft_version), voters_record(state.voters)]
     data = encode_control_batch(records, base_offset=start, epoch=state.epoch, timestamp_ms=state.wall_ms)
     batches = Batches.sealed(data)
@@ -100,7 +101,8 @@ def become_leader(state: RaftState, now_ms: int, granting: set[int]) -> None:
 def become_follower(
     state: RaftState, now_ms: int, epoch: int, leader_id: int, endpoints: tuple[Endpoint, ...] = ()
 ) -> None:
-    """`endpoints` are where the leader listens, from the message that named it; none: as before."""
+    """`endpoints` are where the leader listens, from the message that named it; if empty, they stay as
+    they were."""
     state.election_attempts = 0
     if endpoints or (epoch, leader_id) != (state.epoch, state.known_leader_id):
         state.told_endpoints = endpoints
@@ -114,7 +116,7 @@ def become_resigned(state: RaftState, now_ms: int, successors: tuple[PreferredCa
 
 
 def start(state: RaftState, role: RoleState) -> None:
-    """The first role of a process, in the recorded epoch: hard state stays as it is."""
+    """The first role of a process, in the recorded epoch: hard state does not change."""
     check_start(role.role, observer=not state.may_stand)
     state.role = role
     state.announce()
@@ -147,7 +149,8 @@ def follower_role(state: RaftState, now_ms: int, leader_id: int) -> Follower:
 
 
 def fetch_patience_ms(state: RaftState) -> int:
-    """How long a follower goes without a successful fetch: randomised, longer where fetches park longer."""
+    """How long a follower goes without a successful fetch: randomised, and longer where fetches park
+    longer."""
     patience = state.stretched(state.config.fetch_timeout_ms)
     return patience + (state.config.observer_fetch_max_wait_ms if state.is_observer else 0)
 
@@ -174,8 +177,8 @@ def _change(
 
 
 def _leave_leadership(state: RaftState, view: LeaderView) -> None:
-    # Callers must not wait for a leader that no longer leads. The answer names the epoch that they know,
-    # so it depends on nothing that is being persisted.
+    # Callers must not wait for a leader that no longer leads. The response names the epoch that they know, so
+    # it does not depend on anything that is being persisted.
     if view.change is not None:
         state.respond(view.change.key, view.change.abandoned())
     for parked in view.parked.pop_all():

@@ -1,9 +1,9 @@
-"""Adding, removing and updating voters, and the upgrade that makes them records: the leader's side (KIP-853).
+"""Adding, removing and updating voters, and the upgrade to voters in records: the leader's side (KIP-853).
 
-Owns which change a leader takes, when it is answered, that a leader which removed itself goes when that is
-committed, and how a voter makes known where it listens. One change at a time, and only behind a committed
-record of the own epoch: so every majority of the new set shares a voter with every majority that could have
-committed, or could still commit, anything else.
+Owns which change a leader accepts and when its caller gets the response, that a leader which removed itself
+resigns once that is committed, and how a voter publishes where it listens. Only one change runs at a time,
+and only after a record of the leader's own epoch is committed: so every majority of the new set shares a
+voter with every majority that could have committed, or could still commit, anything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from metaquorum.storage.uuids import UUID_BYTES, ZERO_UUID, uuid_to_text
 
 
 class Refusal(NamedTuple):
-    """Why a change is not made, and what to do."""
+    """Why a change is refused, and what to do."""
 
     error: RaftError
     message: str
@@ -46,7 +46,8 @@ class Refusal(NamedTuple):
 
 
 def on_request(state: RaftState, now_ms: int, key: int, request: VoterChangeRequest) -> None:
-    """Refuse, or append the new set. An update is answered at once, everything else when it is committed."""
+    """Refuse, or append the new set. An update gets its response at once, other changes once they are
+    committed."""
     found = _judge(state, now_ms, request)
     if isinstance(found, Refusal):
         _answer(state, key, found)
@@ -65,7 +66,7 @@ def on_request(state: RaftState, now_ms: int, key: int, request: VoterChangeRequ
 
 
 def append(state: RaftState, now_ms: int, records: Sequence[ControlValue]) -> None:
-    """Append control records of this leader: what they say is in force at once."""
+    """Append control records of this leader: they are in force at once."""
     batches = Batches.sealed(
         encode_control_batch(
             records, base_offset=state.log.end_offset, epoch=state.epoch, timestamp_ms=state.wall_ms
@@ -88,7 +89,7 @@ def _answer(state: RaftState, key: int, refusal: Refusal | None) -> None:
 
 
 def _judge(state: RaftState, now_ms: int, request: VoterChangeRequest) -> list[ControlValue] | Refusal:
-    """The records that make the change, none when it is in force already; or why not."""
+    """Returns the records that make the change, none if it is already in force; or why it is refused."""
     epoch = request.epoch if isinstance(request, UpdateVoterRequest) else state.epoch
     error = replication.check_leader_request(state, request.cluster_id, epoch)
     if error is not RaftError.NONE:
@@ -133,9 +134,10 @@ def _not_this_leader(state: RaftState, request: VoterChangeRequest, error: RaftE
 
 
 def _not_now(state: RaftState) -> Refusal | None:
-    """Why no change may begin now. A set that is not committed may be undone, and two steps at once may lead
-    to majorities that do not meet. Before a record of its own epoch is committed, a leader does not know that
-    no other set is (the flaw of the Raft dissertation's single-server changes, as its author found)."""
+    """Why no change may begin now. A set that is not committed may be undone, and two steps at once may
+    lead to majorities that do not meet. Until a record of its own epoch is committed, a leader does not
+    know whether another set is (the flaw in the Raft dissertation's single-server changes, as its author
+    found)."""
     role, newest = state.role, state.voter_history.newest_offset
     if not isinstance(role, Leader) or state.log.high_watermark <= role.epoch_start_offset:
         return Refusal(
@@ -191,8 +193,9 @@ def _refuse_new_voter(state: RaftState, now_ms: int, voter: VoterNode) -> Refusa
 
 
 def _lag(state: RaftState, now_ms: int, voter: VoterNode) -> int | None:
-    """How many records an observer is behind; None: it is not heard. What it fetched before its log said
-    kraft.version 1 was not acknowledged: it is not heard before it has passed the newest voters' record."""
+    """How many records an observer is behind; None if it has not been heard from. What it fetched before
+    its log had kraft.version 1 was not acknowledged: it does not count as heard from until it has passed
+    the newest voters record."""
     view, newest = state.leader_view(), state.voter_history.newest_offset
     progress = view.observers.get((voter.node_id, voter.directory_id or b""))
     if progress is None or progress.acked_offset is None or progress.last_fetch_ms is None:
@@ -240,7 +243,8 @@ def _upgrade(state: RaftState, request: UpgradeRequest) -> list[ControlValue] | 
 
 
 def _refuse_first_set(state: RaftState, level: int, voters: VoterSet) -> str:
-    """The first set in the log must be the configured one, each with the directory that it votes from."""
+    """The first set in the log must be the configured one, each voter with the directory that it votes
+    from."""
     if list(voters) != list(state.voters):
         return f"the configured voters are {state.voters}: name exactly those, not {voters}"
     for voter in voters.nodes:
@@ -255,7 +259,7 @@ def _refuse_first_set(state: RaftState, level: int, voters: VoterSet) -> str:
 
 
 def _directory_in_use(state: RaftState, node_id: int) -> bytes | None:
-    """None: a voter that is not pinned has not fetched in this epoch."""
+    """The directory that a voter uses; None if it is not pinned and has not fetched in this epoch."""
     if node_id == state.node_id:
         return state.identity.directory_id
     progress = state.leader_view().voters[node_id]
@@ -266,7 +270,7 @@ def _directory_in_use(state: RaftState, node_id: int) -> bytes | None:
 
 
 def settled_due_ms(state: RaftState) -> int | None:
-    """At once, when the change that a caller waits for, or this leader's own removal, is committed."""
+    """At once if the change that a caller waits for, or this leader's own removal, is committed."""
     if not isinstance(state.role, Leader):
         return None
     change = state.role.view.change
@@ -275,7 +279,7 @@ def settled_due_ms(state: RaftState) -> int | None:
 
 
 def settle(state: RaftState, now_ms: int) -> None:
-    """Answer; a leader that was removed gives leadership up now, and not before."""
+    """Respond to the caller; a leader that was removed resigns now, and not before."""
     view = state.leader_view()
     if view.change is not None and view.change.offset < state.log.high_watermark:
         _answer(state, view.change.key, None)
@@ -295,7 +299,7 @@ def answer_due_ms(state: RaftState) -> int | None:
 
 
 def give_answer_up(state: RaftState, now_ms: int) -> None:
-    """The caller waits no longer. The change stays in the log, and is committed later or undone."""
+    """The caller no longer waits. The change stays in the log, and is committed later or undone."""
     view = state.leader_view()
     if view.change is not None:
         text = f"the change of voters at offset {view.change.offset} is not committed yet: look again later"
@@ -304,7 +308,7 @@ def give_answer_up(state: RaftState, now_ms: int) -> None:
 
 
 def update_due_ms(state: RaftState) -> int | None:
-    """When a voter makes known that its entry is not what it is."""
+    """When a voter reports that its entry in the voters record is out of date."""
     if state.kraft_version == 0 or not state.is_misdescribed:
         return None
     match state.role:
@@ -317,7 +321,7 @@ def update_due_ms(state: RaftState) -> int | None:
 
 
 def update(state: RaftState, now_ms: int) -> None:
-    """A leader corrects its own entry, a follower asks the leader to."""
+    """A leader corrects its own entry; a follower requests the update from the leader."""
     voter = state.identity.as_voter
     if isinstance(state.role, Leader):
         append(state, now_ms, [voters_record(state.voters.with_voter(voter))])
@@ -328,7 +332,7 @@ def update(state: RaftState, now_ms: int) -> None:
 
 
 def on_update_response(state: RaftState, now_ms: int, response: VoterChangeResponse) -> None:
-    """The record comes with the log; a refusal that waiting does not mend is said."""
+    """The record arrives with the log; a refusal that a retry would not resolve is logged."""
     if leaders.learn(state, now_ms, response):
         return
     if response.error in (RaftError.INVALID_REQUEST, RaftError.VOTER_NOT_FOUND):

@@ -1,11 +1,11 @@
-"""What a replica knows to be committed, beyond this process: writing it down, and what contradicts it.
+"""What a replica knows to be committed, beyond this process: recording it, and detecting contradictions.
 
-Raft rests on voters that keep what they acknowledged. A voter whose directory is an older copy of itself
-does not, and cannot know it; the others do, as long as they remember how far the log was committed. So every
+Raft depends on voters keeping what they acknowledged. A voter whose directory was replaced by an older copy
+does not, and cannot know it; the others can, as long as they remember how far the log was committed. So every
 replica, voter or observer, keeps a durable lower bound of that (`storage.files.known_committed`). Owns when
-the bound is written, and the words in which a node refuses to give up what is below it.
+the bound is written, and the messages with which a node refuses to give up what is below it.
 
-The bound is never ahead of what this disk has synced of the log: a loss of power that takes unsynced records
+The bound is never ahead of what this disk has synced of the log: a power loss that takes unsynced records
 away must not make a sound node refuse its own log.
 """
 
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from metaquorum.raft.state.state import RaftState
 
 LOSSES_MAX = 100
-"""Replicas of which a leader remembers that they know of more; who asks may name itself as it likes."""
+"""The most replicas that a leader remembers as knowing of more committed records; callers choose their own
+ids."""
 
 # ---- writing it down -----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class NoteTimes:
-    """When the next note may be written and the next one made durable; `durable` is the last durable one (a
-    start makes durable what it finds)."""
+    """When the next note may be written and the next one made durable; `durable` is the last durable one
+    (a start makes durable what it finds)."""
 
     durable: int
     next_ms: int = 0
@@ -43,7 +44,7 @@ class NoteTimes:
 
 
 def note_due_ms(state: RaftState) -> int | None:
-    """A leader does not wait: what its clients hear is committed must not be forgotten by a kill."""
+    """A leader does not wait: a kill must not forget what was reported to clients as committed."""
     log, times = state.log, state.note_times
     is_leader = isinstance(state.role, Leader)
     if min(log.high_watermark, log.synced_offset) > log.noted.offset:
@@ -54,7 +55,7 @@ def note_due_ms(state: RaftState) -> int | None:
 
 
 def note(state: RaftState, now_ms: int) -> None:
-    """Write down what is committed and synced here; now and then durably."""
+    """Write down what is committed and synced here, and at intervals make it durable."""
     log, times = state.log, state.note_times
     offset = min(log.high_watermark, log.synced_offset)
     if offset > log.noted.offset:
@@ -76,8 +77,8 @@ def note(state: RaftState, now_ms: int) -> None:
 def check_log(
     directory: str, *, known: LogPosition, start_offset: int, end_offset: int, epochs: EpochTable
 ) -> None:
-    """A log that is opened holds what was known to be committed. `end_offset` counts snapshots too. Raises
-    CommittedLostError."""
+    """An opened log must hold what was known to be committed. `end_offset` takes snapshots into account
+    too. Raises CommittedLostError."""
     if end_offset < known.offset:
         found = f"the log ends at offset {end_offset}"
     else:
@@ -94,16 +95,17 @@ def check_log(
 
 
 def check_cut(state: RaftState, end_offset: int) -> None:
-    """The leader's log asks to cut this one. Raises CommittedLostError where that takes committed records
-    back."""
+    """The leader's log requires a truncation of this one. Raises CommittedLostError if that removes
+    committed records."""
     if end_offset < state.log.high_watermark:
         _refuse(state, f"asks to truncate the log at offset {end_offset}", end_offset)
 
 
 def check_snapshot(state: RaftState, snapshot: LogPosition, fetched_from: int) -> None:
-    """The leader says that the log up to `fetched_from` cannot go on, only a snapshot. Where that ends below
-    both, the leader's log continues from it with other records than were committed here, or with none; where
-    it ends within what is committed here, it must follow the same record. Raises CommittedLostError."""
+    """The leader reported that the log up to `fetched_from` can only continue from a snapshot. If that
+    ends below both, the leader's log continues from it with other records than were committed here, or
+    with none; if it ends within what is committed here, it must follow the same record. Raises
+    CommittedLostError."""
     log, end = state.log, snapshot.offset
     if end < min(log.high_watermark, fetched_from):
         _refuse(state, f"holds other records from its snapshot at offset {end} on", end)
@@ -133,9 +135,9 @@ def _refuse(state: RaftState, what: str, end_offset: int) -> None:
 
 
 def compare(state: RaftState, request: FetchRequest, common_offset: int) -> None:
-    """Leader: the caller's log and this one agree below `common_offset` at most. A leader holds everything
-    that was committed (Raft paper 5.4.3), so a caller that knows of more proves a loss. It is only said: who
-    asks is one replica, and stopping brings nothing back."""
+    """Leader: the caller's log and this one match below `common_offset` at most. A leader holds everything
+    that was committed (Raft paper 5.4.3), so a caller that knows of more proves a loss. This is only
+    reported: the caller is one replica, and stopping brings nothing back."""
     node_id = request.replica_id
     if request.high_watermark <= common_offset:
         state.losses.pop(node_id, None)

@@ -1,6 +1,6 @@
 """What the core knows of its log: bounds, epochs, snapshots; never a record.
 
-Owns the divergence check (KIP-595) and the rule when a snapshot is needed (KIP-630). Knows no roles.
+Owns the divergence check (KIP-595) and the rule for when a snapshot is needed (KIP-630). Does not know roles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LogView:
             end_offset=max([self.end_offset, *(position.offset for position in self.snapshots)]),
             epochs=self.epochs,
         )
-        # A snapshot is cut from committed records only, and a log starts late only behind a snapshot.
+        # A snapshot covers committed records only, and a log starts above 0 only after a snapshot.
         within = [position.offset for position in recovered.snapshots if position.offset <= self.end_offset]
         bound = self.noted.offset if self.noted.offset <= self.end_offset else 0
         self.high_watermark = max([*within, self.start_offset, bound]) or -1
@@ -56,7 +56,7 @@ class LogView:
         return 0 if offset == 0 else (self.epochs.first_epoch or 0)
 
     def snapshot_needed(self, offset: int, epoch: int) -> bool:
-        """True when a replica whose log ends at (offset, epoch) can not be served from this log."""
+        """True if a replica whose log ends at (offset, epoch) cannot be served from this log."""
         if offset < self.start_offset:
             return True
         if self.start_offset == 0 or LogPosition(epoch, offset) in self.snapshots:
@@ -65,8 +65,8 @@ class LogView:
         return first is None or epoch < first
 
     def divergence(self, offset: int, epoch: int) -> LogPosition | None:
-        """None when this log contains the replica's log up to (offset, epoch); else where the
-        replica's `epoch`, or the largest one below it, ends here (KIP-595)."""
+        """None if this log contains the replica's log up to (offset, epoch); otherwise where the replica's
+        `epoch`, or the largest one below it, ends here (KIP-595)."""
         if offset == 0 or LogPosition(epoch, offset) in self.snapshots:
             return None
         end = self.epochs.end_offset_for(epoch, self.end_offset)
@@ -75,7 +75,7 @@ class LogView:
         return end if end.epoch != epoch or end.offset < offset else None
 
     def truncation_offset(self, diverging: LogPosition) -> int:
-        """Where to cut this log after the leader said where the common epoch ends on its side."""
+        """Where to truncate this log, given where the common epoch ends in the leader's log."""
         end = self.epochs.end_offset_for(diverging.epoch, self.end_offset)
         if end is None:
             return self.start_offset
@@ -90,12 +90,12 @@ class LogView:
 
     def has_committed(self, position: LogPosition) -> bool:
         """Whether a log that ends there can hold everything that this replica knows to be committed. Its
-        epoch alone does not say so where committed records were lost (Raft paper 5.4.1 rests on that)."""
+        epoch alone does not show that if committed records were lost (Raft paper 5.4.1 relies on them)."""
         return position.offset >= self.high_watermark
 
     def truncate(self, end_offset: int) -> None:
         """Raises RaftInvariantError below the high watermark: committed records are never taken back, and
-        a replica that is asked to has refused before (`known.check_cut`)."""
+        `known.check_cut` has refused such a request before."""
         if end_offset < self.high_watermark:
             raise RaftInvariantError(
                 f"a cut to {end_offset} is below the high watermark {self.high_watermark}"
@@ -119,5 +119,5 @@ class LogView:
         if start_offset > self.start_offset:
             self.epochs = self.epochs.truncate_start(start_offset)
             self.start_offset = start_offset
-            # A durable snapshot has what came before, also what was not synced here yet.
+            # A durable snapshot covers everything before its end, including what was not synced here yet.
             self.synced_offset = max(self.synced_offset, start_offset)

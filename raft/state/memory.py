@@ -1,11 +1,13 @@
 """What a replica remembers of other directories: how far each has acknowledged the log to it, as its leader.
 
-A directory that was replaced by an older copy of itself cannot know that; those who heard it acknowledge more
-can. Owns what is remembered, and when a request or an answer proves that a directory has forgotten something.
+A directory that was replaced by an older copy of itself cannot know that; nodes that it acknowledged more to
+can. Owns what is remembered, and when a request or a response proves that a directory has forgotten
+something.
 
 Only what is both acknowledged and committed counts. A voter may drop what it has acknowledged and no leader
 has committed, when it follows a new leader that never had it; but no voter ever drops what is committed, and
-what it acknowledged was on its disk. So a log that ends before that has lost it, in whatever epoch it ends.
+what it acknowledged was on its disk. So a log that ends before that has lost it, whatever the epoch of its
+end.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
     from metaquorum.raft.state.state import RaftState
 
 DIRECTORIES_MAX = 32
-"""The number of directories that are remembered; voters that went away are forgotten first."""
+"""The most directories remembered; those of former voters are forgotten first."""
 
 
 def fold(state: RaftState, view: LeaderView) -> None:
-    """What the leader of this epoch has heard so far goes into what it remembers."""
+    """Adds what the leader of this epoch has learned so far to what it remembers."""
     known = state.acknowledged
     for progress in view.voters.values():
         offset = min(progress.furthest_offset, state.log.high_watermark)
@@ -40,7 +42,7 @@ def fold(state: RaftState, view: LeaderView) -> None:
 
 
 def remembered(state: RaftState) -> tuple[Acknowledged, ...]:
-    """All of it, to be written down."""
+    """Everything remembered, to be written down."""
     return tuple(state.acknowledged[directory_id] for directory_id in sorted(state.acknowledged))
 
 
@@ -48,10 +50,10 @@ def remembered(state: RaftState) -> tuple[Acknowledged, ...]:
 
 
 def refuse_fetch(state: RaftState, request: FetchRequest) -> int | None:
-    """Leader: how far the fetching directory has acknowledged the log, when it fetches from before that.
+    """Leader: how far the fetching directory has acknowledged the log, if it fetches from below that.
 
-    A fetch of this epoch that was long on its way looks the same. Its caller waits for it no longer, and the
-    refusal reaches no one; so only a second one of them is reported.
+    A delayed fetch of this epoch looks the same. Its caller no longer waits for it, and the refusal reaches
+    no one; so only the second such fetch is reported.
     """
     view, node_id, directory_id = state.leader_view(), request.replica_id, request.replica_directory_id
     progress, before = view.voters.get(node_id), state.acknowledged.get(directory_id)
@@ -71,7 +73,7 @@ def refuse_fetch(state: RaftState, request: FetchRequest) -> int | None:
 
 def refuse_candidate(state: RaftState, request: VoteRequest) -> bool:
     """Whether the candidate has forgotten what it acknowledged. A request of the same epoch may have been
-    sent before that."""
+    sent before it acknowledged that."""
     known = state.acknowledged.get(request.candidate_directory_id)
     offset = request.last_position.offset
     if known is None or request.epoch <= known.epoch or offset >= known.offset:
@@ -81,8 +83,8 @@ def refuse_candidate(state: RaftState, request: VoteRequest) -> bool:
 
 
 def refuse_vote(state: RaftState, voter_id: int, directory_id: bytes, response: VoteResponse) -> bool:
-    """Whether a voter that answers has forgotten what it acknowledged: its vote might elect a leader without
-    what is committed."""
+    """Whether a responding voter has forgotten what it acknowledged: its vote might elect a leader that
+    lacks committed records."""
     known, last = state.acknowledged.get(directory_id), response.last_position
     if known is None or last is None or last.offset >= known.offset:
         return False
@@ -99,8 +101,8 @@ def _warn(state: RaftState, what: str, node_id: int, known: Acknowledged, offset
 
 
 def check_refusal(state: RaftState, leader_id: int, fetch_offset: int, acknowledged_offset: int) -> None:
-    """The leader has refused a fetch of this node. Raises CommittedLostError where it says that this
-    directory has acknowledged more than it holds: it must not vote any more."""
+    """The leader has refused a fetch of this node. Raises CommittedLostError if it states that this
+    directory has acknowledged more than it holds: this directory must not vote any more."""
     if acknowledged_offset <= fetch_offset:
         return
     raise CommittedLostError(

@@ -1,6 +1,6 @@
 """What a leader remembers of its replicas: progress, parked fetches, and rounds of reads.
 
-Plain data and the queues' own rules; `replication.py` and `reads.py` decide with it.
+Plain data and the queues' own rules; `replication.py` and `reads.py` make the decisions.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class ReplicaProgress:
 
     node_id: int
     directory_id: bytes
-    """Another directory is another replica: what this one acknowledged never counts for it."""
+    """A new directory makes a new replica: what the old one acknowledged does not count for it."""
     acked_offset: int | None = None
-    """End of what the replica holds, a voter durably. Never above the leader's end, and a voter's does not
-    fall; None before its first fetch of this epoch that matched the log."""
+    """End of what the replica holds, durably for a voter. Never above the leader's end, and never falls
+    for a voter; None before its first fetch of this epoch that matched the log."""
     furthest_offset: int = 0
-    """The highest `acked_offset` as a voter: a fetch that was long on its way does not take it back."""
+    """The highest `acked_offset` as a voter: a delayed fetch does not lower it."""
     last_fetch_ms: int | None = None
-    """Its newest fetch of this epoch, matching or not: check-quorum counts it. Never falls."""
+    """Its newest fetch of this epoch, whether it matched or not, for check-quorum. Never falls."""
     last_fetch_wall_ms: int | None = None
-    """The same for display, of fetches that matched."""
+    """The same for display, only for fetches that matched."""
     last_caught_up_wall_ms: int | None = None
-    """When it last held all that the leader had."""
+    """When it last held everything that the leader had."""
     end_at_last_fetch: int = 0
     """The leader's end at its newest matching fetch. A later fetch from there was caught up at that time."""
     read_round: int = 0
-    """The highest round of reads that it repeated; at most the leader's `reads.round`. Never falls."""
+    """The highest read round that it repeated; at most the leader's `reads.round`. Never falls."""
     next_begin_ms: int = 0
-    """When a voter that does not fetch hears of this leader again; 0: it was not told yet."""
+    """When this leader next announces itself to a voter that does not fetch; 0 before the first time."""
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `describe`. Times are Unix ms, None: never (or the leader itself). `is_alive`: it is the
-    leader, or fetched lately, in this epoch."""
+    """One line of `describe`. Times are Unix ms, or None for never and for the leader itself. `is_alive`:
+    it is the leader, or has fetched recently, in this epoch."""
 
     node_id: int
     directory_id: bytes
@@ -58,7 +58,7 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class ParkedFetch:
-    """A fetch that is answered when there is news, at `deadline_ms` at the latest."""
+    """A fetch that gets its response when there is news, and by `deadline_ms` at the latest."""
 
     key: int
     request: FetchRequest
@@ -67,7 +67,7 @@ class ParkedFetch:
 
 
 class ParkedFetches:
-    """Fetches that wait for news, at most one per replica. Different news wakes voters and observers."""
+    """Fetches waiting for news, at most one per replica. Different news wakes voters and observers."""
 
     def __init__(self) -> None:
         self.voters: dict[ReplicaKey, ParkedFetch] = {}
@@ -118,28 +118,28 @@ class ReadRounds:
     """Linearizable reads by token, in rounds."""
 
     waiting: list[int] = field(default_factory=list)
-    """These join the next round: they arrived after the current one began."""
+    """Join the next round: they arrived after the current one began."""
     asking: list[int] = field(default_factory=list)
-    """These wait until a majority has repeated `round`. Empty: no round is under way."""
+    """Wait until a majority has repeated `round`. Empty if no round is in progress."""
     round: int = 0
-    """The newest round's number. Grows by one with each; told in every answer to a fetch."""
+    """The newest round's number. Grows by one per round; sent in every response to a fetch."""
     offset: int = 0
-    """The high watermark when the round began: what its reads must see."""
+    """The high watermark when the round began: its reads must see everything below it."""
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.asking)
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
-    """Leadership goes to `target_id` once it holds the whole log; given up at `deadline_ms`."""
+    """Leadership goes to `target_id` once it holds the whole log; cancelled at `deadline_ms`."""
 
     target_id: int
     deadline_ms: int
 
 
 class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of voters that was asked for under `key` and appended at `offset` in `epoch`. It is answered
-    when it is committed, at `deadline_ms` at the latest."""
+    """A change of voters that was requested under `key` and appended at `offset` in `epoch`. The response
+    is sent once it is committed, and by `deadline_ms` at the latest."""
 
     key: int
     epoch: int
@@ -147,7 +147,7 @@ class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ms: int
 
     def abandoned(self) -> VoterChangeResponse:
-        """The answer of a leader that no longer leads: the next one may commit the change, or undo it."""
+        """The response of a leader that no longer leads: the next one may commit the change, or undo it."""
         return VoterChangeResponse(
             error=RaftError.NOT_LEADER_OR_FOLLOWER,
             epoch=self.epoch,
@@ -159,7 +159,7 @@ class PendingChange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class LeaderView:
-    """What a leader remembers. It begins empty with every election and ends with the leadership."""
+    """What a leader remembers. It starts empty with every election and ends with the leadership."""
 
     voters: dict[int, ReplicaProgress]
     """The other voters in force by node id."""
@@ -168,21 +168,21 @@ class LeaderView:
     parked: ParkedFetches = field(default_factory=ParkedFetches)
     reads: ReadRounds = field(default_factory=ReadRounds)
     observer_wake_offset: int = 0
-    """The committed end of the last append that observers are woken for. Never falls, never above the high
+    """The committed end of the last append that wakes observers. Never falls, never above the high
     watermark."""
     wakes: deque[int] = field(default_factory=deque)
-    """The same of appends that are not committed yet, rising, all above the high watermark."""
+    """The same for appends that are not committed yet, rising, all above the high watermark."""
     elected_ms: int = 0
-    """Check-quorum counts a voter that has not fetched as heard at this time."""
+    """Check-quorum treats a voter that has not fetched as heard from at this time."""
     change: PendingChange | None = None
-    """Set while the caller that asked for a change of voters waits."""
+    """Set while the caller that requested a change of voters waits."""
     transfer: Transfer | None = None
-    """Set while leadership is being handed over: the owner holds appends back."""
+    """Set while leadership is being transferred: the owner holds appends back."""
     next_prune_ms: int = 0
-    """When observers that fell silent are forgotten; set with the first of them."""
+    """When silent observers are forgotten; set with the first observer."""
     refused: dict[bytes, int] = field(default_factory=dict)
-    """By directory that has forgotten what it acknowledged: from where it fetched."""
+    """By directory that has forgotten what it acknowledged: the offset that it fetched from."""
     announced: int = -1
-    """The high watermark that is worth an answer of its own to a voter. Never above the real one."""
+    """The high watermark that justifies a response of its own to a voter. Never above the current one."""
     announce_ms: int | None = None
-    """When the current high watermark will be; None: it is `announced`, or that waits for the next rise."""
+    """When the current high watermark is announced; None if it is `announced` or waits for the next rise."""

@@ -1,4 +1,4 @@
-"""Majority maths over voter ids. Knows no roles, no messages and no log."""
+"""Majority arithmetic over voter ids. Knows no roles, no messages and no log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Collection, Iterable
 
 
 def majority(voter_count: int) -> int:
-    """The smallest number of voters of which any two sets share a member."""
+    """The smallest number of voters for which any two sets share a member."""
     return voter_count // 2 + 1
 
 
 def has_majority(granted: Collection[int], voter_ids: Collection[int]) -> bool:
-    """True when more than half of `voter_ids` are in `granted`; ids that are no voters do not count."""
+    """True if more than half of `voter_ids` are in `granted`; ids of nodes that are not voters do not
+    count."""
     return len(set(granted) & set(voter_ids)) >= majority(len(voter_ids))
 
 
 def cannot_win(rejected: Collection[int], voter_ids: Collection[int]) -> bool:
-    """True when the voters that have not refused are no majority."""
+    """True if the voters that have not refused are not a majority."""
     return len(set(voter_ids) - set(rejected)) < majority(len(voter_ids))
 
 

@@ -1,7 +1,7 @@
 """The roles of a replica and the table of legal transitions between them (KIP-595, KIP-996).
 
-Owns what each role remembers and which role may follow which. Knows neither messages nor effects:
-`transitions.py` carries a change out, and asks `check_transition` first.
+Owns what each role remembers and which role may follow which. Does not know messages or effects:
+`transitions.py` carries out a change, and calls `check_transition` first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Role(StrEnum):
 
 
 class EpochStep(StrEnum):
-    """How the new epoch compares with the old one on an edge."""
+    """How the new epoch of a transition compares with the old one."""
 
     SAME = "="
     HIGHER = ">"
@@ -94,14 +94,14 @@ OBSERVER_STARTS: dict[Role, str] = {
 
 
 def check_start(role: Role, *, observer: bool) -> None:
-    """Raises RaftInvariantError unless the tables let a node start in this role."""
+    """Raises RaftInvariantError unless the tables allow a node to start in this role."""
     if role not in (OBSERVER_STARTS if observer else VOTER_STARTS):
         kind = "an observer" if observer else "a voter"
         raise RaftInvariantError(f"{kind} must not start as {role}")
 
 
 def check_transition(source: Role, target: Role, *, epoch: int, new_epoch: int, observer: bool) -> None:
-    """Raises RaftInvariantError unless the tables name the edge for this change of epoch."""
+    """Raises RaftInvariantError unless the tables allow the transition for this change of epoch."""
     table = OBSERVER_TRANSITIONS if observer else VOTER_TRANSITIONS
     edge = table.get((source, target))
     legal = edge is not None and (
@@ -120,42 +120,43 @@ class Unattached:
     """Knows no leader."""
 
     deadline_ms: int | None
-    """When a voter stands; None for an observer."""
+    """When a voter stands for election; None for an observer."""
     next_fetch_ms: int | None = None
-    """When an observer asks the next voter, or a voter a bootstrap server; None: it does not ask."""
+    """When an observer queries the next voter, or a voter queries a bootstrap server; None if it does not."""
     attempts: int = 0
-    """How often it has asked: how long the pause grows."""
+    """The number of queries so far, which sets the pause before the next."""
     role: Role = field(default=Role.UNATTACHED, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """Asks whether it would be elected (KIP-996), without a new epoch."""
+    """Holds a pre-vote to learn whether it would be elected (KIP-996), without a new epoch."""
 
     deadline_ms: int
     granted: set[int]
-    """Voter ids, this node's among them: a repeated answer counts once. Disjoint from `rejected`."""
+    """Voter ids, including this node's: a repeated response counts once. Disjoint from `rejected`."""
     rejected: set[int] = field(default_factory=set)
     role: Role = field(default=Role.PROSPECTIVE, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """Asks for votes in its epoch, in which its own vote is durable before anything is sent."""
+    """Requests votes in its epoch; its own vote is durable before any request is sent."""
 
     deadline_ms: int
-    """Then it asks again whether it would be elected."""
+    """When it returns to a pre-vote."""
     granted: set[int]
-    """Voter ids, this node's among them. Disjoint from `rejected`; a majority of them makes a leader."""
+    """Voter ids, including this node's. Disjoint from `rejected`; a majority of them makes it leader."""
     rejected: set[int] = field(default_factory=set)
     backoff_until_ms: int | None = None
-    """Set once it has lost: a random pause, so that two losers do not collide again."""
+    """Set once it has lost: the end of a random pause, so that two losers do not collide again."""
     role: Role = field(default=Role.CANDIDATE, init=False)
 
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """`epoch_start_offset` is where its LeaderChange record stands; `view` is what it knows of the others."""
+    """`epoch_start_offset` is where its LeaderChange record is; `view` is what it knows of the other
+    replicas."""
 
     epoch_start_offset: int
     view: LeaderView
@@ -164,7 +165,8 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class SnapshotFetch:
-    """A snapshot on its way: `position` bytes are here. `loading`: it is whole and being checked."""
+    """A snapshot being fetched: `position` bytes have arrived. `loading`: it is complete and being
+    checked."""
 
     snapshot: LogPosition
     position: int = 0
@@ -178,24 +180,24 @@ class Follower:
 
     leader_id: int
     deadline_ms: int
-    """Without a successful fetch until then a voter stands, and an observer looks for the leader. Drawn again
-    by every success."""
+    """Without a successful fetch by then, a voter stands for election and an observer looks for the
+    leader. Drawn again after every success."""
     next_fetch_ms: int
-    """Not before this is the next fetch sent, and only one at a time."""
+    """The earliest time for the next fetch; there is only one at a time."""
     keepalive_ms: int
-    """When a fetch is due although a sync is under way, so that the leader hears of this voter."""
+    """When a fetch is due even during a sync, so that the leader keeps hearing from this voter."""
     has_fetched: bool = False
-    """A fetch of this stay succeeded: the leader is more than hearsay."""
+    """A fetch from this leader has succeeded: it is known to lead."""
     suspect: bool = False
-    """The leader's process looks dead, or it resigned. The next success takes it back."""
+    """The leader's process appears dead, or it has resigned. The next success clears this."""
     failures: int = 0
     """Fetches that failed in a row: their number sets the pause before the next."""
     read_round: int = 0
-    """The highest round of reads that the leader told; repeated in every fetch. Never falls."""
+    """The highest read round that the leader has sent; repeated in every fetch. Never falls."""
     snapshot: SnapshotFetch | None = None
     """Set while a snapshot is fetched or loaded: no records are fetched meanwhile."""
     next_update_ms: int = 0
-    """Not before this is the leader asked to update this voter's entry in the voters' record."""
+    """The earliest time to request from the leader an update of this voter's entry in the voters record."""
     role: Role = field(default=Role.FOLLOWER, init=False)
 
     @property
@@ -205,7 +207,7 @@ class Follower:
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Gave up leadership of this epoch. Tells `unacknowledged` voters until `deadline_ms`."""
+    """Gave up leadership of this epoch. Notifies `unacknowledged` voters until `deadline_ms`."""
 
     deadline_ms: int
     successors: tuple[PreferredCandidate, ...]
@@ -223,7 +225,7 @@ def _seen(voters_reason: str, observers_reason: str | None) -> str:
 
 
 def render_document() -> str:
-    """The generated part of docs/raft.md: the voter's diagram, and one table for both kinds, as Markdown."""
+    """The generated part of docs/raft.md in Markdown: the voter's diagram, and one table for both kinds."""
     diagram = ["```mermaid", "stateDiagram-v2", *(f"    [*] --> {role}" for role in VOTER_STARTS)]
     diagram += [f"    {source} --> {target}" for source, target in VOTER_TRANSITIONS if source is not target]
     rows = [

@@ -1,7 +1,8 @@
-"""The data of one Raft replica, and how it emits effects. No protocol rule lives here.
+"""The data of one Raft replica, and how it emits effects. Contains no protocol rule.
 
-Owns hard state (epoch, vote, leader) and its dependency rule: while a change of it is not durable, every
-request and response waits for it (`after`), so no peer ever hears of a vote that a crash could undo.
+Owns hard state (epoch, vote, leader) and the rule that depends on it: while a change of hard state is not
+durable, every request and response waits for it (`after`), so no peer ever learns of a vote that a crash
+could undo.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ from metaquorum.raft.voters.voter_set import Endpoint, VoterNode, VoterSet
 from metaquorum.storage.files.known_committed import CommittedLoss
 
 FIRST_ELECTION_BACKOFF_MS = 50
-"""The random wait after a lost election is drawn from twice this, then doubled: a round of votes takes a few
-ms, so the losers of a split vote rarely collide again."""
+"""The random wait after a lost election is drawn from twice this, then doubled: a round of votes takes a
+few ms, so the losers of a split vote rarely collide again."""
 WARNINGS_MAX = 1000
-"""Different lines that are remembered as said; peers choose some of their words."""
+"""The most distinct warnings remembered as logged; peers choose some of their words."""
 REQUEST_LIFETIMES = 2
-"""The driver reports a failure after one timeout. After this many timeouts the core does without the
-report."""
+"""The driver reports a failure after one timeout. After this many timeouts the core no longer waits for
+the report."""
 
 
 class Vote(msgspec.Struct, frozen=True):
-    """Who got this node's vote in its epoch."""
+    """The node that got this node's vote in its epoch."""
 
     node_id: int
     directory_id: bytes | None
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that was sent and not answered."""
+    """A request that was sent and has no response yet."""
 
     to: int
     request: RaftRequest
@@ -56,7 +57,7 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaftState:
-    """Fields are written by the protocol modules of this package only; everyone else reads."""
+    """Only the protocol modules of this package write the fields; all other code only reads them."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class RaftState:
         self.election_attempts = 0
         self.note_times = NoteTimes(durable=self.log.noted.offset)
         self.acknowledged = {one.directory_id: one for one in recovered.acknowledged}
-        """By directory: how far it has acknowledged what is committed, to this node as a leader."""
+        """By directory: how far it has acknowledged committed records to this node as a leader."""
         self.losses: dict[int, CommittedLoss] = {}
-        """By replica: what it knows to be committed and this node, as a leader, does not have."""
+        """By replica: what it knows to be committed and this node, as the leader, does not have."""
         self._observed_in: VoterSet | None = None
         self._is_observer = True
         self._is_misdescribed = False
@@ -108,7 +109,8 @@ class RaftState:
 
     @property
     def voters(self) -> VoterSet:
-        """Those in force: of the newest record in the log, committed or not; else the configured ones."""
+        """The voters in force: those of the newest record in the log, committed or not; otherwise the
+        configured ones."""
         return self.voter_history.newest
 
     @property
@@ -117,7 +119,7 @@ class RaftState:
 
     @property
     def is_observer(self) -> bool:
-        """Asked many times per input, and different only in another set of voters."""
+        """Read many times per input; changes only with the voter set."""
         voters = self.voter_history.newest
         if voters is not self._observed_in:
             self._find_itself(voters)
@@ -125,7 +127,7 @@ class RaftState:
 
     @property
     def is_misdescribed(self) -> bool:
-        """Whether this node votes, and the voters' record says something else of it than it does itself."""
+        """Whether this node votes and the voters record describes it differently than it does itself."""
         return not self.is_observer and self._is_misdescribed
 
     def _find_itself(self, voters: VoterSet) -> None:
@@ -137,9 +139,9 @@ class RaftState:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this node takes part in elections: as a voter, or where its log, and maybe no other, has
-        the record that removes it and nothing says that this is committed. Its vote does not count then, but
-        it may be the only one whose log wins those that do (Raft dissertation 4.2.2)."""
+        """Whether this node takes part in elections: as a voter, or because its log, and perhaps no other,
+        has the record that removes it, not yet known to be committed. Its own vote does not count then,
+        but its log may be the only one that can win the votes that do (Raft dissertation 4.2.2)."""
         if not self.is_observer:
             return True
         newest = self.voter_history.newest_offset
@@ -149,8 +151,8 @@ class RaftState:
 
     @property
     def acknowledges(self) -> bool:
-        """Whether this node's fetch offset says what is durable here: a voter's does, and that of an observer
-        that can be made one, since fetches sent before count after."""
+        """Whether this node's fetch offset states what is durable here: true for a voter, and for an
+        observer that can become one, since its earlier fetches then count."""
         return not self.is_observer or (self.kraft_version >= 1 and self.identity.may_vote)
 
     @property
@@ -163,13 +165,13 @@ class RaftState:
 
     @property
     def leader_endpoints(self) -> tuple[Endpoint, ...]:
-        """Where the leader that this node names in answers listens; none at kraft.version 0."""
+        """Where the leader that this node names in responses listens; empty at kraft.version 0."""
         leader_id = self.leader_id
         return () if leader_id is None else self.endpoints_of(leader_id)
 
     def leader_endpoints_for(self, replica_id: int) -> tuple[Endpoint, ...]:
-        """What the answer to a fetch says of the leader's endpoints. At kraft.version 0 those need it that
-        are no voters: they may know bootstrap servers only."""
+        """The leader's endpoints for the response to a fetch. At kraft.version 0 only nodes that are not
+        voters need them: they may know only bootstrap servers."""
         leader_id = self.leader_id
         if leader_id is None:
             return ()
@@ -179,13 +181,13 @@ class RaftState:
         return self._configured_endpoints.get(leader_id, ())
 
     def told(self, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
-        """What a message says of a leader's endpoints, as far as it counts here. Without a listener's name
-        they are from another node's configuration, and count where this node knows no voters."""
+        """The part of a message's leader endpoints that this node accepts. Endpoints without a listener
+        name come from another node's configuration, and are accepted only if this node knows no voters."""
         return () if endpoints and not endpoints[0].name and len(self.voters) else endpoints
 
     def endpoints_of(self, node_id: int) -> tuple[Endpoint, ...]:
-        """Where a node listens, as far as it is not configured. What a leader says of itself is newer than
-        what the log says of it."""
+        """Where a node listens, unless it is configured. The leader's own endpoints are newer than those
+        in the log."""
         if self.kraft_version >= 1 and node_id == self.node_id and self.identity.endpoints:
             return self.identity.endpoints
         if node_id == self.known_leader_id and self.told_endpoints:
@@ -195,7 +197,7 @@ class RaftState:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader that this node leads as or follows; None while it doubts."""
+        """This node if it leads, or the leader that it follows; None while it doubts the leader."""
         match self.role:
             case Leader():
                 return self.node_id
@@ -205,7 +207,7 @@ class RaftState:
                 return None
 
     def is_voter_replica(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node and directory are a voter (an unpinned voter matches any directory)."""
+        """True if this node and directory are a voter (an unpinned voter matches any directory)."""
         return self.voter_history.newest.is_voter(node_id, directory_id)
 
     def leader_view(self) -> LeaderView:
@@ -217,7 +219,7 @@ class RaftState:
     # ---- effects -----------------------------------------------------------------------------
 
     def warn_once(self, message: str) -> None:
-        """One line for the operator, the first time that it is true."""
+        """One line for the operator, logged once."""
         if message not in self._warned and len(self._warned) < WARNINGS_MAX:
             self._warned.add(message)
             self.out.append(Warn(message=message))
@@ -245,19 +247,19 @@ class RaftState:
         )
 
     def is_asking(self, to: int) -> bool:
-        """True while a request to this node is unanswered: one at a time."""
+        """True while a request to this node has no response: only one request at a time."""
         return bool(self.in_flight) and any(flight.to == to for flight in self.in_flight.values())
 
     def may_ask(self, now_ms: int, to: int) -> bool:
         return self.retry_at_ms.get(to, now_ms) <= now_ms and not self.is_asking(to)
 
     def next_ask_ms(self, targets: Iterable[int]) -> int | None:
-        """When the first of `targets` may be asked; None: all of them are being asked."""
+        """When the next request may be sent to the first of `targets`; None if all have a request pending."""
         free = (self.retry_at_ms.get(to, 0) for to in targets if not self.is_asking(to))
         return min(free, default=None)
 
     def persist(self) -> None:
-        """Ask for a durable write of epoch, vote and leader together; what follows waits for it."""
+        """Request a durable write of epoch, vote and leader together; whatever follows waits for it."""
         self._last_token += 1
         self.unpersisted_token = self._last_token
         self.out.append(
@@ -272,11 +274,11 @@ class RaftState:
         )
 
     def persisted(self, token: int) -> None:
-        if token == self.unpersisted_token:  # the newest: an earlier one leaves later writes under way
+        if token == self.unpersisted_token:  # the newest: after an earlier one, later writes are pending
             self.unpersisted_token = None
 
     def announce(self) -> None:
-        """Emit RoleChanged when role, epoch or leader differ from what was announced last."""
+        """Emit RoleChanged if role, epoch or leader differ from the last announcement."""
         start = self.role.epoch_start_offset if isinstance(self.role, Leader) else None
         change = RoleChanged(
             role=self.role.role.value, epoch=self.epoch, leader_id=self.leader_id, epoch_start=start

@@ -1,1 +1,1 @@
-"""A replica's directory on disk: what lies where, how it is made, opened and trimmed."""
+"""A replica's directory on disk: its layout, and how it is created, opened and trimmed."""

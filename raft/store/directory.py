@@ -1,6 +1,6 @@
-"""A replica's directory for users of the library: made once, opened at every start.
+"""A replica's directory for users of the library: created once, opened at every start.
 
-Owns the identity in `meta.properties`. `store` says what else is there.
+Owns the identity in `meta.properties`. `store` describes the other files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ def create_directory(
 ) -> None:
     """Gives a new directory an identity, durably; `rng` draws its id (use random.SystemRandom()).
 
-    With `endpoints` this node is the first and only voter of a quorum of kraft.version 1 and listens there;
-    every other node of it begins as an observer, and is added (AddVoterRequest). Without, voters are
-    configured, or this node is to be added.
+    With `endpoints`, this node is the first and only voter of a quorum of kraft.version 1 and listens there;
+    every other node of the quorum starts as an observer and is added with AddVoterRequest. Without them,
+    voters are configured, or this node will be added.
 
-    Do this once in the life of a voter. One that comes back with an emptied disk has forgotten its votes and
-    what it acknowledged, and must not vote under its old id. Raises CorruptFileError where an identity is.
+    Do this once in the life of a voter. A voter that comes back with an emptied disk has forgotten its votes
+    and what it acknowledged, and must not vote under its old id. Raises CorruptFileError if the directory
+    already has an identity.
     """
     file = join(path, FILE_NAME)
     if disk.exists(file):
@@ -58,7 +59,8 @@ def create_directory(
 
 
 def _store_first_voters(disk: Disk, replica_directory: str, voters: VoterSet) -> None:
-    """As the snapshot at offset 0, which is never sent: the first leader writes them into the log."""
+    """Stores them as the snapshot at offset 0, which is never sent: the first leader writes them into the
+    log."""
     disk.make_directory(replica_directory)
     writer = SnapshotWriter(disk, replica_directory, LogPosition(0, 0))
     for batch in with_voters([], VotersAt(NEWEST_KRAFT_VERSION, voters), timestamp_ms=0):
@@ -67,5 +69,6 @@ def _store_first_voters(disk: Disk, replica_directory: str, voters: VoterSet) ->
 
 
 def open_directory(disk: Disk, path: str, voters: Iterable[Voter]) -> ReplicaStore:
-    """Locks and recovers a directory that `create_directory` made. Raises as `ReplicaStore.open`."""
+    """Locks and recovers a directory that `create_directory` made. Raises the errors of
+    `ReplicaStore.open`."""
     return ReplicaStore.open(disk, path, voter_ids=tuple(voter.node_id for voter in voters))

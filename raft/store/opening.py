@@ -1,6 +1,6 @@
 """What a directory must hold before a replica may start from it.
 
-Owns the two refusals: committed records that are gone, and a vote that may be forgotten. Changes no byte.
+Owns the two refusals: for lost committed records, and for a vote that may be forgotten. Changes no byte.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from metaquorum.storage.types import LogPosition
 
 
 def check_committed(disk: Disk, replica_directory: str, known: LogPosition, found: Examined) -> None:
-    """What was known to be committed is still here, in the log or under a snapshot. Raises
-    CommittedLostError."""
+    """Checks that what was known to be committed is still here, in the log or covered by a snapshot.
+    Raises CommittedLostError."""
     snapshots = [position.offset for position in list_snapshots(disk, replica_directory)]
     check_log(
         replica_directory,
@@ -33,10 +33,11 @@ def check_committed(disk: Disk, replica_directory: str, known: LogPosition, foun
 def refuse_forgotten_vote(
     disk: Disk, replica_directory: str, voter_ids: Sequence[int], known: LogPosition
 ) -> None:
-    """A voter that has a log has voted or followed: without its state it could vote twice in one epoch.
+    """Refuses a voter that has a log but no quorum state: it has voted or followed, and could vote twice in
+    one epoch.
 
-    The only voter of a quorum writes its first records while its state is on the way to the disk. When it
-    ends before that, nothing is committed, and no other node has its vote or a record. Raises
+    The only voter of a quorum writes its first records while its quorum state is still being written. If it
+    stops before that is done, nothing is committed, and no other node has its vote or a record. Raises
     CorruptFileError.
     """
     first_start = len(voter_ids) == 1 and known == NOTHING

@@ -1,6 +1,7 @@
 """How much of the log a replica keeps below its newest snapshots.
 
-Owns what TrimLog deletes: segments and snapshots together, so that the log always starts at or before one.
+Owns what TrimLog deletes: segments and snapshots together, so that the log always starts at or before a
+snapshot.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from metaquorum.storage.log.log import SegmentedLog, SegmentInfo
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """`max_bytes` of log and snapshots together, `max_age_ms` of a segment's newest record. None: no bound;
-    both None: everything is kept."""
+    """`max_bytes` of log and snapshots together, `max_age_ms` of a segment's newest record. None means no
+    bound; if both are None, everything is kept."""
 
     max_bytes: int | None
     max_age_ms: int | None
 
     def trim(self, disk: Disk, log: SegmentedLog, before_offset: int, *, wall_ms: int | None) -> None:
-        """Snapshot by snapshot, oldest first: what is before one goes while a bound asks for it. None at or
-        above `before_offset` counts. `wall_ms` None: ages count for nothing."""
+        """Snapshot by snapshot, oldest first, deletes what is before a snapshot while a bound requires it.
+        Ignores snapshots at or above `before_offset`. With `wall_ms` None, ages are ignored."""
         snapshots = list_snapshots(disk, log.directory)
         for place, base in enumerate(snapshots):
             if base.offset > before_offset:

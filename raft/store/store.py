@@ -1,10 +1,10 @@
 """One replica's directory: log, snapshots, quorum state and identity behind one object.
 
-Owns what lies where below a metadata directory, and the order in which it is opened. Everything goes through
-the Disk interface, so that the simulator runs this very code. Knows effects of the Raft core and no record:
-loading an image from a snapshot is the driver's business.
+Owns the layout below a metadata directory, and the order in which it is opened. Everything goes through the
+Disk interface, so that the simulator runs this very code. Knows the effects of the Raft core but no record:
+loading an image from a snapshot is the driver's job.
 
-Threads: the loop thread calls everything, except `persist_quorum_state`, `persist_committed` and a sync
+Threads: the loop thread makes every call, except `persist_quorum_state`, `persist_committed` and a sync
 ticket's `run` (the disk thread), `write_snapshot`, `partial_snapshot` and `finish_snapshot` (one worker), and
 `fill_snapshot_chunk` (any thread).
 """
@@ -58,7 +58,7 @@ from metaquorum.storage.types import LogPosition
 from metaquorum.storage.uuids import ZERO_UUID
 
 TAIL_CACHE_BYTES = 8 * 1024 * 1024
-"""Newest batches kept in memory: what followers and the own image ask for is nearly always among them."""
+"""Newest batches kept in memory: followers and the node's own image nearly always read from these."""
 
 LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotChunk | TrimLog
 
@@ -105,8 +105,8 @@ class ReplicaStore:
         retention_bytes: int | None = None,
         retention_ms: int | None = None,
     ) -> ReplicaStore:
-        """Locks and recovers the directory. `voter_changes`: what the log says of voters behind the newest
-        snapshot, from a caller that has read it. `retention_*` None: TrimLog keeps everything.
+        """Locks and recovers the directory. `voter_changes` are the voter changes in the log after the newest
+        snapshot, from a caller that has read it. If `retention_*` are None, TrimLog keeps everything.
 
         Raises CorruptFileError, CorruptLogError or CommittedLostError (no byte was changed), DiskError or
         LogDirectoryLockedError.
@@ -142,7 +142,7 @@ class ReplicaStore:
         return store
 
     def _settle(self, on_warning: Callable[[str], None]) -> None:
-        """Agreement between log and snapshots, which a crash can have left apart."""
+        """Makes log and snapshots agree again; a crash can leave them apart."""
         for name in clean_abandoned(self._disk, self.replica_directory):
             on_warning(f"{join(self.replica_directory, name)}: left by a crash and removed")
         newest = self.latest_snapshot()
@@ -167,7 +167,8 @@ class ReplicaStore:
 
     @property
     def raft_identity(self) -> Identity:
-        """Who this replica is to its peers. Raises CorruptFileError where `meta.properties` does not say."""
+        """This replica's identity for its peers. Raises CorruptFileError if `meta.properties` does not
+        have it."""
         found = self.identity
         if found.cluster_id is None or found.node_id is None or found.directory_id is None:
             raise CorruptFileError(
@@ -178,7 +179,7 @@ class ReplicaStore:
         return Identity(cluster_id=found.cluster_id, node_id=found.node_id, directory_id=found.directory_id)
 
     def recovered(self) -> RecoveredLog:
-        """What the Raft core starts from."""
+        """The state that the Raft core starts from."""
         quorum = self._stored_quorum or QuorumState()
         last_epoch = self.log.last_position.epoch
         newer = last_epoch > quorum.epoch  # the state was lost or never written: no vote of that epoch counts
@@ -200,7 +201,7 @@ class ReplicaStore:
         )
 
     def voters_in(self, path: str) -> VotersAt:
-        """What a snapshot file says of voters. Raises CorruptLogError, BatchError or DiskError."""
+        """The voters that a snapshot file names. Raises CorruptLogError, BatchError or DiskError."""
         return read_voters(self._disk, path)
 
     def snapshots(self) -> list[LogPosition]:
@@ -213,16 +214,16 @@ class ReplicaStore:
         return snapshots[-1] if snapshots else None
 
     def snapshot_path(self, position: LogPosition) -> str:
-        """Where the finished snapshot lies."""
+        """Path of the finished snapshot."""
         return snapshot_path(self.replica_directory, position)
 
     # --- effects, on the loop thread
 
     def execute(self, effect: LogEffect, *, wall_ms: int | None = None) -> LogTrimmed | None:
-        """Carries out one effect on the log. TrimLog answers where the log starts then.
+        """Carries out one effect on the log. TrimLog returns where the log then starts.
 
-        `wall_ms` is what retention by age compares with; without it only sizes count. Raises DiskError or
-        another StorageError, after which the process must stop.
+        `wall_ms` is the time for retention by age; without it only sizes count. Raises DiskError or another
+        StorageError, after which the process must stop.
         """
         match effect:
             case AppendLog(batches=batches):
@@ -261,7 +262,7 @@ class ReplicaStore:
     # --- durability
 
     def persist_quorum_state(self, effect: PersistQuorumState) -> None:
-        """Blocks until the state is durable. Raises DiskError; the process must stop then."""
+        """Blocks until the state is durable. Raises DiskError, after which the process must stop."""
         state = QuorumState(
             leader_id=effect.leader_id,
             epoch=effect.epoch,
@@ -278,23 +279,23 @@ class ReplicaStore:
         return self._committed
 
     def prepare_committed(self) -> Known:
-        """What `persist_committed` is to make durable: the newest note. One write at a time."""
+        """The newest note, for `persist_committed` to make durable. One write at a time."""
         return self._notes.begin_write()
 
     def persist_committed(self, known: Known) -> None:
-        """Blocks until the note is durable. Raises DiskError; the process must stop then."""
+        """Blocks until the note is durable. Raises DiskError, after which the process must stop."""
         self._notes.write(known)
 
     def committed_persisted(self, known: Known) -> None:
-        """Takes note that `persist_committed(known)` returned."""
+        """Records that `persist_committed(known)` returned."""
         self._notes.end_write(known)
 
     def prepare_sync(self) -> SyncTicket:
-        """What is to be made durable now; its `run` is for the disk thread."""
+        """A ticket for everything that is not durable yet; its `run` is for the disk thread."""
         return self.log.prepare_sync()
 
     def background_sync(self) -> BackgroundSync | None:
-        """What begins a ticket without a thread; None: this disk has no such thing. The caller closes it."""
+        """Starts a ticket's sync without a thread; None if this disk cannot. The caller closes it."""
         return self._disk.background_sync(self.replica_directory)
 
     def sync_completed(self, ticket: SyncTicket) -> int:
@@ -320,8 +321,8 @@ class ReplicaStore:
         return replace(effect.response, records=found.data)
 
     def fill_snapshot_chunk(self, effect: RespondWithSnapshotChunk) -> FetchSnapshotResponse:
-        """The response with its chunk, or with the error that says why there is none: retention may have
-        removed the snapshot since the caller learned of it. Raises DiskError."""
+        """The response with its chunk, or with an error: retention may have removed the snapshot since the
+        caller learned of it. Raises DiskError."""
         if not isinstance(effect.response, FetchSnapshotResponse):
             raise TypeError(
                 f"a chunk belongs in a FetchSnapshotResponse, not a {type(effect.response).__name__}"
@@ -345,7 +346,8 @@ class ReplicaStore:
     # --- snapshots, on a worker
 
     def write_snapshot(self, position: LogPosition, batches: Iterable[bytes]) -> int:
-        """Writes a snapshot, durable under its final name on return; its size in bytes. Raises DiskError."""
+        """Writes a snapshot, durable under its final name on return; returns its size in bytes. Raises
+        DiskError."""
         writer = SnapshotWriter(self._disk, self.replica_directory, position)
         try:
             for batch in batches:
@@ -358,21 +360,21 @@ class ReplicaStore:
         return size
 
     def partial_snapshot(self, position: LogPosition, size_bytes: int) -> str:
-        """Path of the fetched file, not yet in force. Raises FileMissingError if it is not whole."""
+        """Path of the fetched file, not yet in force. Raises FileMissingError if it is incomplete."""
         writer = self._incoming
         if writer is None or writer.snapshot_id != position or writer.size_bytes != size_bytes:
             raise FileMissingError(self.snapshot_path(position))
         return writer.path
 
     def finish_snapshot(self, position: LogPosition) -> None:
-        """Puts the fetched snapshot in force, durably. Check its contents before."""
+        """Puts the fetched snapshot in force, durably. Check its contents first."""
         if self._incoming is None or self._incoming.snapshot_id != position:
             raise FileMissingError(self.snapshot_path(position))
         self._incoming.freeze()
         self._incoming = None
 
     def drop_snapshot(self) -> None:
-        """Throws the fetched file away: it was damaged."""
+        """Deletes the fetched file because it was damaged."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None
@@ -380,7 +382,7 @@ class ReplicaStore:
     # --- the end
 
     def close(self, *, clean: bool = True) -> None:
-        """Ends in order: a clean close leaves nothing for the next open to verify. Gives the lock back."""
+        """A clean close leaves nothing for the next open to verify. Releases the lock."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

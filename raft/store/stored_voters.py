@@ -1,6 +1,7 @@
-"""What a directory says of voters: its newest snapshot, in control records in front, and its log (KIP-853).
+"""The voters that a directory names: in the control records at the front of its newest snapshot, and in its
+log (KIP-853).
 
-Owns how they are found there, and how the library puts them before a state that knows nothing of them.
+Owns how they are found there, and how the library puts them before a state that does not know them.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from metaquorum.storage.log.log import SegmentedLog
 from metaquorum.storage.types import LogPosition
 
 READ_BYTES = 8 * 1024 * 1024
-"""How much of the log is read at once."""
+"""How much of the log each read returns."""
 
 
 def read_changes(
     disk: Disk, log: SegmentedLog, newest: LogPosition | None, found: Sequence[VoterChange] | None = None
 ) -> tuple[VoterChange, ...]:
-    """What the newest snapshot and the log behind it say, in order. `found`: what the log says, from a caller
-    that has read it; None: it is read here. Raises as `read_voters`."""
+    """The voter changes of the newest snapshot and of the log after it, in order. `found` are those of the
+    log, from a caller that has read it; if None, they are read here. Raises the errors of `read_voters`."""
     changes, offset = [], log.start_offset
     if newest is not None:
         said = read_voters(disk, snapshot_path(log.directory, newest))
@@ -47,7 +48,7 @@ def read_changes(
 
 
 def votes_in(changes: Sequence[VoterChange], identity: MetaProperties) -> tuple[int, ...]:
-    """The ids of the newest set, where this directory votes in it."""
+    """The ids of the newest set if this directory votes in it."""
     sets = [change.voters for change in changes if change.voters is not None]
     if not sets or identity.node_id is None or identity.directory_id is None:
         return ()
@@ -55,8 +56,8 @@ def votes_in(changes: Sequence[VoterChange], identity: MetaProperties) -> tuple[
 
 
 def read_voters(disk: Disk, path: str) -> VotersAt:
-    """What the snapshot file says. Raises CorruptLogError or BatchError for a file whose first batches cannot
-    be read, DiskError."""
+    """The voters that the snapshot file names. Raises CorruptLogError or BatchError if the first batches
+    of the file cannot be read, and DiskError."""
     level, voters = 0, None
     for change in voter_changes(_front(disk, path)):
         level = level if change.kraft_version is None else change.kraft_version
@@ -65,7 +66,7 @@ def read_voters(disk: Disk, path: str) -> VotersAt:
 
 
 def _front(disk: Disk, path: str) -> Batches:
-    """The control batches that the file begins with."""
+    """The control batches at the beginning of the file."""
     file = disk.open_read(path)
     try:
         end, size = 0, file.size()
@@ -81,7 +82,7 @@ def _front(disk: Disk, path: str) -> Batches:
 
 
 def changes_at(end_offset: int, said: VotersAt) -> list[VoterChange]:
-    """The same as changes of a log that ends there: those of formatting are before offset 0."""
+    """The same voters as changes of a log that ends there: those of formatting are before offset 0."""
     offset = max(CONFIGURED, end_offset - 1)
     found = []
     if said.kraft_version:
@@ -92,7 +93,7 @@ def changes_at(end_offset: int, said: VotersAt) -> list[VoterChange]:
 
 
 def with_voters(batches: Iterable[bytes], said: VotersAt, *, timestamp_ms: int) -> Iterator[bytes]:
-    """A state's batches with what is said of voters in front; their offsets move up behind it."""
+    """A state's batches with the voters in front of them; their offsets move up accordingly."""
     if said.voters is None:
         yield from batches
         return

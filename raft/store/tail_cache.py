@@ -1,4 +1,4 @@
-"""The newest batches of the metadata log in memory: followers and the own replica ask for little else.
+"""The newest batches of the metadata log in memory, which followers and the node's own replica mostly read.
 
 Owns the bound on their memory. Only a cache: knows no file, and what it does not hold is in the log.
 """
@@ -11,11 +11,12 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.batches.parsed import Batches
 
 HEADER_MEMORY_BYTES = 300
-"""What a parsed header takes beside its batch's bytes, about."""
+"""Approximate memory of a parsed header, apart from its batch's bytes."""
 
 
 class TailCache:
-    """The newest batches of a log, contiguous, up to a number of bytes with their headers. Knows no file."""
+    """The newest batches of a log, contiguous, up to a number of bytes including their headers. Knows no
+    file."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -26,7 +27,7 @@ class TailCache:
         self._joined: tuple[int, int, Batches] | None = None
 
     def append(self, batches: Batches) -> None:
-        """Adds whole batches; what does not follow the newest one restarts the cache."""
+        """Adds whole batches; batches that do not follow the newest one restart the cache."""
         if batches.base_offset != self._end_offset:
             self.clear()
         for batch in batches.split():
@@ -38,7 +39,7 @@ class TailCache:
             self._shrink()
 
     def _shrink(self) -> None:
-        """Down to half at once, so that the cost is spread over many appends."""
+        """Shrinks to half at once, so that the cost is spread over many appends."""
         count = 0
         while self._size > self._max_bytes // 2:
             self._size -= len(self._batches[count].data) + HEADER_MEMORY_BYTES
@@ -47,7 +48,7 @@ class TailCache:
         del self._batches[:count]
 
     def read(self, from_offset: int, to_offset: int, max_bytes: int) -> Batches | None:
-        """As `ReplicaStore.read_log`; None if the batches are not all here."""
+        """Like `ReplicaStore.read_log`; None if the batches are not all here."""
         if not self._bases or from_offset < self._bases[0] or from_offset >= self._end_offset:
             return None
         first = bisect_right(self._bases, from_offset) - 1
@@ -57,7 +58,7 @@ class TailCache:
             if self._bases[index] >= to_offset or size > max_bytes:
                 break
             last = index
-        # Hundreds of brokers ask for the same batches at once: one copy for all of them.
+        # Hundreds of brokers request the same batches at once: they all share one copy.
         low, high = self._bases[first], self._bases[last]
         if self._joined is None or self._joined[:2] != (low, high):
             self._joined = (low, high, Batches.joined(self._batches[first : last + 1]))

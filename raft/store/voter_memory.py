@@ -1,9 +1,8 @@
 """The voters that a replica started with, remembered beside its log.
 
-At kraft.version 0 the voters are configuration, and nothing in the log says who they are. So a changed
-directory id would go unnoticed, and a voter with an emptied disk could help to elect a leader that
-lacks committed records (KIP-853, "Motivation"). Owns one small file; knows no Raft
-state. Dynamic voters replace it.
+At kraft.version 0 the voters are configuration, and nothing in the log names them. So a changed directory id
+would go unnoticed, and a voter with an emptied disk could help to elect a leader that lacks committed records
+(KIP-853, "Motivation"). Owns one small file; knows no Raft state. Dynamic voters replace it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ FILE_NAME = "configured-voters"
 VERSION = 0
 
 Remembered = dict[int, bytes | None]
-"""Voter id to the directory id that was configured for it; None: it was not pinned."""
+"""Voter id to the directory id that was configured for it; None if it was not pinned."""
 
 
 def load_voters(disk: Disk, replica_directory: str) -> Remembered | None:
-    """What was remembered; None before the first start. Raises CorruptFileError or DiskError."""
+    """The remembered voters; None before the first start. Raises CorruptFileError or DiskError."""
     path = join(replica_directory, FILE_NAME)
     try:
         content = read_file(disk, path)
@@ -45,7 +44,7 @@ def load_voters(disk: Disk, replica_directory: str) -> Remembered | None:
 
 
 def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | None:
-    """What `voters` changes against what was remembered, and what to do about it; None: nothing that matters.
+    """How `voters` differs from the remembered ones, and what to do about it; None if no difference matters.
 
     Addresses may change, and a voter that was not pinned may be pinned.
     """
@@ -68,7 +67,7 @@ def change_of_voters(remembered: Remembered, voters: Sequence[Voter]) -> str | N
 
 
 def store_voters(disk: Disk, replica_directory: str, voters: Sequence[Voter]) -> None:
-    """Remember `voters`, in one durable step. Raises DiskError."""
+    """Remembers `voters`, in one durable step. Raises DiskError."""
     entries = [
         {
             "id": voter.node_id,
@@ -81,7 +80,7 @@ def store_voters(disk: Disk, replica_directory: str, voters: Sequence[Voter]) ->
 
 
 def remember(disk: Disk, replica_directory: str, voters: Sequence[Voter]) -> None:
-    """Store `voters` where they say more than what is remembered."""
+    """Stores `voters` if they add to what is remembered."""
     known = load_voters(disk, replica_directory)
     if known != {voter.node_id: voter.directory_id for voter in voters}:
         store_voters(disk, replica_directory, voters)

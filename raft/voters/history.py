@@ -1,7 +1,7 @@
 """Which voters are in force at which offset of one log: configured ones, then those that its records name.
 
 Owns that the newest record in the log counts, committed or not, and that a truncation undoes it (KIP-853).
-Knows no role and no record's bytes.
+Does not know roles or the bytes of records.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from metaquorum.storage.log.epochs import EpochTable
 EntryT = TypeVar("EntryT")
 
 CONFIGURED = -1
-"""Stands for the offset of what no record of the log says: configuration, or the checkpoint that formatting
-wrote (its records count as offset -1)."""
+"""The offset of voters that no record of the log names: configured ones, or those of the checkpoint that
+formatting wrote (its records count as offset -1)."""
 
 
 class VotersAt(msgspec.Struct, frozen=True):
-    """What a log says up to some offset: the level of kraft.version, and the voters (None: it names none).
-    A snapshot that ends there carries it."""
+    """The level of kraft.version and the voters that a log names up to some offset (None if it names
+    none). A snapshot that ends there carries them."""
 
     kraft_version: int = 0
     voters: VoterSet | None = None
 
 
 CONFIGURED_VOTERS = VotersAt()
-"""Of a log or snapshot that says nothing."""
+"""The value for a log or snapshot that names neither."""
 
 
 class VoterHistory:
-    """The voter sets of one log from its newest snapshot on, by offset. `configured` counts while the log
-    names no voters."""
+    """The voter sets of one log from its newest snapshot on, by offset. `configured` is in force while the
+    log names no voters."""
 
     newest: VoterSet
-    """The voters in force: every majority is one of theirs. An attribute, as the next two: they are
-    read dozens of times per input, and change with a record."""
+    """The voters in force, whose majorities count. An attribute, like the next two, because they are read
+    dozens of times per input and change only with a record."""
     newest_offset: int | None
-    """Where the record of the newest set stands; None: configured voters are in force."""
+    """Offset of the record of the newest set; None if configured voters are in force."""
     kraft_version: int
-    """The level that the newest record says."""
+    """The level that the newest record sets."""
 
     def __init__(self, configured: VoterSet, changes: Iterable[VoterChange] = ()) -> None:
         self._configured = configured
@@ -54,7 +54,7 @@ class VoterHistory:
 
     @property
     def previous(self) -> VoterSet:
-        """The voters that a truncation of the newest record would bring back."""
+        """The voters that a truncation of the newest record would restore."""
         return self._sets[-2][1] if len(self._sets) > 1 else self._configured
 
     def _changed(self) -> None:
@@ -62,7 +62,7 @@ class VoterHistory:
         self.kraft_version = self._levels[-1][1]
 
     def note_all(self, changes: Iterable[VoterChange]) -> None:
-        """Records were appended."""
+        """Adds the changes of records that were appended."""
         for change in changes:
             if change.kraft_version is not None:
                 self._levels.append((change.offset, change.kraft_version))
@@ -71,38 +71,39 @@ class VoterHistory:
         self._changed()
 
     def truncate(self, end_offset: int) -> None:
-        """The log ends at `end_offset` now: what stood there or later is undone."""
+        """The log now ends at `end_offset`: changes at or above it are undone."""
         self._levels = [entry for entry in self._levels if entry[0] < end_offset]
         self._sets = tuple([entry for entry in self._sets if entry[0] < end_offset])
         self._changed()
 
     def trim(self, end_offset: int) -> None:
-        """Nothing below `end_offset` will be asked for again: only what is in force there stays of it, and
-        what is newest stays what it is."""
+        """Lookups below `end_offset` will not come again: only the set in force there is kept of what is
+        below it, and the newest set does not change."""
         self._levels = _from_newest_below(self._levels, end_offset)
         self._sets = tuple(_from_newest_below(self._sets, end_offset))
 
     def reset(self, end_offset: int, said: VotersAt) -> None:
-        """The log restarts behind a snapshot that ends at `end_offset` and says this."""
+        """The log restarts after a snapshot that ends at `end_offset` and carries `said`."""
         self._levels = [(end_offset - 1, said.kraft_version)]
         self._sets = () if said.voters is None else ((end_offset - 1, said.voters),)
         self._changed()
 
     def at(self, end_offset: int) -> VotersAt:
-        """What the log below `end_offset` says; not for offsets below the last `trim` or `reset`."""
+        """What the log below `end_offset` names; not for offsets below the last `trim` or `reset`."""
         level = [level for offset, level in self._levels if offset < end_offset]
         sets = [voters for offset, voters in self._sets if offset < end_offset]
         return VotersAt(level[-1] if level else 0, sets[-1] if sets else None)
 
     def is_salvaged(self, offset: int, epochs: EpochTable) -> bool:
-        """True when the set at `offset` was written by `log salvage`: with kraft.version before it, where an
-        epoch begins. A leader begins its epoch with a LeaderChange."""
+        """True if `log salvage` wrote the set at `offset`: the record of kraft.version is before it, where
+        an epoch begins. A leader begins its epoch with a LeaderChange."""
         begins = any(start_offset == offset - 1 for _, start_offset in epochs.entries)
         return begins and any(at == offset - 1 for at, _ in self._levels)
 
     @property
     def entries(self) -> tuple[tuple[int, VoterSet], ...]:
-        """Where each set that the log still names stands, in order; the same object while nothing changes."""
+        """The offset of each set that the log still names, in order; the same object while nothing
+        changes."""
         return self._sets
 
 

@@ -1,7 +1,7 @@
 """The records that Raft itself writes and reads, as bytes: leader changes, kraft.version, voters.
 
-Owns their encoding and how they are found in batches; everything else that a batch holds is skipped. All have
-version 0, the only one that Kafka 3.7 to 3.9 read. Source: KIP-595, KIP-853; LeaderChangeMessage.json,
+Owns their encoding and how they are found in batches; everything else in a batch is skipped. All have version
+0, the only one that Kafka 3.7 to 3.9 read. Source: KIP-595, KIP-853; LeaderChangeMessage.json,
 KRaftVersionRecord.json, VotersRecord.json.
 """
 
@@ -33,14 +33,14 @@ _MAX_VARINT_BYTES = 5
 
 
 class ControlValue(msgspec.Struct, frozen=True):
-    """A control record before it has an offset."""
+    """A control record that has no offset yet."""
 
     control_type: int
     value: bytes
 
 
 class VoterChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What one record at `offset` changes: the level of kraft.version, or the voters."""
+    """The change that one record at `offset` makes: to the level of kraft.version, or to the voters."""
 
     offset: int
     kraft_version: int | None = None
@@ -53,8 +53,8 @@ class VoterChange(msgspec.Struct, frozen=True, kw_only=True):
 def leader_change_record(
     *, leader_id: int, voter_ids: Iterable[int], granting_ids: Iterable[int]
 ) -> ControlValue:
-    """The record that begins an epoch and lets a new leader commit without a client. `granting_ids` voted for
-    it, itself included."""
+    """The record that begins an epoch and lets a new leader commit without a client. `granting_ids` voted
+    for it, itself included."""
     value = _I16.pack(_VERSION) + _I32.pack(leader_id) + _voter_ids(voter_ids) + _voter_ids(granting_ids)
     return ControlValue(LEADER_CHANGE_TYPE, value + _NO_TAGS)
 
@@ -94,7 +94,7 @@ def _string(text: str) -> bytes:
 
 
 def _uvarint(value: int) -> bytes:
-    """An unsigned varint, as compact arrays and strings begin: with their length plus one."""
+    """An unsigned varint, as compact arrays and strings start with: their length plus one."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append((value & 0x7F) | 0x80)
@@ -121,15 +121,15 @@ def encode_control_batch(
 
 
 def voter_changes(batches: Batches) -> list[VoterChange]:
-    """What these batches change, in order. Raises BatchError for a record that is damaged or that a newer
-    release wrote."""
+    """The voter changes in these batches, in order. Raises BatchError for a record that is damaged or that
+    a newer release wrote."""
     if not any(header.is_control for header in batches.headers):
         return []
     return [change for batch in batches.split() if batch.header.is_control for change in changes_of(batch)]
 
 
 def changes_of(batch: RecordBatch) -> Iterator[VoterChange]:
-    """What one control batch changes. Raises as `voter_changes`."""
+    """The voter changes in one control batch. Raises the errors of `voter_changes`."""
     for record in batch.records():
         control_type = parse_control_key(record.key)[1]
         if control_type not in (KRAFT_VERSION_TYPE, VOTERS_TYPE):
@@ -183,7 +183,7 @@ def _read_voters(reader: _Reader) -> VoterSet:
 
 
 class _Reader:
-    """Reads a value front to back. Raises BatchError where it ends early."""
+    """Reads a value from front to back. Raises BatchError if it ends early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -215,7 +215,7 @@ class _Reader:
         raise BatchError("has a length that does not end")
 
     def length(self) -> int:
-        """Of a compact array or string; never null here."""
+        """The length of a compact array or string; never null here."""
         length = self.uvarint() - 1
         if length < 0:
             raise BatchError("has null where a list or a text belongs")

@@ -1,6 +1,6 @@
-"""A set of voters as a value: who votes, from which directory, and where each of them listens (KIP-853).
+"""A set of voters as a value: which nodes vote, from which directory, and where each listens (KIP-853).
 
-Owns how a set may change: by one voter at a time. Knows no log and no role.
+Owns how a set may change: by one voter at a time. Does not know the log or roles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEWEST_KRAFT_VERSION = 1
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where a voter listens; `name` is that of the listener."""
+    """Where a voter listens; `name` is the listener's name."""
 
     name: str
     host: str
@@ -34,11 +34,11 @@ class VersionRange(msgspec.Struct, frozen=True):
 
 
 OWN_VERSIONS = VersionRange(0, NEWEST_KRAFT_VERSION)
-"""What this release supports."""
+"""The levels that this release supports."""
 
 
 class VoterNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One voter. `directory_id` None: any directory (a configured voter that is not pinned)."""
+    """One voter. `directory_id` None means any directory (a configured voter that is not pinned)."""
 
     node_id: int
     directory_id: bytes | None
@@ -46,7 +46,7 @@ class VoterNode(msgspec.Struct, frozen=True, kw_only=True):
     versions: VersionRange = VersionRange()
 
     def is_replica(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node with this directory is that voter."""
+        """True if this node with this directory is that voter."""
         return self.node_id == node_id and self.directory_id in (None, directory_id)
 
     def __str__(self) -> str:
@@ -55,24 +55,24 @@ class VoterNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreferredCandidate(msgspec.Struct, frozen=True):
-    """A voter that a resigning leader would have lead. `directory_id`: the one that acknowledged its log;
-    nothing: the voter was not heard, and no voters' record names it."""
+    """A voter that a resigning leader proposes as leader. `directory_id` is the one that acknowledged its
+    log; empty if the voter was not heard from and no voters record names it."""
 
     node_id: int
     directory_id: bytes
 
     def is_replica(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node with this directory is meant."""
+        """True if this names the node with this directory."""
         return self.node_id == node_id and self.directory_id in (b"", directory_id)
 
 
 class VoterSet:
-    """Voters by node id, each id once. Immutable; iterates over the ids, rising."""
+    """Voters by node id, each id once. Immutable; iterates over the ids in rising order."""
 
     __slots__ = ("_voters", "nodes")
 
     def __init__(self, voters: Iterable[VoterNode] = ()) -> None:
-        """Raises ValueError where two voters have one id."""
+        """Raises ValueError if two voters have the same id."""
         listed = sorted(voters, key=lambda voter: voter.node_id)
         self._voters = {voter.node_id: voter for voter in listed}
         if len(self._voters) < len(listed):
@@ -104,25 +104,25 @@ class VoterSet:
     __repr__ = __str__
 
     def get(self, node_id: int) -> VoterNode | None:
-        """The voter of this id; None: the node does not vote."""
+        """The voter with this id; None if the node does not vote."""
         return self._voters.get(node_id)
 
     def is_voter(self, node_id: int, directory_id: bytes) -> bool:
-        """True when this node with this directory votes."""
+        """True if this node with this directory votes."""
         voter = self._voters.get(node_id)
         return voter is not None and voter.directory_id in (None, directory_id)
 
     def with_voter(self, voter: VoterNode) -> VoterSet:
-        """With one voter more, or with another entry for one that is here."""
+        """The set with this voter added, or with its entry replaced."""
         return VoterSet({**self._voters, voter.node_id: voter}.values())
 
     def without(self, node_id: int) -> VoterSet:
-        """Without the voter of this id."""
+        """The set without the voter with this id."""
         return VoterSet(voter for voter in self._voters.values() if voter.node_id != node_id)
 
     def majorities_meet(self, other: VoterSet) -> bool:
-        """True when every majority of the one shares a voter with every majority of the other: at most one
-        voter differs. The same id with another directory is two voters: one that goes and one that comes."""
+        """True if every majority of one set shares a voter with every majority of the other: at most one
+        voter differs. The same id with another directory counts as two voters: one removed and one added."""
         return len(self._keys() ^ other._keys()) <= 1
 
     def _keys(self) -> set[tuple[int, bytes | None]]:

@@ -1,4 +1,4 @@
-"""`Disk` for reading on this machine, where an archive is a directory.
+"""`Disk` for reading on this machine, where an archive appears as a directory.
 
 Owns which paths lead into an archive.
 """
@@ -12,7 +12,7 @@ from metaquorum.storage.disk.posix import PosixDisk
 
 
 def archive_in(path: str) -> str | None:
-    """The archive that a path is or leads into; None: neither."""
+    """The archive that a path is or leads into; None if there is none."""
     at, disk = path.rstrip("/"), PosixDisk()
     while at:
         if at.endswith(SUFFIX) and disk.exists(at) and not disk.is_directory(at):
@@ -22,13 +22,13 @@ def archive_in(path: str) -> str | None:
 
 
 def disk_for(path: str) -> PosixDisk:
-    """What a path is read with. Raises CorruptFileError for an archive that cannot be used."""
+    """The disk to read a path with. Raises CorruptFileError for an archive that cannot be used."""
     archive = archive_in(path)
     return PosixDisk() if archive is None else LogArchiveDisk(archive)
 
 
 class LogArchiveDisk(PosixDisk):
-    """This machine's disk; below the path of one archive is what it holds."""
+    """This machine's disk; below the path of one archive, that archive's contents."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -40,7 +40,7 @@ class LogArchiveDisk(PosixDisk):
         return path[len(self._path) + 1 :].rstrip("/") if path.startswith(self._path + "/") else None
 
     def open_read(self, path: str) -> DiskFile:  # type: ignore[override]
-        """An existing file, of the archive or not."""
+        """An existing file, in the archive or not."""
         inner = self._inner(path)
         return super().open_read(path) if inner is None else self._archive.open(inner)
 

@@ -1,9 +1,9 @@
 """The bytes of an archive: head, blocks, index, tail.
 
     head   8 bytes "MQARCHIV", u32 version
-    blocks zstd, each a part of the content, which is what the files hold, what several of them hold once
+    blocks zstd, each a part of the content: what the files hold, with shared parts stored once
     index  zstd of JSON: `ArchiveIndex`
-    tail   u64 place of the index, u32 its bytes, u32 its bytes unpacked, u32 its CRC-32C,
+    tail   u64 position of the index, u32 its size, u32 its unpacked size, u32 its CRC-32C,
            u32 CRC-32C of the 20 bytes before, 8 bytes "MQARCEND"
 
 Numbers are big-endian. Knows bytes only; `opened` reads files with it, `packer` makes them.
@@ -22,24 +22,25 @@ from crc32c import crc32c
 from metaquorum.storage.errors import CorruptFileError
 
 VERSION = 1
-"""Of the format that is written. Older ones are read."""
+"""The version of the format that is written. Older versions can be read."""
 SUFFIX = ".mqa"
 HEAD_MAGIC, TAIL_MAGIC = b"MQARCHIV", b"MQARCEND"
 HEAD = struct.Struct(">8sI")
 TAIL = struct.Struct(">QIIII8s")
 BLOCK_BYTES = 4 << 20
-"""Of the content, in every block that is written but the last. A reader takes up to MAX_BLOCK_BYTES."""
+"""Content bytes in every block written, except the last. A reader accepts up to MAX_BLOCK_BYTES."""
 MAX_BLOCK_BYTES = 64 << 20
 MAX_INDEX_BYTES = 1 << 30
 LEVEL = 12
-"""Of zstd: higher ones need several times the time and save a few percent."""
+"""The zstd level: higher levels take several times as long and save a few percent."""
 
 _CRC_AT = 20
 _COPY = "copy it again, or restore it"
 
 
 class Block(NamedTuple):
-    """A stretch of the content: its bytes in the archive, its bytes unpacked, CRC-32C of the former."""
+    """A stretch of the content: its size in the archive, its unpacked size, and the CRC-32C of the stored
+    bytes."""
 
     stored_bytes: int
     content_bytes: int
@@ -54,9 +55,9 @@ class Extent(NamedTuple):
 
 
 class IndexedStretch(NamedTuple):
-    """Batches of a segment from byte `position` on, up to the next stretch: the first one's offset, the
-    leader epoch before it, the lowest and the highest timestamp in it (Unix ms; -1: a batch has none). The
-    headers before `position` lead there without a break."""
+    """Batches of a segment from byte `position` to the next stretch: the first offset, the leader epoch
+    before it, and the lowest and highest timestamps (Unix ms; -1 if a batch has none). The headers before
+    `position` lead there without a break."""
 
     position: int
     offset: int
@@ -66,8 +67,8 @@ class IndexedStretch(NamedTuple):
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file by its path in the archive. Of a segment, the stretches are its first `linked_bytes` bytes, and
-    `end_offset` is behind their last batch."""
+    """A file by its path in the archive. For a segment, the stretches cover its first `linked_bytes`
+    bytes, and `end_offset` is the offset after their last batch."""
 
     name: str
     size: int
@@ -79,14 +80,14 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ArchiveIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """What is where."""
+    """The files and blocks of an archive."""
 
     blocks: list[Block]
     files: list[ArchivedFile]
 
 
 class ArchiveTail(NamedTuple):
-    """Where the index is."""
+    """Position and sizes of the index."""
 
     position: int
     stored_bytes: int
@@ -99,7 +100,7 @@ def encode_head() -> bytes:
 
 
 def check_head(file: str, head: bytes) -> None:
-    """Raises CorruptFileError for what is no archive, and for a version that is not known here."""
+    """Raises CorruptFileError if the file is not an archive, or its version is unknown."""
     if len(head) < HEAD.size or not head.startswith(HEAD_MAGIC):
         raise CorruptFileError(file, "this is not an archive of `metaquorum log archive`", "check the path")
     _, version = HEAD.unpack(head)
@@ -110,13 +111,13 @@ def check_head(file: str, head: bytes) -> None:
 
 
 def encode_block(content: bytes) -> tuple[Block, bytes]:
-    """A block and its bytes."""
+    """Returns a block and its bytes."""
     stored = bytes(cramjam.zstd.compress(content, level=LEVEL))
     return Block(len(stored), len(content), crc32c(stored)), stored
 
 
 def decode_block(file: str, position: int, block: Block, stored: bytes) -> bytes:
-    """The content of a block. Raises CorruptFileError with its place in the archive."""
+    """Returns the content of a block. Raises CorruptFileError with its position in the archive."""
     content = _unpacked(stored, block.content_bytes) if crc32c(stored) == block.crc else None
     if content is None:
         raise CorruptFileError(file, f"the block at byte {position} is damaged", _COPY)
@@ -124,7 +125,7 @@ def decode_block(file: str, position: int, block: Block, stored: bytes) -> bytes
 
 
 def encode_end(index: ArchiveIndex, position: int) -> bytes:
-    """Index and tail, which begin at byte `position` of the archive."""
+    """Returns index and tail, which begin at byte `position` of the archive."""
     content = msgspec.json.encode(index)
     stored = bytes(cramjam.zstd.compress(content, level=LEVEL))
     numbers = TAIL.pack(position, len(stored), len(content), crc32c(stored), 0, b"")[:_CRC_AT]
@@ -132,7 +133,7 @@ def encode_end(index: ArchiveIndex, position: int) -> bytes:
 
 
 def decode_tail(file: str, size: int, tail: bytes) -> ArchiveTail:
-    """Where the index is, by the last bytes of an archive of `size` bytes. Raises CorruptFileError."""
+    """Locates the index from the last bytes of an archive of `size` bytes. Raises CorruptFileError."""
     if len(tail) < TAIL.size or not tail.endswith(TAIL_MAGIC):
         raise CorruptFileError(file, f"the archive is cut off: it has no end after {size} bytes", _COPY)
     position, stored_bytes, content_bytes, crc, own_crc, _ = TAIL.unpack(tail)
@@ -143,7 +144,7 @@ def decode_tail(file: str, size: int, tail: bytes) -> ArchiveTail:
 
 
 def decode_index(file: str, tail: ArchiveTail, stored: bytes) -> ArchiveIndex:
-    """The index, what it says checked against itself and the size. Raises CorruptFileError."""
+    """Returns the index, checked for consistency and against the size. Raises CorruptFileError."""
     content = _unpacked(stored, tail.content_bytes) if crc32c(stored) == tail.crc else None
     if content is None:
         raise CorruptFileError(file, "the index of the archive is damaged", _COPY)
@@ -175,7 +176,7 @@ def _problem(index: ArchiveIndex, end: int) -> str | None:
 
 
 def _unpacked(stored: bytes, content_bytes: int) -> bytes | None:
-    """What zstd packed, if it has this many bytes."""
+    """Unpacks zstd; None if the result does not have this many bytes."""
     out: Any = np.empty(content_bytes, dtype=np.uint8)
     try:
         found = cramjam.zstd.decompress_into(stored, out)

@@ -1,6 +1,6 @@
-"""Reading an archive: its files by name, any bytes of them, unpacked a block at a time.
+"""Reading an archive: its files by name, and any of their bytes, unpacked one block at a time.
 
-Holds the archive's file open, and a few blocks. Every block that is read is checked.
+Keeps the archive's file open and a few blocks in memory. Every block that is read is checked.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CACHED_BLOCKS = 8
 
 
 class LogArchive:
-    """An archive that is open. `folders` has the names in each folder; "" is the archive itself."""
+    """An open archive. `folders` has the names in each folder; "" is the archive itself."""
 
     def __init__(self, file: DiskFile) -> None:
-        """Takes the file over. Raises CorruptFileError, DiskError."""
+        """Takes ownership of the file. Raises CorruptFileError, DiskError."""
         self._file = file
         self.path = file.path
         size = file.size()
@@ -59,7 +59,7 @@ class LogArchive:
         return FileInArchive(self, self.files[name])
 
     def content(self, start: int, length: int) -> Iterator[bytes]:
-        """Bytes of the content, in parts."""
+        """Bytes of the content, in chunks."""
         while length > 0:
             number = bisect_right(self._starts, start) - 1
             at = start - self._starts[number]
@@ -80,13 +80,13 @@ class LogArchive:
         return content
 
     def verify(self) -> None:
-        """Reads every file, and with them every block. Raises CorruptFileError."""
+        """Reads every file, and so every block. Raises CorruptFileError."""
         for one in self.index.files:
             for _ in self.contents(one):
                 pass
 
     def contents(self, one: ArchivedFile) -> Iterator[bytes]:
-        """A file in parts. Raises CorruptFileError at its end where its checksum is another."""
+        """A file in chunks. Raises CorruptFileError at its end if its checksum does not match."""
         digest = sha256()
         for extent in one.extents:
             for part in self.content(extent.start, extent.length):
@@ -98,12 +98,12 @@ class LogArchive:
             )
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Closes the file."""
         self._file.close()
 
 
 class FileInArchive:
-    """`DiskFile` for reading a file of an archive."""
+    """`DiskFile` for reading a file in an archive."""
 
     def __init__(self, archive: LogArchive, one: ArchivedFile) -> None:
         self._archive, self._one = archive, one
@@ -114,7 +114,7 @@ class FileInArchive:
         return join(self._archive.path, self._one.name)
 
     def size(self) -> int:
-        """Bytes in it."""
+        """Size in bytes."""
         return self._one.size
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -137,7 +137,7 @@ class FileInArchive:
         return None if at < 0 else (stretches[at].position, stretches[at].offset, stretches[at].epoch)
 
     def times(self) -> tuple[int, int] | None:
-        """The lowest and the highest timestamp in a segment (Unix ms); None where damage may hide others."""
+        """The lowest and highest timestamps in a segment (Unix ms); None if damage may hide others."""
         stretches = self._one.stretches
         if not stretches or self._one.linked_bytes != self._one.size:
             return None
@@ -156,4 +156,4 @@ class FileInArchive:
         raise DiskError(parent_of(self.path), f"{operation} of {self.path}", "archives are only read")
 
     def close(self) -> None:
-        """Others still read the archive."""
+        """Does nothing: other files still read the archive."""

@@ -1,7 +1,7 @@
-"""Making an archive: files are added one after another, what the content has already is not stored again.
+"""Making an archive: files are added one by one, and what the content already has is not stored again.
 
-Owns the content, its blocks and the index. Writes through a function that appends, so that the same code
-counts what an archive would take. Two archives of the same files have the same bytes.
+Owns the content, its blocks and the index. Writes through an append function, so that the same code can
+compute the size of an archive. Two archives of the same files are identical byte for byte.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from metaquorum.storage.batches.format import BatchHeader
 from metaquorum.storage.disk.interface import DiskFile
 
 STRETCH_BYTES = 128 << 10
-"""A reader that begins in the middle of a segment unpacks about so much that it does not show."""
+"""A reader that starts in the middle of a segment unpacks about this much, which takes no noticeable time."""
 
 
 class Packer:
-    """One archive that is being made."""
+    """One archive in the making."""
 
     def __init__(self, append: Callable[[bytes], None]) -> None:
         """`append` takes the bytes of the archive in order."""
@@ -46,8 +46,8 @@ class Packer:
         self.stored_bytes += len(data)
 
     def add(self, name: str, file: DiskFile, seen: SeenPieces, base_offset: int | None = None) -> None:
-        """A file as long as it is now. `seen` has what files of the same kind held; `base_offset` is that of
-        a segment, by its name."""
+        """Adds a file at its current length. `seen` has the pieces of earlier files of the same kind;
+        `base_offset` is a segment's, from its name."""
         size = file.size()
         digest = sha256()
         extents: list[Extent] = []
@@ -87,7 +87,7 @@ class Packer:
         self._write(stored)
 
     def finish(self) -> ArchiveIndex:
-        """Writes the rest; what the archive holds."""
+        """Writes the rest; returns the index."""
         if self._buffer:
             self._end_block(len(self._buffer))
         index = ArchiveIndex(blocks=self._blocks, files=self._files)

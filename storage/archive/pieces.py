@@ -1,7 +1,7 @@
-"""A file of a log cut at its batches, and where the same batches were seen before.
+"""Splits a file of a log at its batches, and finds where the same batches were seen before.
 
-Whatever the bytes are, the pieces of a file together are the file: what is no whole batch with a right CRC is
-a piece of its own. Knows batches by their headers only.
+Whatever the bytes are, the pieces of a file together are the file: bytes that are not a whole batch with a
+correct CRC form pieces of their own. Knows batches by their headers only.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from metaquorum.storage.log.recovery import MAX_READABLE_BATCH_BYTES, find_valid
 
 WINDOW_BYTES = 1 << 20
 RAW_BYTES = 64 << 10
-"""The most that is one piece of what is no batch."""
+"""The largest piece of bytes that are not a batch."""
 MAX_RUNS = 1_000
-"""Stretches of rising offsets that are looked through; a log has one, and one more per divergence."""
+"""The most stretches of rising offsets that are searched; a log has one, plus one per divergence."""
 
 _DIGEST_BYTES = 16
 
 
 class FilePiece(NamedTuple):
-    """Bytes from `position` of a file on; with the header of the batch that they are, None: of none."""
+    """Bytes of a file from `position` on; `header` is their batch's header, or None if they are not a
+    batch."""
 
     position: int
     data: bytes
@@ -35,7 +36,7 @@ class FilePiece(NamedTuple):
 
 
 def pieces(file: DiskFile, size: int) -> Iterator[FilePiece]:
-    """The first `size` bytes of a file, which may grow meanwhile, in order."""
+    """The first `size` bytes of a file, in order; the file may grow meanwhile."""
     position = 0
     window, start = b"", 0
     while position < size:
@@ -59,7 +60,7 @@ def pieces(file: DiskFile, size: int) -> Iterator[FilePiece]:
 
 
 def _batch_bytes(window: bytes, at: int) -> int:
-    """The bytes of a batch, by its length; 0 where none begins."""
+    """Size of the batch at this position, from its length field; 0 if none begins there."""
     if len(window) - at < HEADER_BYTES or window[at + 16] != MAGIC:
         return 0
     length = int.from_bytes(window[at + 8 : at + 12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
@@ -67,7 +68,7 @@ def _batch_bytes(window: bytes, at: int) -> int:
 
 
 class _Run:
-    """Batches whose base offsets rise: 32 bytes for each."""
+    """Batches with rising base offsets: 32 bytes for each."""
 
     def __init__(self) -> None:
         self.bases = array("q")
@@ -75,7 +76,7 @@ class _Run:
         self.digests = bytearray()
 
     def find(self, base_offset: int, digest: bytes) -> int | None:
-        """The place of a batch that is here; its bytes, of which the digest is, say its offset too."""
+        """The place of a batch if it is here; the digest covers its bytes, which include its offset."""
         at = bisect_left(self.bases, base_offset)
         known = self.digests[at * _DIGEST_BYTES : (at + 1) * _DIGEST_BYTES]
         return self.places[at] if known == digest else None
@@ -102,7 +103,7 @@ class SeenPieces:
         return digest, None
 
     def note(self, piece: FilePiece, digest: bytes, place: int) -> None:
-        """A piece that is in the content from `place` on."""
+        """Records that a piece is in the content from `place` on."""
         if piece.header is None:
             self._raw[digest] = place
             return

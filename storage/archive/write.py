@@ -1,7 +1,7 @@
-"""Archives on a disk: written and read back before they have their name, and taken apart again.
+"""Archives on a disk: written and read back before they get their final name, and extracted again.
 
-A crash leaves no half archive and no half directory under the name that was asked for, but at most a staged
-one beside it (`staged_path`), which `leftovers` finds. Sources are only read.
+A crash leaves no incomplete archive or directory under the requested name, at most a staged one beside it
+(`staged_path`), which `leftovers` finds. Sources are only read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from metaquorum.storage.log.segment import parse_segment_name
 
 
 class ArchiveSource(NamedTuple):
-    """A file that is archived, and its path in the archive."""
+    """A file to archive, and its path in the archive."""
 
     disk: Disk
     path: str
@@ -38,7 +38,7 @@ class ArchiveSource(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What became of files. `gone`: those that were removed meanwhile, as a running node does."""
+    """The result of packing. `gone` are files that were removed meanwhile, as a running node may do."""
 
     holds: ArchiveIndex
     stored_bytes: int
@@ -46,9 +46,9 @@ class Packed(NamedTuple):
 
 
 def pack(append: Callable[[bytes], None], sources: Iterable[ArchiveSource]) -> Packed:
-    """An archive of files; `append` takes its bytes in order. Raises StorageError.
+    """Packs files into an archive; `append` takes its bytes in order. Raises StorageError.
 
-    Segments come first, node by node; then snapshots, those of one name together.
+    Segments come first, node by node; then snapshots, those with the same name together.
     """
     packer = Packer(append)
     gone: list[str] = []
@@ -69,7 +69,7 @@ def pack(append: Callable[[bytes], None], sources: Iterable[ArchiveSource]) -> P
 
 
 def _kind(source: ArchiveSource) -> str:
-    """Files of one kind may hold the same batches."""
+    """The kind of a file: files of one kind may hold the same batches."""
     name = name_of(source.name)
     if parse_segment_name(name) is not None:
         return "log"
@@ -83,7 +83,7 @@ def _order(source: ArchiveSource) -> tuple[int, str, str]:
 
 
 def write_archive(disk: Disk, target: str, sources: Iterable[ArchiveSource], who: str) -> Packed:
-    """Makes the archive `target`, which must not exist; `who` distinguishes writers at the same time. Raises
+    """Makes the archive `target`, which must not exist; `who` distinguishes concurrent writers. Raises
     StorageError, after which nothing is left."""
     _refuse_existing(disk, target)
     staged = staged_path(target, who)
@@ -107,7 +107,7 @@ def write_archive(disk: Disk, target: str, sources: Iterable[ArchiveSource], who
 
 
 def extract_archive(archive: LogArchive, disk: Disk, target: str, who: str) -> None:
-    """Makes the directory `target`, absent or empty, with every file of an archive as it was. Raises
+    """Makes the directory `target`, absent or empty, with every file of an archive unchanged. Raises
     StorageError, after which nothing is left."""
     if disk.exists(target):
         if not disk.is_directory(target) or disk.list_directory(target):
@@ -135,7 +135,7 @@ def extract_archive(archive: LogArchive, disk: Disk, target: str, who: str) -> N
 
 
 def leftovers(disk: Disk, target: str) -> list[tuple[str, str]]:
-    """(path, writer) of archives for `target` that are staged, by this name."""
+    """(path, writer) of staged archives for `target`."""
     folder, name = parent_of(target), name_of(target)
     found = [one for one in disk.list_directory(folder) if one.startswith(name + ".")]
     return [
@@ -152,7 +152,7 @@ def _refuse_existing(disk: Disk, target: str) -> None:
 
 @contextmanager
 def _removed_on_failure(made: Callable[[], list[str]], disk: Disk) -> Iterator[None]:
-    """Removes what was made, the newest first, where it fails or is interrupted."""
+    """On failure or interruption, removes what was made, newest first."""
     try:
         yield
     except BaseException:

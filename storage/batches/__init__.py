@@ -1,1 +1,1 @@
-"""Record batches in message format 2: parse, check, make."""
+"""Record batches in message format 2: parsing, checking and making them."""

@@ -1,9 +1,9 @@
-"""Record batches in message format 2 (magic 2): iterate, check, split.
+"""Record batches in message format 2 (magic 2): iterating, checking and splitting them.
 
 Owns the walk over batches in a buffer and the framing of records inside one. A record's key and value are
-bytes here: what they mean is the business of the metadata layer. Touches no file. Import everything about
-batches from here; `format` has the header, `encode` the making.
-This is the hot path of every replay: `iter_batches` and `batch_record_spans` avoid objects where they can.
+bytes here; the metadata layer interprets them. Touches no file. Import everything about batches from here;
+`format` has the header, `encode` makes batches. This is the hot path of every replay: `iter_batches` and
+`batch_record_spans` avoid objects where they can.
 
 Source: Kafka's message format (KIP-98, `DefaultRecordBatch`), control batches (KIP-98, KIP-595, KIP-630).
 """
@@ -85,7 +85,7 @@ class RawRecord(NamedTuple):
 
 
 class RecordBatch(NamedTuple):
-    """A batch and where it is: `data` is header and records, `position` the byte in `file`."""
+    """A batch and its position: `data` is header and records, `position` the byte in `file`."""
 
     header: BatchHeader
     data: bytes
@@ -93,14 +93,14 @@ class RecordBatch(NamedTuple):
     file: str = ""
 
     def records(self) -> list[RawRecord]:
-        """Every record. Raises CompressedBatchError for a codec that is unknown, BatchError when the payload
-        is damaged or the records do not fill the batch exactly."""
+        """Every record. Raises CompressedBatchError if the codec is unknown, BatchError if the payload is
+        damaged or the records do not fill the batch exactly."""
         return _split_records(self.header, batch_payload(self.header, self.data))
 
 
 def batch_payload(header: BatchHeader, data: bytes) -> bytes:
-    """The records of a batch (`data`: header and records), unpacked. Raises CompressedBatchError for a codec
-    that is unknown; BatchError for a payload that does not unpack, or to more than a bound."""
+    """The uncompressed records of a batch (`data`: header and records). Raises CompressedBatchError if the
+    codec is unknown, BatchError if the payload does not decompress or exceeds a limit."""
     codec = header.compression
     if codec == Compression.NONE:
         return data[HEADER_BYTES:]
@@ -127,7 +127,7 @@ def iter_batches(
     """Every batch of `buf`, which holds whole batches only; `base_position` is where `buf` starts in `file`.
 
     Checks lengths, magic, CRC, contiguous offsets (from `expected_offset`, or from the first batch), epochs
-    that never fall, and record counts. Raises CorruptLogError at the first batch that is not right.
+    that never fall, and record counts. Raises CorruptLogError at the first invalid batch.
     """
     view = memoryview(buf)
     unpack = HEADER_STRUCT.unpack_from
@@ -180,10 +180,10 @@ _PREFIXES = tuple(_value_prefix(delta) for delta in range(_CACHED_PREFIXES))
 
 
 def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
-    """(start, end) of every record's value inside `batch.data`, without making a record object.
+    """(start, end) of every record's value inside `batch.data`, without creating record objects.
 
-    For metadata batches: uncompressed, every record with a null key, a value, no record headers and the time
-    of its batch, offset deltas 0, 1, 2... Raises BatchError when a record is not so; use
+    For metadata batches: uncompressed, every record with a null key, a value, no record headers and its
+    batch's timestamp, offset deltas 0, 1, 2... Raises BatchError for any other record; use
     `RecordBatch.records()` for those.
     """
     data = batch.data
@@ -201,7 +201,7 @@ def batch_record_spans(batch: RecordBatch) -> list[tuple[int, int]]:
     try:
         for delta in range(count):
             # Nearly every record has a length of one or two bytes and the same few bytes before its value's
-            # length: compared at once, which is twice as fast as taking them apart.
+            # length: comparing them at once is twice as fast as parsing them.
             first = data[position]
             if first < 0x80:
                 body = position + 1
@@ -245,7 +245,7 @@ def _value_span(data: bytes, position: int, delta: int) -> tuple[int, int, int]:
     """(end of the record, start and end of its value); raises IndexError or BatchError."""
     length, position = decode_varint(data, position)
     record_end = position + length
-    time_delta, position = decode_varint(data, position + 1)  # after the attributes, which are always 0
+    time_delta, position = decode_varint(data, position + 1)  # after the attributes, always 0
     found, position = decode_varint(data, position)
     key_length, position = decode_varint(data, position)
     if found != delta or key_length >= 0 or time_delta:
@@ -317,9 +317,9 @@ def _nullable_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def batch_of_records(header: BatchHeader, records: Sequence[RawRecord]) -> bytes:
-    """The batch that `header` describes, with these records, uncompressed. Of a well-formed batch its own
-    records give the same bytes."""
-    # With log append time every record reads as the batch's maximum; its deltas are 0 by definition.
+    """The batch that `header` describes, with these records, uncompressed. The records of a well-formed
+    batch give the same bytes again."""
+    # With log append time, every record reads as the batch's maximum; its deltas are 0 by definition.
     timestamps = None if header.is_log_append_time else [record.timestamp_ms for record in records]
     body = encode_records(
         base_timestamp_ms=header.base_timestamp_ms,

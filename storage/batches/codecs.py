@@ -1,9 +1,10 @@
-"""The payloads of compressed batches: unpacked within a bound, and packed so that Kafka's clients read them.
+"""The payloads of compressed batches: decompressed within a limit, and compressed so that Kafka's clients can
+read them.
 
-Owns the framing that each codec has in a batch. gzip and zstd are whole streams. Snappy comes in the blocks
-of Java's SnappyOutputStream or, from librdkafka, as one raw block; here it is written in blocks. LZ4 is a
-frame whose blocks do not depend on each other: Java reads no other (`Lz4BlockOutputStream`, KIP-57).
-A few bytes may claim to be gigabytes, so nothing is unpacked beyond a bound.
+Owns the framing that each codec has in a batch. gzip and zstd are whole streams. Snappy is read in the blocks
+of Java's SnappyOutputStream or, from librdkafka, as one raw block; it is written in blocks. LZ4 is a frame of
+independent blocks: Java reads no other kind (`Lz4BlockOutputStream`, KIP-57). A few bytes may claim to be
+gigabytes, so nothing is decompressed beyond a limit.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from metaquorum.storage.batches.format import COMPRESSION_MASK, Compression, hop
 from metaquorum.storage.errors import BatchError
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
-"""Of one batch; the largest batch that is sent by default is a 64th of it."""
+"""Limit per batch; the largest batch that is sent by default is a 64th of it."""
 
 _FIRST_TRY_FACTOR = 16
 _FIRST_TRY_BYTES = 64 * 1024
 _NO_ROOM = "write whole buffer"
-# Of the two bytes of attributes the one with the codec.
+# The one of the two attribute bytes that holds the codec.
 _ATTRIBUTES_LOW = 22
 _GZIP_LEVEL, _ZSTD_LEVEL = 6, 3
 
@@ -30,7 +31,7 @@ _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL + (1).to_bytes(4, "big") * 2
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
-# Magic, version 1 with independent blocks, blocks of at most 64 KiB, and the checksum of the two.
+# Magic, version 1 with independent blocks, blocks of at most 64 KiB, and the checksum of these two bytes.
 _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_PLAIN = 1 << 31
@@ -39,7 +40,7 @@ _LZ4_PLAIN = 1 << 31
 def unpack(codec: int, payload: bytes, *, limit: int = MAX_UNPACKED_BYTES) -> bytes:
     """The records that `payload` holds, at most `limit` bytes of them. `codec` is one of `Compression`.
 
-    Raises BatchError for a payload that is damaged, cut off or larger than that.
+    Raises BatchError if the payload is damaged, cut off or larger than the limit.
     """
     if codec == Compression.NONE:
         return payload
@@ -54,9 +55,9 @@ def unpack(codec: int, payload: bytes, *, limit: int = MAX_UNPACKED_BYTES) -> by
 
 
 def _unpacked(into: Callable[[bytes, Any], int], payload: bytes, limit: int) -> bytes:
-    import numpy as np  # a command that unpacks nothing starts without it
+    import numpy as np  # commands that decompress nothing start without it
 
-    # Memory that is not written to costs next to nothing, but mapping much of it does.
+    # Memory that is never written costs next to nothing, but mapping a lot of it does.
     guess = min(limit, max(_FIRST_TRY_BYTES, _FIRST_TRY_FACTOR * len(payload)))
     out = np.empty(guess, dtype=np.uint8)
     try:
@@ -82,7 +83,7 @@ def _snappy_blocks(payload: bytes, limit: int) -> Iterator[bytes]:
         return
     at = 0
     while at < len(payload):
-        if payload.startswith(_XERIAL, at):  # streams may follow one another
+        if payload.startswith(_XERIAL, at):  # several streams may follow one another
             at += len(_XERIAL_HEADER)
             continue
         size = int.from_bytes(payload[at : at + 4], "big")
@@ -103,7 +104,7 @@ def _snappy_block(block: bytes, limit: int) -> bytes:
 
 
 def pack(codec: int, records: bytes) -> bytes:
-    """The payload of a batch in that codec, one of `Compression`."""
+    """The payload of a batch in this codec, one of `Compression`."""
     match codec:
         case Compression.GZIP:
             return bytes(cramjam.gzip.compress(records, level=_GZIP_LEVEL))
@@ -138,7 +139,7 @@ def _lz4_frame(records: bytes) -> bytes:
 
 
 def holds_zstd(batches: bytes) -> bool:
-    """Whether one of these batches is compressed with zstd, as far as their headers are there."""
+    """Whether one of these batches is compressed with zstd, as far as their headers are complete."""
     return any(
         batches[position + _ATTRIBUTES_LOW] & COMPRESSION_MASK == Compression.ZSTD
         for position, *_ in hop_headers(batches)

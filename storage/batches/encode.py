@@ -1,6 +1,6 @@
-"""Making record batches: records into bytes, a header with its length and CRC before them.
+"""Making record batches: encodes records, with a header that has their length and CRC.
 
-Knows values as bytes. The counterpart of `batch`, which takes batches apart. Touches no file.
+Treats values as bytes. The counterpart of `batch`, which splits batches. Touches no file.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def encode_batch(  # noqa: PLR0913
 ) -> bytes:
     """One uncompressed batch; record `i` gets offset `base_offset + i`.
 
-    A metadata batch gives `values` only: null keys, no headers, every record at `timestamp_ms`. A control
-    batch gives `keys` made by `control_key`. The last seven parameters exist so that a batch that was read
-    can be encoded to the same bytes. Raises BatchError for no records, a wrong length of a sequence, or more
-    than MAX_BATCH_BYTES.
+    For a metadata batch, pass `values` only: null keys, no headers, every record at `timestamp_ms`. For a
+    control batch, pass `keys` made by `control_key`. The last seven parameters exist so that a batch that was
+    read can be encoded to the same bytes. Raises BatchError if there are no records, if a sequence has the
+    wrong length, or above MAX_BATCH_BYTES.
     """
     count = len(values)
     if not count:
@@ -105,10 +105,9 @@ def plain_header(base_offset: int, leader_epoch: int, timestamp_ms: int, records
 
 
 def seal_batch(header: BatchHeader, payload: bytes, *, limit: int = MAX_BATCH_BYTES) -> bytes:
-    """`header` and `payload` as one batch, its length and CRC computed again.
+    """`header` and `payload` as one batch, with its length and CRC recomputed.
 
-    Also how a compressed batch is copied with another base offset or epoch. Raises BatchError over `limit`
-    bytes.
+    Also copies a compressed batch with another base offset or epoch. Raises BatchError above `limit` bytes.
     """
     size = HEADER_BYTES + len(payload)
     if size > limit:
@@ -127,7 +126,7 @@ def control_key(control_type: int, version: int = 0) -> bytes:
 
 
 def parse_control_key(key: bytes | None) -> tuple[int, int]:
-    """(version, type) of a control record's key. Raises BatchError when it is absent or too short."""
+    """(version, type) of a control record's key. Raises BatchError if it is absent or too short."""
     if key is None or len(key) < _CONTROL_KEY.size:
         raise BatchError("a control record has no key of int16 version and int16 type")
     version, control_type = _CONTROL_KEY.unpack_from(key)
@@ -159,7 +158,7 @@ def encode_records(
     deltas: Sequence[int] | None = None,
     attributes: Sequence[int] | None = None,
 ) -> bytes:
-    """The records of one batch as bytes; a sequence that is None means null, 0, none, or counting up."""
+    """The records of one batch as bytes; None for a sequence means null, 0, none, or counting up."""
     parts: list[bytes] = []
     for index, value in enumerate(values):
         pieces = [

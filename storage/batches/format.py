@@ -1,7 +1,7 @@
-"""The 61-byte header of a record batch in message format 2: fields, parsing, and what can be wrong in one.
+"""The 61-byte header of a record batch in message format 2: its fields, parsing and checks.
 
-Knows one batch at a time, as bytes; records are split in `batch`, made in `encode`. Touches no file.
-Source: Kafka's message format (KIP-98, `DefaultRecordBatch`).
+Knows one batch at a time, as bytes; `batch` splits records, `encode` makes them. Touches no file. Source:
+Kafka's message format (KIP-98, `DefaultRecordBatch`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metaquorum.storage.errors import BatchError
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 61
 MAGIC = 2
-# baseOffset and batchLength are outside the length that batchLength counts.
+# baseOffset and batchLength are not part of the length that batchLength states.
 LENGTH_OVERHEAD_BYTES = 12
 MIN_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 # The CRC covers everything from the attributes on.
@@ -30,7 +30,7 @@ COMPRESSION_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-# The base timestamp is the time from which on a cleaner drops the batch's tombstones or marker (KIP-534).
+# The base timestamp is when a cleaner may start to drop the batch's tombstones or marker (KIP-534).
 DELETE_HORIZON = 0x40
 
 
@@ -93,12 +93,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """Codec number, see `Compression`; 0 is none. Numbers above 4 are not assigned."""
+        """Codec number, see `Compression`; 0 means none. Numbers above 4 are not assigned."""
         return self.attributes & COMPRESSION_MASK
 
 
 def parse_header(buf: bytes | memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises BatchError when fewer than 61 bytes are left or the magic is not 2."""
+    """The header at `position`. Raises BatchError if fewer than 61 bytes are left or the magic is not 2."""
     if len(buf) - position < HEADER_BYTES:
         raise BatchError(
             f"{len(buf) - position} bytes are left at {position}, a batch header has {HEADER_BYTES}"
@@ -122,7 +122,7 @@ def batch_problem(
     check_count: bool = True,
     gaps: bool = False,
 ) -> str | None:
-    """What is wrong with the batch at `position`, as "expected X, found Y"; None when it is whole and right.
+    """What is wrong with the batch at `position`, as "expected X, found Y"; None if it is whole and valid.
 
     `expected_offset` and `min_epoch` guard what the CRC does not cover: base offset, epoch and length.
     """
@@ -152,8 +152,8 @@ def header_problems(
     check_count: bool = True,
     gaps: bool = False,
 ) -> list[str]:
-    """Everything wrong in a header whose bytes are all there; empty when nothing is. With `gaps` offsets may
-    be missing, before the batch and in it."""
+    """Every problem in a header that is complete; empty if there is none. With `gaps`, offsets may be
+    missing, before the batch and in it."""
     problems: list[str] = []
     base = header.base_offset
     if expected_offset is not None and (base < expected_offset if gaps else base != expected_offset):
@@ -175,8 +175,8 @@ def header_problems(
 def hop_headers(buf: bytes | memoryview, position: int = 0) -> list[tuple[int, int, int, int]]:
     """(position, base offset, next offset, leader epoch) of every batch whose header is in `buf`.
 
-    Reads no payload and checks nothing but the length; stops at a header that is cut off or has an impossible
-    length. The last batch listed may reach beyond `buf`: `position + length` tells the caller where to go on.
+    Reads no payload and checks only the length; stops at a header that is cut off or has an impossible
+    length. The last batch listed may extend beyond `buf`: `position + length` is where the caller continues.
     """
     hops: list[tuple[int, int, int, int]] = []
     unpack = _HOP.unpack_from

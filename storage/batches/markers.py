@@ -1,6 +1,6 @@
 """The control batch that ends a producer's transaction in one partition: commit or abort (KIP-98).
 
-Owns its bytes, both ways. Knows no log, and nothing of who decides.
+Owns its encoding and decoding. Does not know the log or what decides the outcome.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _VERSION = 0
 
 
 class EndMarker(NamedTuple):
-    """How a transaction ended. `coordinator_epoch`: the leader epoch of the coordinator's partition, by which
-    a former coordinator is told from the present one."""
+    """How a transaction ended. `coordinator_epoch` is the leader epoch of the coordinator's partition,
+    which distinguishes the current coordinator from a former one."""
 
     committed: bool
     coordinator_epoch: int
 
 
 def encode_marker(marker: EndMarker, *, producer_id: int, producer_epoch: int, timestamp_ms: int) -> bytes:
-    """A batch at offset 0, as a leader takes it."""
+    """A batch at offset 0, as a leader accepts it."""
     return encode_batch(
         base_offset=0,
         leader_epoch=-1,
@@ -43,7 +43,7 @@ def encode_marker(marker: EndMarker, *, producer_id: int, producer_epoch: int, t
 
 
 def read_marker(header: BatchHeader, data: bytes) -> EndMarker | None:
-    """The marker in one batch (`data`: header and records); None: it ends no transaction."""
+    """The marker in one batch (`data`: header and records); None if it ends no transaction."""
     if not (header.is_control and header.producer_id >= 0):
         return None
     try:
@@ -57,7 +57,7 @@ def read_marker(header: BatchHeader, data: bytes) -> EndMarker | None:
 
 
 def marked_headers(batches: Batches) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
-    """Each header, with the marker that its batch holds."""
+    """Each header with the marker in its batch."""
     position = 0
     for header in batches.headers:
         end = position + header.size_bytes

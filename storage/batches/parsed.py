@@ -1,7 +1,7 @@
 """Record batches that travel together: their bytes, and their headers, parsed once.
 
-Owns the step by which bytes become batches of a log: from an append, from the answer to a fetch, from a
-read. Behind it no one looks at a header's bytes again. Knows no file, no log and no record.
+Owns the step that turns bytes into batches of a log: from an append, a fetch response or a read. Nothing
+parses a header's bytes again after that. Does not know files, logs or records.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from metaquorum.storage.errors import BatchError
 
 
 class Batches(NamedTuple):
-    """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in a
-    partition's log some may be missing); `headers` are theirs, in order. Make one with `parse`, `sealed` or
-    `of_hops`."""
+    """`data` is whole batches and nothing else, each with offsets that follow those of the one before (in
+    a partition's log some may be missing); `headers` are theirs, in order. Create one with `parse`,
+    `sealed` or `of_hops`."""
 
     data: bytes
     headers: tuple[BatchHeader, ...]
 
     @staticmethod
     def parse(data: bytes, *, file: str = "<bytes>") -> Batches:
-        """Bytes that come from elsewhere. Checks what `iter_batches` checks, CRCs included; raises
-        CorruptLogError."""
+        """Bytes from elsewhere. Runs the checks of `iter_batches`, CRCs included; raises CorruptLogError."""
         return Batches(data, tuple([batch.header for batch in iter_batches(data, file=file)]))
 
     @staticmethod
     def sealed(data: bytes) -> Batches:
-        """Bytes that this process has just encoded: parsed, not checked. Raises BatchError for what cannot
-        be a batch."""
+        """Bytes that this process has just encoded: parsed, not checked. Raises BatchError if they cannot
+        be batches."""
         headers: list[BatchHeader] = []
         position = 0
         while position < len(data):
@@ -51,7 +50,7 @@ class Batches(NamedTuple):
 
     @staticmethod
     def joined(batches: Sequence[RecordBatch]) -> Batches:
-        """Batches that follow one another, at least one."""
+        """Consecutive batches, at least one."""
         if len(batches) == 1:
             return Batches(batches[0].data, (batches[0].header,))
         return Batches(
@@ -60,17 +59,17 @@ class Batches(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """Offset of the first record. There must be one."""
+        """Offset of the first record. There must be a record."""
         return self.headers[0].base_offset
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last record. There must be one."""
+        """Offset after the last record. There must be a record."""
         return self.headers[-1].next_offset
 
     def problem_after(self, end_offset: int, epoch: int, *, gaps: bool = False) -> str | None:
-        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None: they can. With `gaps`
-        offsets may be missing between them and the log."""
+        """Why these cannot follow a log that ends at `end_offset` in `epoch`; None if they can. With
+        `gaps`, offsets may be missing between them and the log."""
         if not self.headers:
             return "expected at least one batch"
         return next(iter(header_problems(self.headers[0], end_offset, epoch, gaps=gaps)), None)
@@ -91,7 +90,7 @@ class Batches(NamedTuple):
         return Batches(self.data[: sum([header.size_bytes for header in kept])], kept)
 
     def hops(self) -> list[Hop]:
-        """Where each batch lies, as a walk over the bytes would find them."""
+        """The position of each batch, in the form that a walk over the bytes returns."""
         hops: list[Hop] = []
         position = 0
         for header in self.headers:
@@ -100,7 +99,7 @@ class Batches(NamedTuple):
         return hops
 
     def split(self) -> Iterator[RecordBatch]:
-        """One by one."""
+        """The batches one by one."""
         if len(self.headers) == 1:
             yield RecordBatch(self.headers[0], self.data)
             return

@@ -1,7 +1,7 @@
-"""Where the records of a batch are, and their fields, without an object per record.
+"""Where the records of a batch and their fields are, without an object per record.
 
-Owns the framing of records in message format 2: lengths, time and offset deltas, keys, values, headers. With
-many records the fields are found in numpy, with few one by one. Knows no header of a batch and no codec.
+Owns the framing of records in message format 2: lengths, time and offset deltas, keys, values, headers. Finds
+the fields of many records in numpy, those of a few one by one. Does not know batch headers or codecs.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 
 SAME_LENGTH_STEPS = 3
-"""Records of equal length in a row after which the next ones are tried in numpy."""
+"""After this many consecutive records of equal length, the next ones are tried in numpy."""
 FIRST_LOOK = 128
 FEW_RECORDS = 24
-"""Up to so many are taken apart one by one, which costs less than numpy's calls."""
+"""Up to this many records are parsed one by one, which costs less than numpy's calls."""
 _LAST_SHIFT = 63
-"""Of the tenth byte of a number, which has one bit left for it."""
-# What a number of one byte or two stands for.
+"""The shift of the tenth byte of a number, which has only one bit left for it."""
+# The value of every number of one or two bytes.
 _ZIGZAG = np.arange(1 << 14, dtype=np.int64)
 _ZIGZAG = (_ZIGZAG >> 1) ^ -(_ZIGZAG & 1)
 
 
 class RecordPlaces(NamedTuple):
-    """Of each record: its start, time and offset delta, and the start and length of key and value (-1: null).
-    `starts` has the end of the last one too."""
+    """For each record: its start, its time and offset deltas, and the start and length of key and value
+    (-1 for null). `starts` also has the end of the last record."""
 
     starts: list[int]
     time_deltas: list[int]
@@ -44,8 +44,8 @@ class RecordPlaces(NamedTuple):
 
 
 class RecordBounds(NamedTuple):
-    """Of all records: the least and the largest time delta, whether the offset deltas are 0, 1, 2 and so on,
-    and whether one has no key."""
+    """For all records: the lowest and highest time deltas, whether the offset deltas are 0, 1, 2 and so
+    on, and whether any record has no key."""
 
     first_time: int
     last_time: int
@@ -54,7 +54,7 @@ class RecordBounds(NamedTuple):
 
 
 def record_places(payload: bytes, count: int) -> RecordPlaces:
-    """The `count` records that fill `payload` exactly. Raises BatchError where they do not."""
+    """The `count` records that fill `payload` exactly. Raises BatchError if they do not fill it exactly."""
     try:
         if count <= FEW_RECORDS:
             return _few(payload, count)
@@ -64,7 +64,7 @@ def record_places(payload: bytes, count: int) -> RecordPlaces:
 
 
 def record_bounds(payload: bytes, count: int) -> RecordBounds:
-    """The same records, where it does not matter which is where. Raises BatchError as `record_places`."""
+    """Bounds of the same records, if their places do not matter. Raises BatchError like `record_places`."""
     if count <= FEW_RECORDS:
         found = record_places(payload, count)
         times, numbered = found.time_deltas, found.offset_deltas == list(range(count))
@@ -82,7 +82,7 @@ def record_bounds(payload: bytes, count: int) -> RecordBounds:
 
 
 def places_of_many(payloads: Sequence[bytes], counts: Sequence[int]) -> tuple[bytes, list[RecordPlaces]]:
-    """The payloads in one, and the places in it of the records of each. Raises BatchError."""
+    """The concatenated payloads, and the places of each payload's records in them. Raises BatchError."""
     plain = b"".join(payloads)
     whole = record_places(plain, sum(counts))
     found = []
@@ -191,7 +191,7 @@ def renumbered(payload: bytes, places: RecordPlaces) -> bytes:
 
 
 def retimed(payload: bytes, places: RecordPlaces, chosen: Sequence[int], time_deltas: Sequence[int]) -> bytes:
-    """These records alone, with these time deltas."""
+    """Only these records, with these time deltas."""
     parts: list[bytes] = []
     starts = places.starts
     for at, time in zip(chosen, time_deltas, strict=True):
@@ -217,7 +217,7 @@ def varints_at(octets: Bytes, at: Places) -> tuple[Places, Places]:
     longer = first >= 0x80
     second = octets[after]
     if not (longer & (second >= 0x80)).any():
-        # One byte or two, as nearly everywhere: a table has them all.
+        # Nearly all numbers have one or two bytes: a table holds them all.
         return _ZIGZAG[np.where(longer, second.astype(np.int64) << 7 | first & 0x7F, first)], after + longer
     raw: Any = (first & 0x7F).astype(np.uint64)
     more = np.flatnonzero(first & 0x80)
@@ -245,8 +245,8 @@ def _after_varints(octets: Bytes, at: Places) -> Places:
 
 
 def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | None:
-    """Where each of `count` records' length is, from `at` on, and the end of the last; None if they do not
-    fill the data. Raises IndexError."""
+    """Where the length of each of `count` records is, from `at` on, and the end of the last one; None if
+    they do not fill the data. Raises IndexError."""
     pieces: list[Places] = []
     stepped: list[int] = []
     found, end = 0, len(data)
@@ -274,7 +274,7 @@ def record_starts(data: bytes, octets: Bytes, count: int, at: int) -> Places | N
 
 
 def _stride(data: bytes, at: int) -> int | None:
-    """Bytes from this record's start to the next one's; None for a length that cannot be one."""
+    """Bytes from this record's start to the next one's; None if the length is impossible."""
     first = data[at]
     if first < 0x80:
         return None if first & 1 else 1 + (first >> 1)
@@ -291,9 +291,9 @@ def _stride(data: bytes, at: int) -> int | None:
 
 
 def _run_length(octets: Bytes, at: int, stride: int, limit: int) -> int:
-    """How many records from `at` on have the length of the one before `at`.
+    """How many records from `at` on have the same length as the one before `at`.
 
-    Equal length bytes at `at + k * stride` for all smaller k make each next place a record start.
+    If the length bytes at `at + k * stride` are equal for all smaller k, each next place is a record start.
     """
     width = 1
     while octets[at - stride + width - 1] & 0x80:

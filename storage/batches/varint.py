@@ -31,7 +31,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(buf: bytes | memoryview, position: int) -> tuple[int, int]:
-    """(value, position after it). Raises BatchError when it runs out of bytes or over 64 bits."""
+    """(value, position after it). Raises BatchError if the bytes run out or the number exceeds 64 bits."""
     result = 0
     shift = 0
     for index in range(position, min(position + _MAX_VARLONG_BYTES, len(buf))):

@@ -1,6 +1,6 @@
-"""One pass over the batches in a buffer that checks each and makes no batch object.
+"""One pass over the batches in a buffer that checks each batch without creating an object for it.
 
-What append, read and recovery share. Knows buffers only.
+Shared by append, read and recovery. Knows buffers only.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class BatchWalk(NamedTuple):
 
 
 def is_cut_off(buf: bytes, position: int) -> bool:
-    """Whether what is at `position` is the beginning of a batch that ends after the buffer, as far as its
-    length says. Kafka fills an answer to a fetch to the byte."""
+    """Whether the bytes at `position` are the start of a batch that, by its length, ends after the buffer.
+    Kafka fills a fetch response to the last byte."""
     left = len(buf) - position
     if left < LENGTH_OVERHEAD_BYTES:
         return left > 0
@@ -54,9 +54,9 @@ def walk_batches(
     gaps: bool = False,
 ) -> BatchWalk:
     """Checks length, magic, CRC, contiguous offsets from `expected_offset` on, epochs that never fall, and
-    record counts of every batch in `buf`; stops at the first that is cut off or wrong, or that would pass
-    `limit` bytes (the first batch always may). With `gaps` offsets only rise, and batches may lack records:
-    what a cleaner leaves of a compacted log."""
+    record counts of every batch in `buf`; stops at the first batch that is cut off, invalid or beyond
+    `limit` bytes (the first batch always fits). With `gaps`, offsets only have to rise, and batches may
+    lack records, as a cleaner leaves a compacted log."""
     view = memoryview(buf)
     unpack = _CHECKED.unpack_from
     size = len(buf)

@@ -1,1 +1,1 @@
-"""Log compaction: what is cleaned, which records stay, and the segments that take the old ones' places."""
+"""Log compaction: what is cleaned, which records stay, and the segments that replace the old ones."""

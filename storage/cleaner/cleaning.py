@@ -1,7 +1,9 @@
-"""A pass of the cleaner as the log's owner sees it: begun with what the log is, swapped in where it still is.
+"""A pass of the cleaner as the log's owner sees it: based on the log at its start, swapped in if the log is
+unchanged.
 
-Owns the end of a pass whose log is cut, trimmed or closed meanwhile; what was swapped in before stays, for
-every segment is right by itself. The work in between is `cleaning_pass`'s: here, or in another process.
+Owns the end of a pass whose log is truncated, trimmed or closed meanwhile; segments that were already swapped
+in stay, because each is valid by itself. `cleaning_pass` does the work in between, here or in another
+process.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from metaquorum.storage.partition.swap import forget_cleaned, swap_in
 
 
 def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts]:
-    """The segments of a log that a cleaner may touch: full, and with nothing above the recovery point, which
-    names a segment by its place. Without `timed` no newest timestamps: to find one, a whole segment may have
-    to be hopped over."""
+    """The segments of a log that a cleaner may touch: full, and entirely below the recovery point, which
+    names a segment by its position. Without `timed`, newest timestamps are left out: finding one may mean
+    hopping over a whole segment."""
     facts = []
     with log._lookup:
         for segment in log._timed_segments():
@@ -39,9 +41,9 @@ def segment_facts(log: PartitionLog, *, timed: bool = True) -> list[SegmentFacts
 
 
 class Cleaning:
-    """A pass under way. `pieces` to work until `staged` or the end, `swap` what is staged, and so on until
-    `result` is there. Where another process works on `task`, `take` has what it gave instead of `pieces`.
-    `is_begun`: that process knows what comes next, and no other one does."""
+    """A pass in progress. Run `pieces` until something is `staged` or the pass ends, `swap` in what is
+    staged, and repeat until there is a `result`. If another process works on `task`, call `take` with what
+    it returned instead of `pieces`. `is_begun`: that process, and no other, knows the next step."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Cleaning:
             self.result = given
 
     def swap(self) -> None:
-        """What is staged takes the place of what it was made of. Raises CleaningEndedError, DiskError."""
+        """Replaces the original segments with what is staged. Raises CleaningEndedError, DiskError."""
         staged, self.staged = self.staged, None
         if staged is None:
             raise CleaningEndedError
@@ -100,15 +102,16 @@ class Cleaning:
         self._shape = self.log._shape
 
     def explained(self, error: Exception) -> Exception:
-        """What ended the pass: the change of its log, where what was read or missed is no wonder then."""
+        """The error to report: the change of the log if it ended the pass, because reads may then fail or
+        miss data."""
         changed = self.log._shape != self._shape or self.log.closed
         return CleaningEndedError() if changed and isinstance(error, _OF_A_CHANGE) else error
 
     # --- on any thread
 
     def pieces(self) -> Iterator[int]:
-        """Works until something is staged or all is done; gives the bytes read and written after each piece.
-        Raises CleaningEndedError, CorruptLogError (the log cannot be cleaned), DiskError."""
+        """Works until something is staged or all is done; yields the bytes read and written after each
+        piece. Raises CleaningEndedError, CorruptLogError (the log cannot be cleaned), DiskError."""
         try:
             for used in self._pieces:
                 yield used
@@ -120,7 +123,7 @@ class Cleaning:
         self.result = self._pass.result
 
     def close(self) -> None:
-        """Gives up what is not staged."""
+        """Discards what is not staged."""
         self._pieces.close()
 
     def _check_current(self) -> None:

@@ -1,7 +1,7 @@
-"""One pass over the files of one log: the keys of its dirty part, then every segment rewritten.
+"""One pass over the files of one log: collects the keys of its dirty part, then rewrites every segment.
 
 Owns the order of the work and its pieces. Reads the log's segments and writes `.cleaned` files beside them,
-by their names alone: whether the log is still what it was when the pass began is for `cleaning` to say.
+by file name alone: `cleaning` decides whether the log is still the same as when the pass began.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from metaquorum.storage.log.timed_segment import TimedSegment
 from metaquorum.storage.partition.swap import begin_cleaned, finish_cleaned, forget_cleaned
 
 PIECE_BYTES = 128 * 1024
-"""Read at once; a batch that is larger is one piece."""
+"""Bytes per read; a larger batch is one piece."""
 
 _ADVICE = "the log is not cleaned any further: restore this replica from the others"
 
 
 class CleaningPass:
-    """`check` is called before files are read or made, and raises what ends the pass.
+    """`check` is called before files are read or created, and raises what ends the pass.
 
-    `pieces` gives the bytes read and written after each piece of the work, with `staged` set after one that
-    completed a cleaned segment, and `result` after the last one."""
+    `pieces` yields the bytes read and written after each piece of the work, with `staged` set after a piece
+    that completed a cleaned segment, and `result` after the last one.
+    """
 
     def __init__(self, task: CleaningTask, disk: Disk, pool: FilePool, check: Callable[[], None]) -> None:
         self.staged: Staged | None = None
@@ -53,8 +54,8 @@ class CleaningPass:
         self._after_bytes = 0
 
     def pieces(self) -> Generator[int, None, None]:
-        """The whole pass; closing it removes what is not staged yet. Raises CorruptLogError (the log cannot
-        be cleaned), FileMissingError, DiskError, and what `check` raises."""
+        """The whole pass; closing it removes what is not staged yet. Raises CorruptLogError (the log
+        cannot be cleaned), FileMissingError, DiskError, and what `check` raises."""
         yield from self._find_keys()
         task = self._task
         cleaned_to = self._keys.latest + 1
@@ -81,7 +82,7 @@ class CleaningPass:
     # ---- the keys
 
     def _find_keys(self) -> Iterator[int]:
-        """A transaction's batches count only where it was not aborted."""
+        """The batches of a transaction count only if it was not aborted."""
         keys, first_dirty = self._keys, self._task.plan.first_dirty
         transactions = CleanedTransactions(self._task.aborted)
         for facts in self._task.segments:
@@ -101,7 +102,7 @@ class CleaningPass:
             keys.latest = max(keys.latest, facts.end_offset - 1)
 
     def _note_keys(self, segment: TimedSegment, opened: BatchToClean) -> bool:
-        """False: there is no room for them."""
+        """False if there is no room for them."""
         header = opened.header
         if not header.records_count:
             return True

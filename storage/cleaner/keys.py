@@ -1,7 +1,7 @@
 """The last offset of every key in the dirty part of a log, in bounded memory.
 
-Owns the bound. Keys are compared whole, or by a 256-bit digest where they are long: no two keys are taken for
-one another (Kafka keeps 128-bit digests, `SkimpyOffsetMap`).
+Owns the bound. Keys are compared whole, or by a 256-bit digest if they are long: no two keys are confused
+(Kafka keeps 128-bit digests, `SkimpyOffsetMap`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import cast
 LONG_KEY_BYTES = 64
 _DIGEST_BYTES = 32
 _ENTRY_BYTES = 176
-"""Of an entry without its key, as measured: the key's object, the offset's, and two thirds full slots."""
+"""Measured bytes per entry, without its key: the key's object, the offset's, and slots that are two thirds
+full."""
 
 
 class KeyOffsets:
-    """`latest`: records up to there are in it; -1: none. `max_bytes` of memory, but at least one batch."""
+    """Has the records up to `latest`; -1 for none. Uses `max_bytes` of memory, but holds at least one
+    batch."""
 
     def __init__(self, max_bytes: int) -> None:
         self.latest = -1
@@ -30,22 +32,22 @@ class KeyOffsets:
 
     @property
     def utilization(self) -> float:
-        """How full it is, from 0 to 1 (and above, with one batch that is too large)."""
+        """How full it is, from 0 to 1 (above 1 with a single batch that is too large)."""
         return self._bytes / self._max_bytes
 
     def has_room(self, keys: list[bytes]) -> bool:
-        """Whether all of these still fit, if they are new. Always where there is nothing yet."""
+        """Whether all of these still fit if they are new. Always true while it is empty."""
         return not self._offsets or self._bytes + _cost(keys) <= self._max_bytes
 
     def put_all(self, keys: list[bytes], offsets: list[int]) -> None:
-        """Of each of these records, in the order of the log."""
+        """Adds these records, in the order of the log."""
         before = len(self._offsets)
         self._offsets.update(zip(keys, offsets, strict=True))
         if keys:
             self._bytes += (len(self._offsets) - before) * _cost(keys) // len(keys)
 
     def is_last(self, keys: list[bytes], offsets: list[int]) -> list[bool]:
-        """Whether no later record of the key is known, for each of these."""
+        """For each of these, whether no later record of its key is known."""
         found = list(map(self._offsets.get, keys))
         if None in found:
             return [known is None or offset >= known for known, offset in zip(found, offsets, strict=True)]
@@ -57,10 +59,10 @@ def _cost(keys: list[bytes]) -> int:
 
 
 def key_names(payload: bytes, starts: list[int], lengths: list[int]) -> list[bytes]:
-    """What stands for the key at each place; a key is never null here."""
+    """The bytes that represent the key at each place; a key is never null here."""
     names = [payload[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     if lengths and max(lengths) > LONG_KEY_BYTES:
-        # One byte more than any key that stands for itself.
+        # One byte longer than any key that represents itself.
         pad = bytes(LONG_KEY_BYTES + 1 - _DIGEST_BYTES)
         names = [
             name if len(name) <= LONG_KEY_BYTES else blake2b(name, digest_size=_DIGEST_BYTES).digest() + pad

@@ -1,6 +1,7 @@
-"""The records of many small batches, found together: a batch alone is too little for numpy's calls.
+"""The records of many small batches, found together, because a single batch is too small for numpy's calls.
 
-Owns how many batches are taken at once. Refuses nothing: what cannot be opened says so when it is asked for.
+Owns how many batches are taken at once. Refuses nothing: a batch that cannot be opened raises when its
+records are read.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from metaquorum.storage.batches.places import RecordPlaces, places_of_many, reco
 from metaquorum.storage.errors import BatchError
 
 TOGETHER_BYTES = 1024 * 1024
-"""Of records that are opened at once, or one batch."""
+"""Bytes of records opened at once, or a single batch."""
 
 
 class BatchToClean(NamedTuple):
-    """`data`: header and records. `found`: the records, and where they are in them; None: not yet."""
+    """`data` is header and records. `found` are the records and their places; None if not found yet."""
 
     header: BatchHeader
     data: bytes
     found: tuple[bytes, RecordPlaces] | None = None
 
     def records(self) -> tuple[bytes, RecordPlaces]:
-        """The records, and where they are in them. Raises BatchError."""
+        """The records and their places. Raises BatchError."""
         if self.found is not None:
             return self.found
         plain = batch_payload(self.header, self.data)
@@ -47,7 +48,7 @@ def open_batches(batches: Iterable[tuple[BatchHeader, bytes]]) -> Iterator[Batch
 
 
 def _payload(header: BatchHeader, data: bytes) -> bytes:
-    """Nothing where it cannot be unpacked."""
+    """Empty if it cannot be decompressed."""
     try:
         return batch_payload(header, data) if header.records_count > 0 else b""
     except BatchError:

@@ -1,6 +1,7 @@
 """What a cleaner may clean in one log, how dirty that is, and which segments become one.
 
-Pure, over figures of segments. Source: Kafka 3.7's LogCleanerManager and Cleaner.groupSegmentsBySize.
+Pure, computed from figures of segments. Source: Kafka 3.7's LogCleanerManager and
+Cleaner.groupSegmentsBySize.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ MAX_OFFSETS = 2**31 - 1
 
 
 class SegmentFacts(NamedTuple):
-    """Of one segment: `end_offset` is where the next one begins. `first_ms` and `newest_ms`: the newest
-    timestamps of the first batch and of all; -1: none."""
+    """Figures of one segment: `end_offset` is where the next one begins. `first_ms` and `newest_ms` are
+    the newest timestamps of the first batch and of all batches; -1 for none."""
 
     base_offset: int
     end_offset: int
@@ -25,7 +26,7 @@ class SegmentFacts(NamedTuple):
 
 
 class CleanerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic says about its compaction. Times in ms."""
+    """A topic's settings for compaction. Times in ms."""
 
     min_dirty_ratio: float = 0.5
     min_lag_ms: int = 0
@@ -34,8 +35,9 @@ class CleanerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleaningPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of [`first_dirty`, `end`) are looked up; every record below `end` that is older than the last
-    one of its key goes. `dirty_ratio`: the share of bytes below `end` that were never cleaned."""
+    """The keys of [`first_dirty`, `end`) are looked up; every record below `end` that is older than the
+    last one of its key is dropped. `dirty_ratio` is the share of bytes below `end` that were never
+    cleaned."""
 
     first_dirty: int
     end: int
@@ -45,8 +47,8 @@ class CleaningPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first_dirty_offset(cleaned_to: int | None, start: int, end: int) -> int:
-    """Where the dirty part of a log begins that spans [start, end), after what the checkpoint says; a
-    checkpoint beyond the log counts for nothing."""
+    """Where the dirty part of a log that spans [start, end) begins, according to the checkpoint; a
+    checkpoint beyond the log is ignored."""
     return start if cleaned_to is None or not start <= cleaned_to <= end else cleaned_to
 
 
@@ -58,8 +60,8 @@ def plan_cleaning(
     settings: CleanerSettings,
     now_ms: int,
 ) -> CleaningPlan | None:
-    """What would be cleaned now; None: nothing is due. `segments`: those that nothing is added to any more.
-    `stable_to`: records from there on may still go, or belong to a transaction under way."""
+    """What to clean now; None if nothing is due. `segments` are those that no longer grow. Records from
+    `stable_to` on may still be truncated, or belong to an ongoing transaction."""
     end = stable_to
     dirty = [one for one in segments if one.end_offset > first_dirty]
     if settings.min_lag_ms > 0:
@@ -88,7 +90,7 @@ def plan_cleaning(
 
 
 def group_segments(segments: Sequence[SegmentFacts], max_bytes: int) -> list[list[SegmentFacts]]:
-    """Those that become one segment each: together they were not larger than a segment may become."""
+    """Groups segments that become one segment each: together they are not larger than a segment may be."""
     groups: list[list[SegmentFacts]] = []
     size = 0
     for one in segments:

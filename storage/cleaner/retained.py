@@ -1,8 +1,8 @@
 """One batch through the cleaner: which of its records stay, and the batch that is left.
 
 Owns Kafka's rules (`Cleaner.shouldRetainRecord`, `MemoryRecords.filterTo`): offsets never change, an emptied
-batch stays while it is its producer's last, and a tombstone or marker goes when the delete horizon that the
-first pass wrote into its header has come (KIP-534). Knows no file.
+batch stays while it is its producer's last, and a tombstone or marker is dropped once the delete horizon that
+the first pass wrote into its header has passed (KIP-534). Does not know files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from metaquorum.storage.cleaner.transactions import CleanedTransactions
 
 NO_TIMESTAMP = -1
 MAX_SIZE = 2**31 - 1
-# Neither a codec nor a horizon.
+# Clears both codec and horizon.
 _EMPTY_ATTRIBUTES = ~(DELETE_HORIZON | COMPRESSION_MASK)
 
 
 class LastOfProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """What an active producer needs kept: the batch that ends at `data_offset`, or where it has none (-1) the
-    markers of its `epoch`."""
+    """What must be kept for an active producer: the batch that ends at `data_offset`, or if it has none
+    (-1), the markers of its `epoch`."""
 
     data_offset: int
     epoch: int
@@ -36,7 +36,7 @@ class LastOfProducer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class RecordFilter:
-    """What stays. `now_ms`: when the pass began, wall clock. Counts what it saw."""
+    """Decides what stays. `now_ms` is when the pass began, wall clock. Counts the records that it saw."""
 
     keys: KeyOffsets
     transactions: CleanedTransactions
@@ -47,7 +47,7 @@ class RecordFilter:
     records_kept: int = 0
 
     def batch(self, opened: BatchToClean) -> bytes | None:
-        """What is left of a batch; None: nothing. Raises BatchError."""
+        """What is left of a batch; None if nothing is. Raises BatchError."""
         header, data = opened.header, opened.data
         dropped = self.transactions.is_dropped(header, data)
         horizon = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
@@ -120,7 +120,8 @@ class RecordFilter:
     def _kept_of_some(
         self, plain: bytes, places: RecordPlaces, offsets: list[int], drops_tombstones: bool
     ) -> list[int]:
-        """Where records have no key: they go, as the log tells nothing of which is the newest."""
+        """For batches with keyless records: these are dropped, because the log does not show which is the
+        newest."""
         latest = self.keys.latest
         chosen = []
         for at, (start, length) in enumerate(zip(places.keys, places.key_lengths, strict=True)):
@@ -136,7 +137,7 @@ class RecordFilter:
 def _rebuilt(
     header: BatchHeader, plain: bytes, places: RecordPlaces, kept: Sequence[int], horizon: int | None
 ) -> bytes:
-    """The batch with these records alone. Its times count from the delete horizon, or from the first record
+    """The batch with only these records. Its times count from the delete horizon, or from the first record
     that is left; its last offset, sequences and epoch stay."""
     deltas = places.time_deltas
     before = header.base_timestamp_ms

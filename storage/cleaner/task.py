@@ -1,6 +1,6 @@
-"""A pass of the cleaner over one log, as values: what it works on, what it has staged, what came of it.
+"""A pass of the cleaner over one log, as values: its input, what it has staged, and its result.
 
-They go from one process to another: they name files and hold no open ones.
+The values pass between processes: they name files and hold no open ones.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from metaquorum.storage.partition.aborted import AbortedTransaction
 
 
 class CleaningEndedError(Exception):
-    """The log has changed under the pass: it is over, and nothing is lost."""
+    """The log has changed during the pass: the pass is over, and nothing is lost."""
 
 
 class CleaningTask(msgspec.Struct, frozen=True, kw_only=True):
-    """`segments`: those below the plan's end. `aborted` and `producers`: what the log knew of transactions
-    and active producers when the pass began, at `now_ms` (wall clock). `key_bytes`: memory for keys."""
+    """`segments` are those below the plan's end. `aborted` and `producers` are what the log knew of
+    transactions and active producers when the pass began, at `now_ms` (wall clock). `key_bytes` is the
+    memory for keys."""
 
     directory: str
     plan: CleaningPlan
@@ -43,7 +44,7 @@ class Staged(NamedTuple):
 
 
 class CleaningResult(NamedTuple):
-    """Of a whole pass. `cleaned_to`: where the dirty part begins now."""
+    """The result of a whole pass. `cleaned_to` is where the dirty part now begins."""
 
     cleaned_to: int
     bytes_read: int

@@ -1,7 +1,7 @@
 """Which batches of transactions a cleaner may drop: those of aborted ones, and markers with no batch left.
 
-Owns the state of one walk over a log in the order of offsets (Kafka's `CleanedTransactionMetadata`). The
-aborted transactions come from `.txnindex`; those that keep their marker come out, for the new one.
+Owns the state of one walk over a log in offset order (Kafka's `CleanedTransactionMetadata`). The aborted
+transactions come from `.txnindex`; those that keep their marker are returned, for the new one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from metaquorum.storage.partition.aborted import AbortedTransaction
 
 
 class CleanedTransactions:
-    """`retained`: the aborted transactions whose marker was met and stays; taken by `take_retained`."""
+    """`retained` are the aborted transactions whose marker was met and stays; `take_retained` returns
+    them."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
@@ -29,11 +30,11 @@ class CleanedTransactions:
         return taken
 
     def is_dropped(self, header: BatchHeader, data: bytes) -> bool:
-        """Whether the batch (`data`: header and records) tells nothing any more: a batch of an aborted
-        transaction, or a marker of which no batch is left. Call it once for each batch."""
+        """Whether the batch (`data`: header and records) is no longer needed: a batch of an aborted
+        transaction, or a marker with no batch left. Call it once per batch."""
         while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
             one = self._waiting.pop()
-            if one.last_offset >= header.base_offset:  # else an earlier pass took its marker away
+            if one.last_offset >= header.base_offset:  # else an earlier pass removed its marker
                 self._aborting[one.producer_id] = one
         self._forget_ended(header)
         if header.is_control:
@@ -47,7 +48,7 @@ class CleanedTransactions:
         return False
 
     def _forget_ended(self, header: BatchHeader) -> None:
-        """What comes after an aborted transaction is not part of it, also where its marker is gone."""
+        """What follows an aborted transaction is not part of it, even if its marker is gone."""
         one = self._aborting.get(header.producer_id)
         if one is not None and one.last_offset < header.base_offset:
             del self._aborting[header.producer_id]

@@ -1,9 +1,11 @@
 """Files that are open only while they are needed: thousands of logs, a bounded number of descriptors.
 
-Owns when a file is opened and closed, and which may not be closed: one that is in use, and one with bytes
-that no sync has covered, because its descriptor is what tells of a failed write-back. Knows no content.
+Owns when a file is opened and closed, and which files may not be closed: those in use, and those with bytes
+that no sync has covered, because only the open descriptor reports a failed write-back. Does not know
+contents.
 
-Threads: any may use any file; one at a time appends to or cuts a file, as `DiskFile` says.
+Threads: any thread may use any file; only one at a time appends to a file or truncates it, as `DiskFile`
+requires.
 """
 
 from __future__ import annotations
@@ -29,19 +31,21 @@ class FilePool:
         return len(self._open)
 
     def file(self, path: str, *, size: int | None = None, writable: bool = True) -> PooledFile:
-        """A file of this pool, not opened yet; one that is to be appended to is created at its first use.
-        `size`: what it has, where the caller knows; else the disk is asked, and FileMissingError raised."""
+        """A file of this pool, not opened yet; a file for appending is created at its first use. `size` is
+        its size, if the caller knows it; otherwise it is read from the disk, which may raise
+        FileMissingError."""
         found = self._disk.file_size(path) if size is None else size
         return PooledFile(self, path, found, writable, exists=size is None)
 
     def staged(self, path: str, data: bytes, who: str) -> PooledFile:
-        """`data` in a new file beside `path`, not durable; after a sync `place_staged` gives it its name."""
+        """`data` in a new file beside `path`, not durable; after a sync, `place_staged` gives it its final
+        name."""
         beside = staged_path(path, who)
         remove_if_present(self._disk, beside)
         file = self.file(beside, size=0)
         file.may_vanish = True
         file.append(data)
-        # It may be closed before its sync, which opens it again or is one of the whole file system.
+        # It may be closed before its sync, which opens it again or syncs the whole file system.
         file.begin_sync()
         return file
 
@@ -51,7 +55,7 @@ class FilePool:
             return self._enter(file)
 
     def enter_to_sync(self, file: PooledFile) -> DiskFile | None:
-        """As `enter`; None for a file that needs no sync any more, for it was removed meanwhile."""
+        """Like `enter`; None for a file that was removed meanwhile and needs no sync."""
         with self._mutex:
             if file.closed:
                 return None
@@ -69,7 +73,7 @@ class FilePool:
                 raise DiskError(parent_of(file.path), f"use of {file.path}", "the file is closed")
             self._make_room()
             if file.was_opened:
-                self._disk.file_size(file.path)  # a file that is gone must not be recreated
+                self._disk.file_size(file.path)  # a removed file must not be recreated
             found = (self._disk.open_append if file.writable else self._disk.open_read)(file.path)
             file.opened, file.was_opened = found, True
             self._open[file] = None
@@ -86,7 +90,7 @@ class FilePool:
                 self._close(file)
 
     def retire(self, file: PooledFile) -> None:
-        """Closes a file for good, when its last user has left."""
+        """Closes a file for good once its last user has left."""
         with self._mutex:
             file.closed = True
             if not file.users:
@@ -112,7 +116,7 @@ class FilePool:
 
 
 class PooledFile:
-    """A `DiskFile` that is opened when it is used. `size` is counted here: no one else appends to it."""
+    """A `DiskFile` that is opened when it is used. `size` is tracked here: no one else appends to it."""
 
     __slots__ = (
         "_pool",
@@ -140,7 +144,7 @@ class PooledFile:
         self.may_vanish = False
 
     def size(self) -> int:
-        """Bytes in the file; opens nothing."""
+        """Size in bytes; opens nothing."""
         return self._size
 
     def read_at(self, position: int, length: int) -> bytes:
@@ -152,7 +156,7 @@ class PooledFile:
             self._pool.leave(self)
 
     def hold(self) -> None:
-        """Keeps it open, also when it is closed for good meanwhile, until `release`."""
+        """Keeps it open until `release`, even if it is closed for good meanwhile."""
         self._pool.enter(self)
 
     def release(self) -> None:
@@ -166,19 +170,19 @@ class PooledFile:
         return self.opened.read_at(position, length)
 
     def append(self, data: bytes) -> None:
-        """Writes at the end, and keeps the file open until a sync."""
+        """Appends, and keeps the file open until a sync."""
         file = self._pool.enter(self)
         try:
             self.dirty = True
             file.append(data)
             self._size += len(data)
         finally:
-            # A sync that ran meanwhile need not have covered it.
+            # A concurrent sync may not have covered it.
             self.dirty = True
             self._pool.leave(self)
 
     def truncate(self, size: int) -> None:
-        """Cuts the file, and keeps it open until a sync."""
+        """Truncates the file, and keeps it open until a sync."""
         file = self._pool.enter(self)
         try:
             self.dirty = True
@@ -189,7 +193,7 @@ class PooledFile:
             self._pool.leave(self)
 
     def sync(self) -> None:
-        """Makes it durable. Does nothing for a file that is closed for good (it was removed)."""
+        """Makes it durable. Does nothing if the file is closed for good (it was removed)."""
         file = self._pool.enter_to_sync(self)
         if file is None:
             return
@@ -207,7 +211,7 @@ class PooledFile:
         self.dirty = False
 
     def failed_sync(self) -> None:
-        """It did not: the file must not be closed as if it had."""
+        """That sync failed: the file must not be closed as if it were synced."""
         self.dirty = True
 
     def close(self) -> None:

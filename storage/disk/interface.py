@@ -1,10 +1,10 @@
-"""The interface through which storage touches a disk, and the one atomic write built on it.
+"""The interface through which storage uses a disk, and the one atomic write built on it.
 
-Owns no implementation: `posix` has the real one, `faulty_disk` the one that loses what was not synced.
-All calls block. Paths are strings with "/" between names. A call that fails because the disk fails raises
-DiskError; a missing file raises FileMissingError.
+Owns no implementation: `posix` has the real disk, `faulty_disk` one that loses what was not synced. All calls
+block. Paths are strings with "/" between names. A call raises DiskError if the disk fails and
+FileMissingError if a file is missing.
 
-Durability, which both implementations promise and no more: file contents are durable after `DiskFile.sync`,
+Both implementations promise this durability and no more: file contents are durable after `DiskFile.sync`,
 names (created, renamed, removed) after `sync_directory` of the directory that holds them.
 """
 
@@ -21,7 +21,7 @@ class Lock(Protocol):
     """Held from `Disk.lock` until `release`."""
 
     def release(self) -> None:
-        """Gives the directory free for another writer; a second call does nothing."""
+        """Releases the directory for another writer; a second call does nothing."""
 
 
 class DiskFile(Protocol):
@@ -29,10 +29,10 @@ class DiskFile(Protocol):
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path that it was opened with."""
 
     def size(self) -> int:
-        """Bytes in the file now."""
+        """Current size in bytes."""
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
@@ -41,54 +41,54 @@ class DiskFile(Protocol):
         """Writes all of `data` at the end (page cache; not durable before `sync`)."""
 
     def truncate(self, size: int) -> None:
-        """Cuts the file to `size` bytes (not durable before `sync`)."""
+        """Truncates the file to `size` bytes (not durable before `sync`)."""
 
     def sync(self) -> None:
         """Makes contents and size durable. After a failure every later call fails too: the kernel may have
         dropped the dirty pages, so a second sync that succeeds would prove nothing."""
 
     def close(self) -> None:
-        """Gives the file back without a sync; a second call does nothing."""
+        """Closes the file without a sync; a second call does nothing."""
 
 
 class BackgroundSync(Protocol):
-    """One sync at a time, which the disk makes while its caller goes on. For one thread."""
+    """One sync at a time, which the disk runs while its caller continues. For one thread."""
 
     def fileno(self) -> int:
-        """Becomes readable when the sync has ended. It may be readable for nothing."""
+        """Becomes readable when the sync has ended. Spurious wake-ups are possible."""
 
     def begin(self, file: DiskFile) -> bool:
-        """Begins `file.sync()`. False, and nothing happened: the disk takes none now. Raises DiskError where
-        an earlier sync of the file failed. `wait` first for the one before."""
+        """Begins `file.sync()`. Returns False, without effect, if the disk cannot take it now. Raises
+        DiskError if an earlier sync of the file failed. Call `wait` for the previous sync first."""
 
     def ended(self) -> bool:
         """Whether `wait` returns at once. Until this is called, the descriptor stays readable."""
 
     def wait(self) -> None:
-        """Returns when no sync is under way. Raises the DiskError of the last one, at every call until the
-        next `begin`."""
+        """Returns when no sync is in progress. Raises the DiskError of the last one, at every call until
+        the next `begin`."""
 
     def close(self) -> None:
-        """Gives it back; a second call does nothing. `wait` first."""
+        """Closes it; a second call does nothing. Call `wait` first."""
 
 
 class FileSystem(Protocol):
-    """The file system under one directory, held open so that it tells of errors of its own write-back too."""
+    """The file system under one directory, held open so that it reports its own write-back errors too."""
 
     def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
         """Makes the contents of these files and the names in these directories durable: with one call for
-        the whole file system when they are many and the system can, else one after the other. A file that
-        was closed in the meantime is left out. After a failure every later call fails too."""
+        the whole file system if there are many and the system supports it, otherwise one by one. Skips
+        files that were closed meanwhile. After a failure every later call fails too."""
 
     def close(self) -> None:
-        """Gives it back; a second call does nothing."""
+        """Closes it; a second call does nothing."""
 
 
 class Disk(Protocol):
     """Blocking operations on directories and files."""
 
     def open_read(self, path: str) -> DiskFile:
-        """An existing file, read only."""
+        """An existing file, read-only."""
 
     def open_append(self, path: str) -> DiskFile:
         """A file for reading and appending, created if it is absent."""
@@ -100,18 +100,18 @@ class Disk(Protocol):
         """True for a directory."""
 
     def file_size(self, path: str) -> int:
-        """Bytes in a file that need not be open."""
+        """Size of a file in bytes; it need not be open."""
 
     def list_directory(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Makes a directory and its parents; does nothing when it is there. Not durable before
+        """Creates a directory and its parents; does nothing if it exists. Not durable before
         `sync_directory` of its parent."""
 
     def rename(self, source: str, target: str) -> None:
-        """Moves a file within one directory, replacing the target in one step; or a directory, with all that
-        is in it, to a name that is free. Durable after `sync_directory` of the directory that holds both."""
+        """Moves a file within one directory, atomically replacing the target; or moves a directory with
+        its contents to an unused name. Durable after `sync_directory` of the directory that holds both."""
 
     def remove(self, path: str) -> None:
         """Removes a file."""
@@ -126,12 +126,11 @@ class Disk(Protocol):
         """The file system that holds an existing directory."""
 
     def background_sync(self, directory: str) -> BackgroundSync | None:
-        """A way to sync files below an existing directory without a thread that waits; None: there is none
-        here."""
+        """Syncs files below an existing directory without a waiting thread; None if this disk cannot."""
 
     def lock(self, directory: str) -> Lock:
-        """Takes the writer's lock of a directory (file `.lock` in it).
-        Raises LogDirectoryLockedError when another writer has it."""
+        """Takes the writer's lock of a directory (the file `.lock` in it). Raises LogDirectoryLockedError
+        if another writer holds it."""
 
     def free_bytes(self, path: str) -> int:
         """Bytes that can still be written below this directory."""
@@ -140,7 +139,7 @@ class Disk(Protocol):
         """Bytes of the file system that holds this directory."""
 
     def mutex(self) -> AbstractContextManager[object]:
-        """A new mutual exclusion for the threads that use this disk; `with` holds it. Not reentrant."""
+        """A new mutex for the threads that use this disk; `with` holds it. Not reentrant."""
 
 
 def join(directory: str, name: str) -> str:
@@ -161,7 +160,7 @@ def name_of(path: str) -> str:
 
 
 def make_durable_directory(disk: Disk, path: str) -> None:
-    """Makes a directory and its parents; all their names are durable on return. Raises DiskError."""
+    """Creates a directory and its parents; all their names are durable on return. Raises DiskError."""
     made = [path]
     while not disk.exists(parent_of(made[-1])):
         made.append(parent_of(made[-1]))
@@ -171,7 +170,7 @@ def make_durable_directory(disk: Disk, path: str) -> None:
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """The whole of a small file. Raises FileMissingError or DiskError."""
+    """The contents of a small file. Raises FileMissingError or DiskError."""
     file = disk.open_read(path)
     try:
         return file.read_at(0, file.size())
@@ -180,7 +179,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def remove_if_present(disk: Disk, path: str) -> bool:
-    """Removes a file; False when it was not there. Durable after the directory is synced."""
+    """Removes a file; returns False if it did not exist. Durable after the directory is synced."""
     try:
         disk.remove(path)
     except FileMissingError:
@@ -191,8 +190,8 @@ def remove_if_present(disk: Disk, path: str) -> bool:
 def write_atomically(disk: Disk, path: str, data: bytes) -> None:
     """Replaces a small file so that a crash leaves the old or the new content; the new is durable on return.
 
-    Temporary name, sync, rename, directory sync: what Kafka's `Utils.atomicMoveWithFallback` and
-    `CheckpointFile` do. Raises DiskError; the caller must not continue as if the write had not happened.
+    Temporary name, sync, rename, directory sync, like Kafka's `Utils.atomicMoveWithFallback` and
+    `CheckpointFile`. Raises DiskError; the caller must not continue as if the write had not happened.
     """
     temporary = path + ".tmp"
     file = disk.open_append(temporary)
@@ -208,14 +207,14 @@ def write_atomically(disk: Disk, path: str, data: bytes) -> None:
 
 
 STAGED_SUFFIX = ".new"
-"""Of a file that is written, but not in its place yet; one that is found later is a crash's leftover."""
+"""Marks a file that is written but not in place yet; if found later, it is a leftover of a crash."""
 
 
 def staged_path(path: str, who: str) -> str:
-    """Where a file for `path` is staged by one of those who may do so at the same time."""
+    """Where writer `who` stages a file for `path`; several may do so at the same time."""
     return f"{path}.{who}{STAGED_SUFFIX}"
 
 
 def place_staged(disk: Disk, path: str, who: str) -> None:
-    """Gives a staged file, which must be synced, its name. Durable after the directory is synced."""
+    """Gives a staged file, which must be synced, its final name. Durable after the directory is synced."""
     disk.rename(staged_path(path, who), path)

@@ -1,8 +1,9 @@
-"""fdatasync by the kernel's own workers (Linux AIO, IOCB_CMD_FDSYNC of io_submit(2)): no thread waits.
+"""fdatasync by the kernel's own workers (Linux AIO, IOCB_CMD_FDSYNC of io_submit(2)), without a waiting
+thread.
 
-Owns the system calls, which the C library does not wrap, and the look whether they work here: a container may
-forbid them, a file system may lack them. The result is that of fdatasync(2), errors included. A thread costs
-each sync two changes of thread, and when it returns it waits for an interpreter that the loop is using.
+Owns the system calls, which the C library does not wrap, and the check whether they work here: a container
+may forbid them, a file system may lack them. The result is that of fdatasync(2), errors included. A thread
+would cost each sync two thread switches, and on return would wait for an interpreter that the loop is using.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SYSTEM_CALLS: Final = {
 _FDSYNC = 3
 """IOCB_CMD_FDSYNC of linux/aio_abi.h."""
 _TELL_EVENTFD = 1
-"""IOCB_FLAG_RESFD: the eventfd in the request is written to when it ends."""
+"""IOCB_FLAG_RESFD: the eventfd in the request is written to when the request ends."""
 _WORD_BYTES = 8
 _NONE, _ONE = ctypes.c_long(0), ctypes.c_long(1)
 
@@ -59,7 +60,7 @@ class _Event(ctypes.Structure):
 
 
 class _Synced(Protocol):
-    """What a file says of itself to be synced here; PosixFile does."""
+    """What a file provides to be synced here; PosixFile does."""
 
     def to_sync(self) -> int: ...
 
@@ -67,7 +68,7 @@ class _Synced(Protocol):
 
 
 class _Aio:
-    """The system calls. Raises OSError where the system has none."""
+    """The system calls. Raises OSError if the system lacks them."""
 
     def __init__(self) -> None:
         machine = os.uname()
@@ -75,12 +76,12 @@ class _Aio:
         if numbers is None or ctypes.sizeof(ctypes.c_void_p) != _WORD_BYTES:
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
         self._numbers = numbers
-        # A call that returns at once keeps the interpreter's lock: to give it up costs more than the call.
+        # A call that returns at once keeps the interpreter's lock: releasing it costs more than the call.
         self._quick: Any = ctypes.PyDLL(None, use_errno=True).syscall
         self._waiting: Any = ctypes.CDLL(None, use_errno=True).syscall
 
     def call(self, name: str, *arguments: Any, waits: bool = False) -> int:
-        """The result. Raises OSError."""
+        """Returns the result. Raises OSError."""
         while True:
             call = self._waiting if waits else self._quick
             result: int = call(ctypes.c_long(self._numbers[name]), *arguments)
@@ -92,7 +93,7 @@ class _Aio:
 
 
 class KernelSync:
-    """A `BackgroundSync`. Make one with `open`."""
+    """A `BackgroundSync`. Create one with `open`."""
 
     def __init__(self, aio: _Aio) -> None:
         self._aio = aio
@@ -107,8 +108,7 @@ class KernelSync:
 
     @staticmethod
     def open(directory: str) -> KernelSync | None:
-        """None where the system or the file system of `directory`, which is synced to find out, has no such
-        sync."""
+        """None if the system or the file system of `directory` (synced as a test) does not support this."""
         try:
             made = KernelSync(_Aio())
         except (OSError, AttributeError):
@@ -124,7 +124,7 @@ class KernelSync:
         if not works:
             made.close()
             return None
-        made._request.flags = _TELL_EVENTFD  # not before: news of the trial could come late
+        made._request.flags = _TELL_EVENTFD  # not earlier: the trial's event could arrive late
         return made
 
     def fileno(self) -> int:
@@ -132,7 +132,7 @@ class KernelSync:
         return self._eventfd
 
     def begin(self, file: DiskFile) -> bool:
-        """Queues the sync, which the kernel begins at once. False: it has no room for it now."""
+        """Queues the sync, which the kernel begins at once. False if it has no room for it now."""
         synced: _Synced = file  # type: ignore[assignment]
         if not self._submit(synced.to_sync()):
             return False
@@ -140,7 +140,7 @@ class KernelSync:
         return True
 
     def ended(self) -> bool:
-        """Whether `wait` returns at once. Takes the news of it off the descriptor."""
+        """Whether `wait` returns at once. Clears the descriptor's event."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
         if self._file is not None and self._take(wait=False):
@@ -156,7 +156,7 @@ class KernelSync:
             raise self._failure
 
     def close(self) -> None:
-        """Gives the kernel's queue back."""
+        """Releases the kernel's queue."""
         if self._eventfd >= 0:
             descriptor, self._eventfd = self._eventfd, -1
             self._aio.call("io_destroy", self._context, waits=True)
@@ -172,13 +172,13 @@ class KernelSync:
             raise
 
     def _take(self, *, wait: bool) -> bool:
-        """Whether the result of the one request is here now."""
+        """Whether the result of the one request is here."""
         least = _ONE if wait else _NONE
         return self._aio.call("io_getevents", self._context, least, _ONE, self._events, None, waits=wait) == 1
 
     @property
     def _code(self) -> int:
-        """The errno that the request ended with, 0: well."""
+        """The errno that the request ended with; 0 for success."""
         result: int = self._events[0].result
         return -result if result < 0 else 0
 

@@ -1,7 +1,7 @@
-"""The real disk: `Disk` over POSIX calls. With `kernel_sync` the only module of storage that imports os, and
+"""The real disk: `Disk` over POSIX calls. With `kernel_sync`, the only module of storage that imports os, and
 the only one that imports threading.
 
-Owns the translation of errno into DiskError texts and the flock. Knows no file format.
+Owns the translation of errno into DiskError texts, and the flock. Does not know file formats.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def _disk_error(error: OSError, directory: str, operation: str, path: str) -> Di
 
 
 class PosixFile:
-    """One open descriptor. One thread at a time, but `sync` may run beside `append` and `read_at`."""
+    """One open descriptor. For one thread at a time, but `sync` may run concurrently with `append` and
+    `read_at`."""
 
     def __init__(self, path: str, descriptor: int) -> None:
         self._path = path
@@ -62,11 +63,11 @@ class PosixFile:
 
     @property
     def path(self) -> str:
-        """The path it was opened by."""
+        """The path that it was opened with."""
         return self._path
 
     def size(self) -> int:
-        """Bytes in the file; asked again of a read-only file, which another process may be appending to."""
+        """Size in bytes; read again for a read-only file, since another process may be appending to it."""
         if not self._writable:
             with _translated(self._directory, "stat", self._path):
                 self._size = os.fstat(self._descriptor).st_size
@@ -89,7 +90,7 @@ class PosixFile:
             return b"".join(parts)
 
     def append(self, data: bytes) -> None:
-        """Writes all of `data` at the end. After a failure the file may end in a part of it."""
+        """Writes all of `data` at the end. After a failure the file may end in part of it."""
         view = memoryview(data)
         try:
             while view:
@@ -100,13 +101,13 @@ class PosixFile:
             raise _disk_error(error, self._directory, "write", self._path) from error
 
     def truncate(self, size: int) -> None:
-        """Cuts the file to `size` bytes."""
+        """Truncates the file to `size` bytes."""
         with _translated(self._directory, "truncate", self._path):
             os.ftruncate(self._descriptor, size)
             self._size = size
 
     def sync(self) -> None:
-        """fdatasync; never tried again after a failure."""
+        """fdatasync; never retried after a failure."""
         descriptor = self.to_sync()
         try:
             os.fdatasync(descriptor)
@@ -115,7 +116,7 @@ class PosixFile:
             raise _disk_error(error, self._directory, "sync", self._path) from error
 
     def to_sync(self) -> int:
-        """The descriptor that a sync is for. Raises DiskError where an earlier one failed."""
+        """The descriptor to sync. Raises DiskError if an earlier sync failed."""
         if self._poisoned:
             raise DiskError(
                 self._directory,
@@ -125,7 +126,7 @@ class PosixFile:
         return self._descriptor
 
     def synced_elsewhere(self, code: int) -> None:
-        """The kernel has ended a sync of the descriptor with this errno, 0: well. Raises DiskError."""
+        """The kernel has ended a sync of the descriptor with this errno (0 for success). Raises DiskError."""
         if code:
             self._poisoned = True
             with _translated(self._directory, "sync", self._path):
@@ -147,7 +148,7 @@ _SYNCFS_REPORTS_ERRORS_FROM = (5, 8)
 
 
 def _find_syncfs() -> Callable[[int], int] | None:
-    """syncfs(2) of the C library; None where there is none, or none that can be trusted."""
+    """syncfs(2) of the C library; None if it is missing or cannot be trusted."""
     try:
         release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
         call = ctypes.CDLL(None, use_errno=True).syncfs
@@ -161,7 +162,7 @@ _syncfs = _find_syncfs()
 
 
 class PosixFileSystem:
-    """A descriptor of the directory: syncfs(2) on it tells of every write-back error since it was opened."""
+    """A descriptor of the directory: syncfs(2) on it reports every write-back error since it was opened."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -170,7 +171,7 @@ class PosixFileSystem:
         self._poisoned = False
 
     def sync(self, files: Sequence[DiskFile], directories: Sequence[str]) -> None:
-        """syncfs for `MANY_FILES` and more; else fdatasync and fsync of each."""
+        """syncfs from `MANY_FILES` on; otherwise fdatasync and fsync of each."""
         if self._poisoned:
             raise DiskError(
                 self._directory,
@@ -203,13 +204,13 @@ class PosixFileSystem:
 
 
 class PosixLock:
-    """A flock on `.lock`; the kernel drops it when the process ends, however it ends."""
+    """A flock on `.lock`; the kernel releases it when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Closes the descriptor, which drops the flock. The file stays, as Kafka's does."""
+        """Closes the descriptor, which releases the flock. The file stays, as Kafka's does."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -255,7 +256,7 @@ class PosixDisk:
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """mkdir -p. Every directory that is made is made durable in its parent by the caller's sync."""
+        """mkdir -p. The caller's sync makes each new directory durable in its parent."""
         with _translated(parent_of(path), "mkdir", path):
             make_private_directory(path)
 
@@ -279,7 +280,7 @@ class PosixDisk:
         return PosixFileSystem(directory)
 
     def background_sync(self, directory: str) -> BackgroundSync | None:
-        """Linux AIO, where the system and the file system of `directory` have it."""
+        """Linux AIO, if the system and the file system of `directory` support it."""
         return KernelSync.open(directory)
 
     def sync_directory(self, path: str) -> None:

@@ -1,6 +1,6 @@
-"""Files and directories that only their user can read: logs hold credentials, and their copies do as well.
+"""Files and directories that only their user can read: logs hold credentials, and so do their copies.
 
-Owns the modes. What is there already keeps its own: an operator may have chosen it.
+Owns the modes. Existing files and directories keep theirs: an operator may have chosen them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PRIVATE_DIRECTORY = 0o700
 
 
 def make_private_directory(path: str | Path) -> None:
-    """mkdir -p; each directory that is made is the user's alone (`os.makedirs` gives its mode to the last one
+    """mkdir -p; only the user can access each new directory (`os.makedirs` sets its mode on the last one
     only). Raises OSError."""
     missing = []
     at = os.path.abspath(path)
@@ -29,6 +29,7 @@ def make_private_directory(path: str | Path) -> None:
 
 
 def private_file(path: str | Path) -> Path:
-    """The path, behind which there is a file now: one that is made is the user's alone. Raises OSError."""
+    """Returns the path of a file, which is created if absent; only the user can access a new one. Raises
+    OSError."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
     return Path(path)

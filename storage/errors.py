@@ -1,6 +1,6 @@
 """Errors of the storage layer. Each message is one line: what is wrong, and what to do next.
 
-They know paths, byte positions and offsets; they do not know what a record means.
+They know paths, byte positions and offsets, not what a record means.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 
 class StorageError(Exception):
-    """Anything that storage refuses or cannot do. It can go to another process: its fields make it again."""
+    """Anything that storage refuses or cannot do. It can be sent to another process, which rebuilds it
+    from its fields."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = dict(self.__dict__)
@@ -18,7 +19,7 @@ class StorageError(Exception):
 
 
 class CorruptLogError(StorageError):
-    """Bytes that were durable are not what they must be. Never raised for a torn tail."""
+    """Bytes that were durable have changed. Never raised for a torn tail."""
 
     def __init__(self, file: str, position: int, offset: int, expected: str, advice: str) -> None:
         self.file = file
@@ -40,16 +41,16 @@ class CorruptFileError(StorageError):
 
 
 class BatchError(StorageError):
-    """Bytes handed over as record batches are not valid ones. Nothing was written."""
+    """Bytes that were passed as record batches are not valid batches. Nothing was written."""
 
 
 class CompressedBatchError(BatchError):
-    """The records of a compressed batch were asked for where they cannot be: its codec is unknown, or they
-    are wanted as they lie."""
+    """The records of a compressed batch are not available: its codec is unknown, or the caller needs them
+    uncompressed in place."""
 
 
 class NotALogError(StorageError):
-    """A path that is no log directory, segment or checkpoint."""
+    """A path that is not a log directory, segment or checkpoint."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -60,12 +61,12 @@ class NotALogError(StorageError):
 
 
 class CommittedLostError(StorageError):
-    """Records that were committed are gone: from this log, or from the one that the quorum now has. No bug of
-    this process, and nothing that it could repair: it stops and changes nothing."""
+    """Committed records are lost: from this log, or from the quorum's current log. This is neither a bug
+    of this process nor something that it could repair: it stops and changes nothing."""
 
 
 class DiskError(StorageError):
-    """One directory cannot be used any more (EIO, ENOSPC, EROFS, EACCES, a failed sync)."""
+    """A directory can no longer be used (EIO, ENOSPC, EROFS, EACCES, a failed sync)."""
 
     def __init__(self, directory: str, operation: str, reason: str) -> None:
         self.directory = directory
@@ -75,7 +76,7 @@ class DiskError(StorageError):
 
 
 class FileMissingError(StorageError):
-    """A file or directory that was to be opened, renamed or removed is not there."""
+    """A file or directory to open, rename or remove does not exist."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -93,7 +94,7 @@ class LogDirectoryLockedError(StorageError):
 
 
 class OffsetOutOfRange(StorageError):
-    """An offset below the log's start or above its end was asked for."""
+    """The requested offset is below the log's start or above its end."""
 
     def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
         self.offset = offset
@@ -106,7 +107,8 @@ class OffsetOutOfRange(StorageError):
 
 
 class LogTruncatedError(StorageError):
-    """The log under a following reader became shorter: a follower cut what was never committed."""
+    """The log that a reader follows became shorter: a follower truncated records that were never
+    committed."""
 
     def __init__(self, file: str, position: int, offset: int) -> None:
         self.file = file
@@ -118,7 +120,7 @@ class LogTruncatedError(StorageError):
 
 
 class LogFailedError(StorageError):
-    """An earlier write or sync failed, so nothing more may be written to this log."""
+    """An earlier write or sync failed, so this log accepts no more writes."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -129,4 +131,4 @@ class LogFailedError(StorageError):
 
 
 class SnapshotError(StorageError):
-    """A snapshot file is absent, or a chunk does not fit what was received so far."""
+    """A snapshot file is missing, or a chunk does not fit the bytes received so far."""

@@ -1,8 +1,8 @@
-"""The text that all of Kafka's checkpoint files share: version 0, how many entries, one entry per line.
+"""The text format of all of Kafka's checkpoint files: version 0, the number of entries, one entry per line.
 
-Owns what of that text is read (an empty file, one that breaks off after its version, and blanks or Windows
-line ends change nothing, as in Kafka) and how it is written. What an entry says is its file's business.
-Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`.
+Owns which variants are accepted (as in Kafka, an empty file, one that ends after its version, and blanks or
+Windows line ends make no difference) and how the text is written. The file's own module interprets its
+entries. Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def encode_entries(entries: Iterable[str]) -> bytes:
 
 
 def decode_entries(data: bytes, file: str, advice: str) -> list[list[str]]:
-    """The entries, each split at its blanks. Raises CorruptFileError for anything but such a file."""
+    """The entries, each split at blanks. Raises CorruptFileError for any other content."""
     try:
         lines = [line.split() for line in data.decode("ascii").splitlines()]
     except UnicodeDecodeError as error:
@@ -41,12 +41,12 @@ def decode_entries(data: bytes, file: str, advice: str) -> list[list[str]]:
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """By (topic, partition)."""
+    """Encodes offsets by (topic, partition)."""
     return encode_entries(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 
 def decode_offsets(data: bytes, file: str, advice: str) -> dict[tuple[str, int], int]:
-    """The inverse. Raises CorruptFileError."""
+    """The inverse of `encode_offsets`. Raises CorruptFileError."""
     found: dict[tuple[str, int], int] = {}
     for entry in decode_entries(data, file, advice):
         try:

@@ -1,6 +1,6 @@
-"""The `.kafka_cleanshutdown` file of a log directory: the last process stopped in order, and who it was.
+"""The `.kafka_cleanshutdown` file of a log directory: which process stopped cleanly last.
 
-Owns the file: left at the end of an orderly stop, taken away at the next start before anything is written. A
+Owns the file: written at the end of a clean shutdown, removed at the next start before anything is written. A
 broker that finds it in all of its directories can prove to the controller that it lost nothing (KIP-966's
 PreviousBrokerEpoch). Source: Kafka's CleanShutdownFileHandler, version 0.
 """
@@ -18,16 +18,16 @@ FILE_NAME = ".kafka_cleanshutdown"
 
 
 def leave_clean_shutdown(disk: Disk, directories: Sequence[str], broker_epoch: int) -> None:
-    """Call when everything that was written is on disk. Durable on return; raises DiskError."""
+    """Call this when everything that was written is on disk. Durable on return; raises DiskError."""
     data = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
     for directory in directories:
         write_atomically(disk, join(directory, FILE_NAME), data)
 
 
 def take_clean_shutdown(disk: Disk, directories: Sequence[str]) -> int | None:
-    """The broker epoch of the process that stopped in order, if all directories say the same one; None: it
-    did not, or nothing proves it. The files are gone when it returns, but in a directory whose disk fails:
-    what stays there proves nothing later, because the others will say something else."""
+    """The broker epoch of the process that stopped cleanly, if all directories have the same one;
+    otherwise None, for an unclean or unproven stop. The files are removed on return, except in a directory
+    whose disk fails: a file left there proves nothing later, because the others will differ."""
     found = [_epoch_in(disk, join(directory, FILE_NAME)) for directory in directories]
     for directory in directories:
         with contextlib.suppress(DiskError):
@@ -37,7 +37,7 @@ def take_clean_shutdown(disk: Disk, directories: Sequence[str]) -> int | None:
 
 
 def _epoch_in(disk: Disk, path: str) -> int | None:
-    """A file that cannot be read proves nothing."""
+    """The epoch in the file; an unreadable file proves nothing."""
     try:
         fields = json.loads(read_file(disk, path))
     except (FileMissingError, DiskError, ValueError):

@@ -1,7 +1,7 @@
 """Ids for log directories that were formatted before Kafka 3.7 and have none (KIP-858).
 
-Owns the writing of a missing `directory.id` before a node opens its directories, as Kafka from 3.7 on does.
-What is wrong with a directory is not told here but where it is opened. Knows no log and no configuration.
+Owns the writing of a missing `directory.id` before a node opens its directories, as Kafka does since 3.7.
+Other problems of a directory are reported where it is opened. Does not know logs or configuration.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from metaquorum.storage.uuids import random_uuid, uuid_to_text
 def add_missing_ids(
     disk: Disk, own: MetaProperties, paths: Iterable[str], rng: Random, tell: Callable[[str], None]
 ) -> None:
-    """Writes an id drawn from `rng` into each directory of the node and cluster of `own` that has none. A
-    directory of another node or cluster, one that is in use, and one that cannot be read or written stays as
-    it is."""
+    """Writes an id drawn from `rng` into each directory of the node and cluster of `own` that has none.
+    Does not change a directory that belongs to another node or cluster, is in use, or cannot be read or
+    written."""
     for path in paths:
         found = identity_of(disk, path)
         if found is None or found.directory_id is not None:
@@ -34,7 +34,7 @@ def add_missing_ids(
 
 
 def identity_of(disk: Disk, path: str) -> MetaProperties | None:
-    """What meta.properties says; None where it cannot be read."""
+    """The contents of meta.properties; None if it cannot be read."""
     try:
         return load_meta_properties(disk, path)
     except StorageError:

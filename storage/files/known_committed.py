@@ -1,15 +1,16 @@
-"""The `known-committed` file: up to where a replica has known its log to be committed, a durable lower bound.
+"""The `known-committed` file: a durable lower bound of the offset up to which a replica knows its log to be
+committed.
 
-With it, how far the directories of voters have acknowledged that, to those who led: a directory that holds
-less than it acknowledged is an older copy of itself. Owns the file's format and how it is written. A replica
-that is asked to give up what is below the bound, or finds its own log ending before it, knows that committed
-records were lost somewhere. Knows no roles.
+It also records how far the directories of voters have acknowledged committed records to their leaders: a
+directory that holds less than it acknowledged is an older copy of itself. Owns the file's format and how it
+is written. A replica that would have to give up records below the bound, or whose own log ends before it,
+knows that committed records were lost somewhere. Does not know roles.
 
-It is a file of our own beside the segments, as `recovery-point` is: Kafka's log loader passes over names
-without its own endings. One line a note, the last whole one counts: a note is appended without a sync, so
-that it survives a kill at the price of one write(2), and now and then the file is replaced durably. A power
-loss can so take back the newest notes, and never invents one: each line has a checksum, and is written when
-the log below it is synced.
+Like `recovery-point`, the file is specific to metaquorum and is beside the segments: Kafka's log loader
+ignores names without its own endings. There is one line per note, and the last complete line counts: a note
+is appended without a sync, so that it survives a kill at the cost of one write(2), and from time to time the
+file is replaced durably. So a power loss can take back the newest notes but never invents one: each line has
+a checksum, and is written once the log below it is synced.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from metaquorum.storage.types import LogPosition
 FILE_NAME = "known-committed"
 _VERSION = b"0"
 _DIRECTORY = b"d"
-"""What a line of an acknowledgement begins with."""
+"""Start of an acknowledgement line."""
 _ADVICE = (
     "only a failing disk or another program can damage it: check the disk; remove the file to start "
     "without knowing what was committed"
@@ -35,8 +36,8 @@ WHERE = "see 'Committed records were lost' in docs/operations.md"
 
 
 class CommittedLoss(msgspec.Struct, frozen=True, kw_only=True):
-    """Replica `node_id` knows everything below `known_offset` to be committed, and the leader's log agrees
-    with the replica's below `common_offset` at most."""
+    """Replica `node_id` knows everything below `known_offset` to be committed, but the leader's log
+    matches the replica's below `common_offset` at most."""
 
     node_id: int
     known_offset: int
@@ -60,7 +61,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """All that the file says."""
+    """The contents of the file."""
 
     position: LogPosition
     acknowledged: tuple[Acknowledged, ...] = ()
@@ -84,13 +85,13 @@ def _line(fields: bytes) -> bytes:
 
 
 def decode(content: bytes, file: str = FILE_NAME) -> LogPosition:
-    """The newest note. Raises as `decode_known`."""
+    """The newest note. Raises the errors of `decode_known`."""
     return decode_known(content, file).position
 
 
 def decode_known(content: bytes, file: str = FILE_NAME) -> Known:
-    """All that the file says; what follows a line that is not whole is what a power loss left. Raises
-    CorruptFileError where not even the first line is whole, or is of a later release."""
+    """The contents of the file; what follows an incomplete line is left over from a power loss. Raises
+    CorruptFileError if even the first line is incomplete, or if it was written by a later release."""
     newest: LogPosition | None = None
     acknowledged: list[Acknowledged] = []
     for line in content.split(b"\n")[:-1]:
@@ -114,13 +115,13 @@ def decode_known(content: bytes, file: str = FILE_NAME) -> Known:
 
 
 def load_known_committed(disk: Disk, directory: str) -> LogPosition:
-    """The bound of a replica's directory. Raises as `load_known`."""
+    """The bound of a replica's directory. Raises the errors of `load_known`."""
     return load_known(disk, directory).position
 
 
 def load_known(disk: Disk, directory: str) -> Known:
-    """What a replica's directory says; `NOTHING` where there is no file (a new directory, or Kafka's). Raises
-    CorruptFileError or DiskError."""
+    """The contents of the file in a replica's directory; `NOTHING` if there is no file (a new directory,
+    or Kafka's). Raises CorruptFileError or DiskError."""
     path = join(directory, FILE_NAME)
     try:
         return decode_known(read_file(disk, path), path)
@@ -130,10 +131,10 @@ def load_known(disk: Disk, directory: str) -> Known:
 
 class KnownCommitted:
     """The file of an open replica. `write` is for the disk thread, everything else for the loop's: between
-    `begin_write` and `end_write` notes wait in memory."""
+    `begin_write` and `end_write`, notes wait in memory."""
 
     def __init__(self, disk: Disk, directory: str, known: Known) -> None:
-        """Makes the file, durably, or shortens it to what it says."""
+        """Creates the file durably, or compacts it to its contents."""
         self.position = known.position
         self.acknowledged = known.acknowledged
         self._disk = disk
@@ -147,7 +148,7 @@ class KnownCommitted:
 
     @property
     def known(self) -> Known:
-        """The newest of both."""
+        """The newest note, written or waiting."""
         return Known(self.position, self.acknowledged)
 
     def note(self, position: LogPosition) -> None:
@@ -157,14 +158,14 @@ class KnownCommitted:
             self._file.append(encode(position))
 
     def begin_write(self) -> Known:
-        """What `write` is to make durable."""
+        """What `write` must make durable."""
         if self._file is not None:
             self._file.close()
             self._file = None
         return self.known
 
     def write(self, known: Known) -> None:
-        """Replaces the file; durable when it returns. Raises DiskError."""
+        """Replaces the file; durable on return. Raises DiskError."""
         write_atomically(self._disk, self._path, known.encode())
 
     def end_write(self, known: Known) -> None:
@@ -177,7 +178,7 @@ class KnownCommitted:
             self._file.append(encode(self.position))
 
     def close(self, *, clean: bool) -> None:
-        """Gives the file back; a clean end leaves its newest note durable."""
+        """Closes the file; a clean close makes its newest note durable."""
         if self._file is not None:
             self._file.close()
             self._file = None

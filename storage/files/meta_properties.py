@@ -1,7 +1,7 @@
-"""`meta.properties`: whose directory this is (cluster, node, and the directory's own id).
+"""`meta.properties`: the identity of a directory (cluster, node, and the directory's own id).
 
-Owns reading versions 0 and 1 and writing version 1. Compares nothing with the configuration: the callers do.
-Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
+Owns reading versions 0 and 1 and writing version 1. Compares nothing with the configuration: the callers do
+that. Source: KIP-631, KIP-858 (directory.id), Kafka's `MetaProperties`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _RESTORE = (
 
 
 class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity of one directory. `directory_id` is 16 bytes, None where an older release wrote none.
+    """The identity of one directory. `directory_id` is 16 bytes, or None if an older release wrote none.
 
-    `cluster_id` and `node_id` may be None in version 0 only. `version` is the one that was read."""
+    `cluster_id` and `node_id` may be None in version 0 only. `version` is the version that was read.
+    """
 
     cluster_id: str | None
     node_id: int | None
@@ -34,7 +35,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     def encode(self) -> bytes:
-        """Version 1 in the shape that Kafka writes: an empty comment, then key=value lines."""
+        """Version 1 in Kafka's form: an empty comment, then key=value lines."""
         if self.cluster_id is None or self.node_id is None:
             raise ValueError("meta.properties version 1 needs a cluster id and a node id; give both")
         properties = {"node.id": str(self.node_id)}
@@ -47,7 +48,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(data: bytes, file: str = FILE_NAME) -> MetaProperties:
-        """Version 0 or 1. Raises CorruptFileError naming the line that is missing or wrong."""
+        """Version 0 or 1. Raises CorruptFileError with the line that is missing or wrong."""
         try:
             properties: dict[str, str] = javaproperties.loads(data.decode("latin-1"))
         except ValueError as error:
@@ -59,7 +60,7 @@ class MetaProperties(msgspec.Struct, frozen=True, kw_only=True):
             case "1":
                 return _decode_v1(properties, file)
             case "" if "broker.id" in properties:
-                return _decode_v0(properties, file)  # as Kafka does: no version line means version 0
+                return _decode_v0(properties, file)  # as in Kafka: no version line means version 0
             case "":
                 raise CorruptFileError(file, "has no version line", _RESTORE)
             case _:
@@ -115,7 +116,7 @@ def _directory_id(properties: dict[str, str], file: str) -> bytes | None:
 
 
 def load_meta_properties(disk: Disk, directory: str) -> MetaProperties:
-    """The identity of `directory`. Raises CorruptFileError when the file is missing or garbled, DiskError."""
+    """The identity of `directory`. Raises CorruptFileError if the file is missing or garbled, DiskError."""
     path = join(directory, FILE_NAME)
     try:
         return MetaProperties.decode(read_file(disk, path), path)
@@ -124,8 +125,8 @@ def load_meta_properties(disk: Disk, directory: str) -> MetaProperties:
 
 
 def readable_meta_properties(disk: Disk, directory: str) -> tuple[MetaProperties, str | None]:
-    """What can be read of a directory's identity, and what is wrong with it; None: nothing. For tools
-    that go on without it: a node must not. Raises FileMissingError, DiskError."""
+    """The readable part of a directory's identity, and what is wrong with it or None. For tools that
+    continue in spite of it: a node must not. Raises FileMissingError, DiskError."""
     path = join(directory, FILE_NAME)
     data = read_file(disk, path)
     try:
@@ -146,5 +147,5 @@ def readable_meta_properties(disk: Disk, directory: str) -> tuple[MetaProperties
 
 
 def store_meta_properties(disk: Disk, directory: str, properties: MetaProperties) -> None:
-    """Durable when it returns. Raises DiskError."""
+    """Durable on return. Raises DiskError."""
     write_atomically(disk, join(directory, FILE_NAME), properties.encode())

@@ -1,7 +1,7 @@
-"""The `quorum-state` file: the vote and the epoch it was given in, one atomic durable write.
+"""The `quorum-state` file: the vote and its epoch, one atomic durable write.
 
-Owns the two JSON versions: 0 (Kafka up to 3.8, kraft.version 0) and 1 (kraft.version 1). Does not decide whom
-to vote for. Source: KIP-595, KIP-853, Kafka's `QuorumStateData.json`.
+Owns the two JSON versions: 0 (Kafka up to 3.8, kraft.version 0) and 1 (kraft.version 1). Does not decide
+which candidate gets a vote. Source: KIP-595, KIP-853, Kafka's `QuorumStateData.json`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ADVICE = (
 
 
 class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a voter must not forget. `None` means no leader known, no vote given.
+    """The state that a voter must not forget. `None` means that no leader is known or no vote was given.
 
-    `voters` are the ids in version 0's currentVoters, empty in version 1;
-    `voted_directory_id` (16 bytes) exists in version 1 only.
+    `voters` are the ids in version 0's currentVoters, empty in version 1; `voted_directory_id` (16 bytes)
+    exists in version 1 only.
     """
 
     leader_id: int | None = None
@@ -38,7 +38,7 @@ class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
     voters: tuple[int, ...] = ()
 
     def encode(self, version: int = 0) -> bytes:
-        """The JSON as Kafka writes it, without spaces, fields in Kafka's order."""
+        """The JSON in Kafka's form: no spaces, fields in Kafka's order."""
         fields: dict[str, Any] = {
             "leaderId": _NONE if self.leader_id is None else self.leader_id,
             "leaderEpoch": self.epoch,
@@ -57,7 +57,8 @@ class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(data: bytes, file: str = FILE_NAME) -> QuorumState:
-        """Either version. Raises CorruptFileError for bad JSON, wrong fields or a version from the future."""
+        """Reads either version. Raises CorruptFileError for bad JSON, wrong fields or an unknown later
+        version."""
         try:
             fields = json.loads(data)
             version = fields["data_version"]
@@ -81,7 +82,7 @@ def _from_fields(fields: dict[str, Any], version: int) -> QuorumState:
     listed = (fields["currentVoters"] or ()) if version == 0 else ()
     return QuorumState(
         leader_id=None if leader < 0 else leader,
-        # Kafka's default for a file that was never filled is -1.
+        # Kafka's default in a file that was never filled is -1.
         epoch=max(epoch, 0),
         voted_id=None if voted < 0 else voted,
         voted_directory_id=uuid_from_text(fields["votedDirectoryId"]) if version >= 1 else ZERO_UUID,
@@ -96,7 +97,7 @@ def _integer(value: object) -> int:
 
 
 def load_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
-    """The stored state, None on a fresh directory. Raises CorruptFileError, DiskError."""
+    """The stored state; None in a new directory. Raises CorruptFileError, DiskError."""
     path = join(directory, FILE_NAME)
     try:
         return QuorumState.decode(read_file(disk, path), path)
@@ -105,5 +106,5 @@ def load_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
 
 
 def store_quorum_state(disk: Disk, directory: str, state: QuorumState, version: int = 0) -> None:
-    """Durable when it returns; after a crash the file holds the old state or this one. Raises DiskError."""
+    """Durable on return; after a crash the file holds the old state or this one. Raises DiskError."""
     write_atomically(disk, join(directory, FILE_NAME), state.encode(version))

@@ -1,8 +1,8 @@
-"""Snapshot files: their names, writing one, receiving one in chunks, serving chunks, deleting old ones.
+"""Snapshot files: naming, writing, receiving in chunks, serving in chunks, deleting.
 
-Owns `<end offset>-<epoch>.checkpoint` files of one directory. Contents are bytes here.
-A file is written under a temporary name, synced, renamed, and the directory synced: one that has its final
-name is whole. Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
+Owns the `<end offset>-<epoch>.checkpoint` files of one directory. Contents are bytes here. A file is written
+under a temporary name, synced, renamed, and the directory synced: a file with its final name is complete.
+Source: KIP-630, Kafka's `Snapshots` and `FileRawSnapshotWriter`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTIAL_SUFFIX = ".checkpoint.part"
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 """The records that the first active controller writes."""
 BOOTSTRAP_SNAPSHOT = LogPosition(0, 0)
-"""The checkpoint that formatting writes where the voters are dynamic: the voter set before any record."""
+"""The checkpoint that formatting writes if the voters are dynamic: the voter set before any record."""
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _TEMPORARY = re.compile(r"\d{20}-\d{10}.*\.checkpoint\.(part|deleted)")
 
@@ -49,12 +49,12 @@ def latest_snapshot(disk: Disk, directory: str) -> LogPosition | None:
 
 
 def snapshot_path(directory: str, snapshot_id: LogPosition) -> str:
-    """Where the finished file of that identity lies."""
+    """Path of the finished snapshot with this identity."""
     return join(directory, snapshot_name(snapshot_id))
 
 
 def clean_abandoned(disk: Disk, directory: str) -> list[str]:
-    """Removes temporary files that a crash left; their names. For the writer only, when it opens."""
+    """Removes temporary files left by a crash; returns their names. Only for the writer, when it opens."""
     names = [name for name in disk.list_directory(directory) if _TEMPORARY.fullmatch(name)]
     for name in names:
         disk.remove(join(directory, name))
@@ -64,7 +64,7 @@ def clean_abandoned(disk: Disk, directory: str) -> list[str]:
 
 
 def delete_snapshots_before(disk: Disk, directory: str, end_offset: int) -> list[LogPosition]:
-    """Removes finished snapshots whose end offset is below `end_offset`, never the newest of all."""
+    """Removes finished snapshots whose end offset is below `end_offset`, but never the newest snapshot."""
     doomed = [one for one in list_snapshots(disk, directory)[:-1] if one.offset < end_offset]
     for one in doomed:
         delete_snapshot(disk, directory, one)
@@ -72,7 +72,7 @@ def delete_snapshots_before(disk: Disk, directory: str, end_offset: int) -> list
 
 
 def delete_snapshot(disk: Disk, directory: str, snapshot_id: LogPosition) -> bool:
-    """Removes one finished snapshot, durably; False when it was not there."""
+    """Removes one finished snapshot, durably; returns False if it did not exist."""
     if not remove_if_present(disk, snapshot_path(directory, snapshot_id)):
         return False
     disk.sync_directory(directory)
@@ -80,7 +80,7 @@ def delete_snapshot(disk: Disk, directory: str, snapshot_id: LogPosition) -> boo
 
 
 class SnapshotChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a snapshot from `position` on; `size_bytes` is that of the whole file."""
+    """Bytes of a snapshot from `position` on; `size_bytes` is the size of the whole file."""
 
     snapshot_id: LogPosition
     position: int
@@ -98,8 +98,8 @@ def read_chunk(
 ) -> SnapshotChunk:
     """At most `max_bytes` of a finished snapshot from `position` on; not aligned to batches (FetchSnapshot).
 
-    Raises SnapshotError when there is no such snapshot (Kafka's SNAPSHOT_NOT_FOUND) or `position` is not in
-    it (POSITION_OUT_OF_RANGE).
+    Raises SnapshotError if there is no such snapshot (Kafka's SNAPSHOT_NOT_FOUND) or `position` is not in it
+    (POSITION_OUT_OF_RANGE).
     """
     path = snapshot_path(directory, snapshot_id)
     try:
@@ -121,19 +121,20 @@ def read_chunk(
 
 
 class SnapshotNotFoundError(SnapshotError):
-    """There is no finished snapshot of that identity."""
+    """There is no finished snapshot with this identity."""
 
 
 class SnapshotPositionError(SnapshotError):
-    """A chunk position outside the file, or one that does not follow what was received."""
+    """A chunk position outside the file, or one that does not follow the bytes received so far."""
 
 
 class SnapshotWriter:
-    """One snapshot being written here or received from a leader. Not seen by readers before `freeze`."""
+    """One snapshot that is being written here or received from a leader. Invisible to readers before
+    `freeze`."""
 
     def __init__(self, disk: Disk, directory: str, snapshot_id: LogPosition, *, resume: bool = False) -> None:
-        """Opens the temporary file. With `resume` what an interrupted transfer left is kept (its bytes may be
-        torn after a crash: check the whole before `freeze`); without, it is emptied."""
+        """Opens the temporary file. With `resume`, keeps what an interrupted transfer left (its bytes may
+        be torn after a crash: check the whole file before `freeze`); otherwise empties it."""
         self.snapshot_id = snapshot_id
         self._disk = disk
         self._directory = directory
@@ -150,7 +151,7 @@ class SnapshotWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes so far: the position at which the next chunk must start."""
+        """Size so far: the position at which the next chunk must start."""
         return self._open_file().size()
 
     def append(self, data: bytes) -> int:
@@ -160,9 +161,9 @@ class SnapshotWriter:
         return file.size()
 
     def receive(self, chunk: SnapshotChunk) -> int:
-        """Adds a chunk that starts where the last one ended; the position to ask for next.
+        """Adds a chunk that starts where the last one ended; returns the position to request next.
 
-        A chunk that was received before (its answer was lost) is skipped. Raises SnapshotError for another
+        Skips a chunk that was received before (its response was lost). Raises SnapshotError for another
         snapshot's chunk, SnapshotPositionError for a gap.
         """
         if chunk.snapshot_id != self.snapshot_id:
@@ -179,7 +180,7 @@ class SnapshotWriter:
         return self.append(chunk.data[known:])
 
     def freeze(self) -> str:
-        """Sync, rename, sync of the directory; the final path. Durable and visible when it returns."""
+        """Sync, rename, sync of the directory; returns the final path. Durable and visible on return."""
         file = self._open_file()
         file.sync()
         file.close()
@@ -190,7 +191,7 @@ class SnapshotWriter:
         return path
 
     def close(self, *, keep: bool = False) -> None:
-        """Ends without a snapshot and removes the temporary file, unless it is to be resumed."""
+        """Ends without a snapshot and removes the temporary file, unless it will be resumed."""
         if self._file is None:
             return
         self._file.close()

@@ -1,4 +1,4 @@
-"""The figures that a segmented log is given, and those that it shows. Values only."""
+"""The settings of a segmented log, and the figures that it reports. Values only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and ages at which things happen; `topic_id` is what `partition.metadata` of a new log says."""
+    """Size and age limits of a log; `topic_id` is written to `partition.metadata` of a new log."""
 
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
     segment_ms: int = DEFAULT_SEGMENT_MS
@@ -26,9 +26,9 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment as `segments()` lists it. `last_timestamp_ms` is the first timestamp of the next segment,
-    an upper bound in a log whose time does not run backwards; for the last segment that of its newest batch.
-    Both are None for an empty segment."""
+    """One segment as listed by `segments()`. `last_timestamp_ms` is the first timestamp of the next
+    segment, an upper bound in a log whose timestamps never fall; for the last segment it is that of its
+    newest batch. Both are None for an empty segment."""
 
     file: str
     base_offset: int

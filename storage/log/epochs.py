@@ -1,7 +1,7 @@
 """The leader-epoch table: at which offset each leader epoch begins, and where it ends.
 
-Owns the table's rules and the text of `leader-epoch-checkpoint`. Immutable: every change makes a new table,
-so a thread that writes it out needs no lock. Knows no file and no batch.
+Owns the table's rules and the text of `leader-epoch-checkpoint`. Immutable: every change returns a new table,
+so a thread that writes it out needs no lock. Does not know files or batches.
 
 Source: KIP-101 (why), KIP-595 (diverging epoch and end offset), Kafka's `LeaderEpochFileCache`.
 """
@@ -22,15 +22,15 @@ _ADVICE = "the table is rebuilt from the log"
 
 
 class EpochTable(msgspec.Struct, frozen=True):
-    """`entries`: (epoch, start offset), both strictly rising. Empty for an empty log that starts at 0."""
+    """`entries` are (epoch, start offset), both strictly rising. Empty for an empty log that starts at 0."""
 
     entries: tuple[tuple[int, int], ...] = ()
 
     def append(self, epoch: int, start_offset: int) -> EpochTable:
-        """With the fact that `epoch` begins at `start_offset`; the same table when `epoch` is already last.
+        """Adds that `epoch` begins at `start_offset`; returns the same table if `epoch` is already last.
 
-        Raises StorageError when epoch or offset fall. An epoch that wrote nothing (the next one starts at
-        the same offset) is replaced.
+        Raises StorageError if epoch or offset fall. An epoch without records (the next one starts at the same
+        offset) is replaced.
         """
         if not self.entries:
             return EpochTable(((epoch, start_offset),))
@@ -47,12 +47,12 @@ class EpochTable(msgspec.Struct, frozen=True):
 
     @property
     def last_epoch(self) -> int:
-        """Epoch of the last entry; 0 when there is none."""
+        """Epoch of the last entry; 0 if there is none."""
         return self.entries[-1][0] if self.entries else 0
 
     @property
     def first_epoch(self) -> int | None:
-        """Epoch of the first entry, or None."""
+        """Epoch of the first entry; None if there is none."""
         return self.entries[0][0] if self.entries else None
 
     def epoch_at(self, offset: int) -> int | None:
@@ -69,9 +69,9 @@ class EpochTable(msgspec.Struct, frozen=True):
     def end_offset_for(self, epoch: int, log_end: int) -> LogPosition | None:
         """The largest epoch not above `epoch`, and where it ends: the start of the next one, or `log_end`.
 
-        A leader compares a fetch's (last fetched epoch, fetch offset) with it and answers it when they differ
-        (KIP-595). None when `epoch` is below the first entry: the log no longer knows (a snapshot
-        has to be sent), or the table is empty.
+        A leader compares a fetch's (last fetched epoch, fetch offset) with this and returns it if they differ
+        (KIP-595). None if `epoch` is below the first entry, which the log no longer knows (a snapshot has to
+        be sent), or if the table is empty.
         """
         if self.entries and epoch >= self.entries[-1][0]:
             return LogPosition(self.entries[-1][0], log_end)
@@ -82,13 +82,14 @@ class EpochTable(msgspec.Struct, frozen=True):
         return LogPosition(self.entries[index - 1][0], end)
 
     def truncate_to(self, end_offset: int) -> EpochTable:
-        """Without the epochs that begin at or after `end_offset`."""
+        """The table without the epochs that begin at or after `end_offset`."""
         if not self.entries or self.entries[-1][1] < end_offset:
             return self
         return EpochTable(tuple(entry for entry in self.entries if entry[1] < end_offset))
 
     def truncate_start(self, offset: int) -> EpochTable:
-        """With the log now starting at `offset`: the epoch that covers it is kept and starts there."""
+        """The table for a log that now starts at `offset`: the epoch that covers it is kept and starts
+        there."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry[1])
         if index == 0:
             return self
@@ -106,7 +107,7 @@ class EpochTable(msgspec.Struct, frozen=True):
     @staticmethod
     def decode(data: bytes, file: str = FILE_NAME) -> EpochTable:
         """The table in a checkpoint file; Kafka leaves an empty file for an empty table. Raises
-        CorruptFileError for anything but such a file."""
+        CorruptFileError for any other content."""
         try:
             entries = [(int(epoch), int(start)) for epoch, start in decode_entries(data, file, _ADVICE)]
         except ValueError as error:

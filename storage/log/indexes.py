@@ -1,8 +1,8 @@
-"""Which segments of a partition's log have index files on the disk, and which still need them.
+"""Which segments of a partition's log have index files on disk, and which still need them.
 
-Owns the files' coming and going, not what is in them (`segment_index`, `timed_segment`). Index files say what
-their segment holds, or are not there: so those of the segment that is written to go with its first append,
-and come back at an orderly stop.
+Owns when the files are created and removed, not their contents (`segment_index`, `timed_segment`). Index
+files match their segment or do not exist: so the active segment's files are removed with its first append,
+and written again at a clean shutdown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaquorum.storage.log.timed_segment import TimedSegment
 
 
 class LogIndexes:
-    """Of one log. `missing`: the base offsets of segments without index files."""
+    """The index files of one log. `missing` has the base offsets of segments without index files."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.missing: set[int] = set()
@@ -30,7 +30,8 @@ class LogIndexes:
         self._directory = directory
 
     def find(self, names: list[str], segments: Sequence[TimedSegment], *, last_is_right: bool) -> None:
-        """Looks which are there. `last_is_right`: nothing came into the log after they were written."""
+        """Finds the files that exist. `last_is_right`: nothing was appended to the log after they were
+        written."""
         present = set(names)
         for segment in segments:
             base = segment.base_offset
@@ -40,24 +41,25 @@ class LogIndexes:
                 self.missing.add(base)
 
     def is_leftover(self, name: str, bases: set[int]) -> bool:
-        """Whether this is a file beside a segment that is gone, or an index file that is not right."""
+        """Whether this file belongs to a segment that is gone, or is an index file that does not match."""
         base = parse_index_name(name)
         if base is None:
             return False
         return base not in bases or (base in self.missing and not name.endswith(TXN_INDEX_SUFFIX))
 
     def begin(self, base_offset: int) -> None:
-        """A new log, of one empty segment."""
+        """Starts a new log with one empty segment."""
         self.missing = {base_offset}
 
     def drop(self, base_offset: int) -> None:
-        """What they say will be wrong."""
+        """Removes the files because they are about to become wrong."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             remove_if_present(self._disk, join(self._directory, index_name(base_offset, suffix)))
         self.missing.add(base_offset)
 
     def cut(self, base_offset: int, end: int) -> None:
-        """The segment is to end at `end`, which Kafka's list of aborted transactions must not pass either."""
+        """The segment will end at `end`; Kafka's list of aborted transactions must not extend beyond it
+        either."""
         self.drop(base_offset)
         path = join(self._directory, index_name(base_offset, TXN_INDEX_SUFFIX))
         if not self._disk.exists(path):
@@ -69,12 +71,12 @@ class LogIndexes:
             self._disk.remove(path)
 
     def remove(self, base_offset: int) -> None:
-        """The segment goes."""
+        """The segment is being removed."""
         self.cut(base_offset, 0)
         self.missing.discard(base_offset)
 
     def seal(self, segment: TimedSegment, end_offset: int) -> list[tuple[str, bytes]]:
-        """The files that a full segment gets; the next one begins without."""
+        """The files for a full segment; the next segment starts without files."""
         files = segment.seal(end_offset)
         if files:
             self.missing.discard(segment.base_offset)
@@ -82,7 +84,7 @@ class LogIndexes:
         return files
 
     def bytes_to_read(self, segments: Sequence[TimedSegment]) -> int | None:
-        """What has to be hopped over so that every segment can have its files; None: all have them."""
+        """The bytes to hop over so that every segment can have its files; None if all have them."""
         if not self.missing:
             return None
         return sum(segment.untimed_bytes for segment in segments if segment.base_offset in self.missing)

@@ -1,17 +1,17 @@
 """The segmented log: append, read, sync, truncate, reset, trim.
 
-Owns one directory of segments for one writer, and what a crash may and may not do to it. Knows batches by
-their headers; what a record means, who is leader and what is committed are not its business.
+Owns one directory of segments for one writer, and what a crash may do to it. Knows batches by their headers,
+not what a record means, which node leads or what is committed.
 
-Threads: one thread (the loop) calls everything but `SyncTicket.run`, which one disk thread calls. One sync
-is under way at a time, on that thread or in the background.
+Threads: one thread (the loop) makes every call, except `SyncTicket.run` on one disk thread. Only one sync is
+in progress at a time, on that thread or in the background.
 
 Order of durable steps, so that a crash at any point leaves a log that opens:
 - the recovery point is raised only after a sync of what is below it, with the epoch table written before;
-- it is lowered before anything above it is cut;
+- it is lowered before anything above it is truncated;
 - a roll syncs the full segment before the next one gets its first byte, so a torn tail is in the last file;
 - a reset first writes its intent into the recovery point; opening finishes it;
-- segments are removed oldest first when trimming and newest first when cutting, each made durable.
+- segments are removed oldest first by a trim and newest first by a truncation, each made durable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["METADATA_DIRECTORY", "LogConfig", "SegmentInfo", "SegmentedLog", "Sy
 
 
 class SegmentedLog(OpenLog):
-    """A log open for writing. Make one with `open`."""
+    """A log open for writing. Create one with `open`."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, lock: Lock | None) -> None:
         super().__init__(directory, config)
@@ -51,7 +51,7 @@ class SegmentedLog(OpenLog):
         self._lock = lock
         self._stored_epochs: EpochTable | None = None
         self._unpointed_bytes = 0
-        # Held while a sync is under way, so that a truncation cannot run beside it.
+        # Held during a sync, so that no truncation runs at the same time.
         self._io = SyncGate(disk.mutex())
 
     @staticmethod
@@ -66,10 +66,10 @@ class SegmentedLog(OpenLog):
     ) -> SegmentedLog:
         """Opens or creates the log in `directory` and recovers it. Everything it holds is durable on return.
 
-        A torn tail is cut and `on_warning` told file and position. Raises CorruptLogError, CorruptFileError
-        (nothing was changed then), DiskError, or LogDirectoryLockedError. With `lock` the caller has locked
-        the directory (or the one above) and releases it; without, the log takes and releases its own. What
-        `check` raises of what was found is raised before a byte is changed.
+        Truncates a torn tail and passes its file and position to `on_warning`. Raises CorruptLogError,
+        CorruptFileError (nothing was changed then), DiskError, or LogDirectoryLockedError. With `lock`, the
+        caller has locked the directory (or its parent) and releases it; otherwise the log takes and releases
+        its own lock. `check` gets what was found and may raise before a byte is changed.
         """
         if not disk.exists(directory):
             make_durable_directory(disk, directory)
@@ -87,8 +87,8 @@ class SegmentedLog(OpenLog):
     def append(self, batches: Batches) -> int:
         """Adds whole batches at the end and returns the new end offset. Not durable before a sync.
 
-        Raises BatchError, with nothing written, when they do not follow the end or one is over the limit, and
-        DiskError when the disk refuses; the log then accepts no more writes.
+        Raises BatchError, with nothing written, if they do not follow the end or one exceeds the size limit,
+        and DiskError if the disk fails; the log then accepts no more writes.
         """
         self._check_usable()
         problem = self._problem(batches)
@@ -145,8 +145,8 @@ class SegmentedLog(OpenLog):
     # --- durability
 
     def prepare_sync(self) -> SyncTicket:
-        """What is to be made durable now: everything up to the present end offset."""
-        if not self._segments:  # a reset failed; elsewhere `run` says what is wrong
+        """A ticket for everything up to the current end offset."""
+        if not self._segments:  # a reset failed; otherwise `run` raises
             self._check_usable()
         due = self._unpointed_bytes >= self.config.recovery_point_interval_bytes
         point = self._point_at_end() if due else None
@@ -162,27 +162,27 @@ class SegmentedLog(OpenLog):
         )
 
     def sync_completed(self, ticket: SyncTicket) -> int:
-        """Takes note that `ticket.run()` returned; the synced offset, unchanged if the log was cut since."""
+        """Call after `ticket.run()`; returns the synced offset, unchanged if the log was truncated since."""
         if ticket.generation == self.generation:
             self.synced_offset = max(self.synced_offset, ticket.end_offset)
         return self.synced_offset
 
     def sync(self) -> int:
-        """Prepare, run and complete in one, on the calling thread; the synced offset."""
+        """Prepare, run and complete in one call on this thread; returns the synced offset."""
         ticket = self.prepare_sync()
         ticket.run()
         return self.sync_completed(ticket)
 
     def _run_sync(self, ticket: SyncTicket) -> None:
         with self._io:
-            # A stale ticket's bytes are gone, and so may its file be; the cut itself was durable.
+            # A stale ticket's bytes are gone, and perhaps its file too; the truncation itself was durable.
             if ticket.generation != self.generation or ticket.segment.closed:
                 return
             self._check_usable()
             try:
                 ticket.segment.file.sync()
                 if ticket.point is not None and ticket.point.offset > self._point.offset:
-                    # The log may have been trimmed since the ticket: its start is the newer one.
+                    # The log may have been trimmed since the ticket: the current start is the right one.
                     start = self._point.start_offset
                     point = replace(ticket.point, start_offset=start, start_epoch=self._point.start_epoch)
                     self._store_point(point, ticket.epochs.truncate_start(start))
@@ -191,7 +191,7 @@ class SegmentedLog(OpenLog):
                 raise
 
     def _or_failed(self, work: Callable[[], T]) -> T:
-        """What `work` returns; where it raises, the log takes no more writes."""
+        """Returns what `work` returns; if it raises, the log accepts no more writes."""
         try:
             return work()
         except BaseException:
@@ -208,7 +208,7 @@ class SegmentedLog(OpenLog):
         self.close()
 
     def close(self) -> None:
-        """Closes the files and gives the lock back without a sync."""
+        """Closes the files and releases the lock, without a sync."""
         with self._io:
             for segment in self._segments:
                 segment.close()
@@ -229,9 +229,9 @@ class SegmentedLog(OpenLog):
     # --- cutting
 
     def truncate_to(self, end_offset: int) -> int:
-        """Cuts the log so that it ends at `end_offset`, durably before it returns; the new end offset.
+        """Truncates the log to end at `end_offset`, durably before it returns; returns the new end offset.
 
-        A batch that contains `end_offset` goes whole, so the end may be lower. Does nothing at the end.
+        A batch that contains `end_offset` is removed whole, so the end may be lower. Does nothing at the end.
         Raises OffsetOutOfRange, DiskError (the log then accepts no more writes), CorruptLogError.
         """
         self._check_usable()
@@ -262,8 +262,8 @@ class SegmentedLog(OpenLog):
             start_epoch=self.start_epoch,
         )
         if self._point.offset > end:
-            # Before the cut: a point above the end would read as lost data. All below it was durable already.
-            # The epochs follow after it: with a point above them, those of what is still there would be lost.
+            # Before the truncation: a point above the end would look like lost data. All below is durable.
+            # The epochs follow: with the point above them, the epochs of remaining records would be lost.
             store_recovery_point(self._disk, self.directory, point)
             self._point = point
         while self._segments[-1] is not keep:
@@ -280,7 +280,7 @@ class SegmentedLog(OpenLog):
     def reset_to(self, position: LogPosition) -> None:
         """Empties the log, which then starts and ends at `position.offset`, durably before it returns.
 
-        For the moment after a snapshot with that identity was installed. Raises DiskError.
+        For use after a snapshot with that identity was installed. Raises DiskError.
         """
         self._check_usable()
         with self._io:
@@ -320,7 +320,7 @@ class SegmentedLog(OpenLog):
         self._store_point(self._point_at_end(), self.epochs)
 
     def delete_segments_before(self, offset: int) -> list[str]:
-        """Removes the segments that lie wholly below `offset`, never the last; the names of those removed.
+        """Removes the segments entirely below `offset`, never the last; returns the names of those removed.
 
         The caller keeps a snapshot at or above `offset`. Durable before it returns. Raises DiskError.
         """
@@ -336,8 +336,8 @@ class SegmentedLog(OpenLog):
             self.start_epoch = self.epochs.epoch_at(start - 1) or 0
             self.epochs = self.epochs.truncate_start(start)
             try:
-                # The new start is durable first: opening finishes a removal that a crash cut short, and
-                # takes away the epochs before it.
+                # The new start is durable first: opening completes a removal that a crash interrupted, and
+                # removes the epochs before the start.
                 point = self._trimmed_point(start)
                 store_recovery_point(self._disk, self.directory, point)
                 self._point = point

@@ -1,7 +1,8 @@
-"""Opening a log after whatever happened to it: look first, then repair.
+"""Opening a log in whatever state it is: examine first, then repair.
 
-Owns `examine`, which changes nothing and finds how far the log is whole, and `repair`, which cuts a torn tail
-and finishes a trim that a crash interrupted. Damage that is no torn tail raises before a byte is changed.
+Owns `examine`, which changes nothing and finds how far the log is intact, and `repair`, which truncates a
+torn tail and completes a trim that a crash interrupted. Damage other than a torn tail raises before a byte is
+changed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MOVED_ADVICE = (
 
 
 class TornTail(NamedTuple):
-    """Bytes from `position` of `segment` on are no whole batches, and nothing valid follows them."""
+    """Bytes from `position` of `segment` on are not whole batches, and nothing valid follows them."""
 
     segment: Segment
     position: int
@@ -46,7 +47,7 @@ class Examined:
     stored_epochs: EpochTable | None = None
     start_epoch: int = 0
     end_offset: int = 0
-    # The first segment that may hold bytes which were never synced.
+    # The first segment that may hold bytes that were never synced.
     unsynced_from: int = 0
     torn: TornTail | None = None
     leftovers: list[int] = field(default_factory=list)
@@ -67,11 +68,11 @@ def examine(
     *,
     gaps: bool = False,
 ) -> Examined:
-    """Verifies everything above the recovery point (without one: everything) and changes nothing. `bases`:
-    base offsets of the segments that are there, rising. With `gaps` offsets may be missing, as a cleaner
-    leaves a compacted log; the bytes still have to be whole.
+    """Verifies everything above the recovery point (or the whole log without one) and changes nothing.
+    `bases` are the base offsets of the existing segments, rising. With `gaps`, offsets may be missing, as a
+    cleaner leaves a compacted log; the bytes still have to be intact.
 
-    An epoch table that cannot be read or that does not reach back to the log's start is recreated out of the
+    An epoch table that cannot be read, or that does not reach back to the log's start, is rebuilt from the
     whole log. Raises CorruptLogError for damage below the point or before a later valid batch, DiskError.
     """
     examined = Examined()
@@ -110,13 +111,13 @@ def _check_pointed(disk: Disk, directory: str, point: RecoveryPoint, bases: list
 def _load_start(
     disk: Disk, directory: str, point: RecoveryPoint | None, bases: list[int], examined: Examined
 ) -> RecoveryPoint | None:
-    """Fills in the epochs below the point; the point from which to scan, None for the whole log."""
+    """Fills in the epochs below the point; returns the point to scan from, or None for the whole log."""
     start = bases[0] if bases else 0
     stored = _stored_epochs(disk, directory, examined)
     if point is not None:
         examined.start_epoch = point.start_epoch
     elif start > 0:
-        # Only the file knows what came before the start of a log that another program trimmed.
+        # If another program trimmed the log, only the file knows what came before its start.
         examined.start_epoch = stored.epoch_at(start - 1) or stored.epoch_at(start) or 0
     trusted: RecoveryPoint | None = None
     if point is not None and examined.stored_epochs is not None:
@@ -168,7 +169,7 @@ def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: boo
         segment.note(window_position, hops)
         for _, base, following, epoch in hops:
             if base > examined.end_offset and epoch > examined.epochs.last_epoch:
-                # Epochs that begin where records are missing: only the file knows of them.
+                # Epochs that begin where records are missing: only the file knows them.
                 for each, start in known.between(examined.epochs.last_epoch, epoch):
                     if examined.end_offset <= start <= base:
                         examined.epochs = examined.epochs.append(each, start)
@@ -185,7 +186,7 @@ def _scan_segment(examined: Examined, segment: Segment, position: int, gaps: boo
 
 
 def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset: int) -> None:
-    # Any epoch counts: a damaged epoch that reads too high must not hide the good batches after it.
+    # Any epoch is accepted: a damaged epoch that reads too high must not hide the good batches after it.
     found = find_valid_batch(segment.file, position, max(end_offset, segment.base_offset))
     if found is None:
         return
@@ -196,14 +197,14 @@ def _refuse_if_valid(segment: Segment, position: int, torn: TornTail, end_offset
 
 
 def _check_reached(examined: Examined, point: RecoveryPoint | None, gaps: bool) -> None:
-    """Where the scan began below the point (no epoch table), damage before the point is still corruption."""
+    """If the scan began below the point (no epoch table), damage before the point is still corruption."""
     if point is None or examined.end_offset >= point.offset:
         return
     torn = examined.torn
     if gaps and (
         torn is None or (torn.segment.base_offset, torn.position) >= (point.segment, point.position)
     ):
-        examined.end_offset = point.offset  # what was cut there left no record before it
+        examined.end_offset = point.offset  # what was truncated there left no record before it
         return
     path = torn.segment.path if torn else examined.segments[-1].path
     position = torn.position if torn else examined.segments[-1].size
@@ -214,8 +215,8 @@ def _check_reached(examined: Examined, point: RecoveryPoint | None, gaps: bool) 
 def repair(
     disk: Disk, directory: str, examined: Examined, on_warning: Callable[[str], None], *, sync: bool = True
 ) -> None:
-    """Finishes an interrupted trim, cuts the torn tail, and syncs every byte that may not have been; without
-    `sync` the caller does that, for many logs at once."""
+    """Completes an interrupted trim, truncates the torn tail, and syncs every byte that may not be
+    durable; without `sync`, the caller syncs many logs at once."""
     for note in examined.notes:
         on_warning(note)
     for base in examined.leftovers:
@@ -239,7 +240,7 @@ def repair(
             torn.segment.cut(torn.position)
     if not sync:
         return
-    # What a killed process wrote may still be in the page cache only.
+    # What a killed process wrote may be in the page cache only.
     for segment in examined.segments:
         if segment.base_offset >= examined.unsynced_from:
             segment.file.sync()

@@ -1,6 +1,6 @@
-"""A log whose segments are open: where it stands, and reads of it.
+"""A log whose segments are open: its offsets and sizes, and reads of it.
 
-Owns what is known of the segments, in memory. Changes nothing; `SegmentedLog` does.
+Owns what is known about the segments, in memory. Changes nothing; `SegmentedLog` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaquorum.storage.types import LogPosition
 
 
 class OpenLog:
-    """`end_offset` is exclusive. There is at least one segment; the last one is the one that grows."""
+    """`end_offset` is exclusive. There is at least one segment; only the last one grows."""
 
     def __init__(self, directory: str, config: LogConfig) -> None:
         self.directory = directory
@@ -31,23 +31,23 @@ class OpenLog:
 
     @property
     def start_offset(self) -> int:
-        """Offset of the first record that is still here (the end offset, for an empty log)."""
+        """Offset of the first record that still exists (the end offset, for an empty log)."""
         return self._segments[0].base_offset
 
     @property
     def last_position(self) -> LogPosition:
-        """(epoch of the last record, end offset); of an empty log after a snapshot, the snapshot's."""
+        """(epoch of the last record, end offset); for an empty log after a snapshot, the snapshot's."""
         epoch = self.epochs.last_epoch if self.end_offset > self.start_offset else self.start_epoch
         return LogPosition(epoch, self.end_offset)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all segments."""
+        """Size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def recovery_point(self) -> RecoveryPoint:
-        """The last one that is durable."""
+        """The last recovery point that is durable."""
         return self._point
 
     def segments(self) -> list[SegmentInfo]:
@@ -79,10 +79,10 @@ class OpenLog:
         return self._last_timestamp_ms
 
     def read(self, offset: int, max_bytes: int) -> Batches:
-        """Whole batches, checked by CRC, from the one that contains `offset` on; empty at the end offset.
+        """Whole batches, checked by CRC, from the batch that contains `offset` on; empty at the end offset.
 
-        At least one batch, and no more than `max_bytes` if there is more than one; never past a segment's
-        end. Raises OffsetOutOfRange, CorruptLogError, DiskError.
+        At least one batch, and at most `max_bytes` if there is more than one; never past a segment's end.
+        Raises OffsetOutOfRange, CorruptLogError, DiskError.
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRange(offset, self.start_offset, self.end_offset)

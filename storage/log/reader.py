@@ -1,8 +1,8 @@
-"""Reading a log without being its writer: no lock, nothing written, bounded memory.
+"""Reading a log without being its writer: no lock, no writes, bounded memory.
 
-Owns `LogReader` over a directory of segments, one segment, or a checkpoint file; ours or one that Kafka
-wrote. It follows a log that another process appends to and never hands out half a batch. What the records
-mean is not its business.
+Owns `LogReader` over a directory of segments, one segment, or a checkpoint file, written by metaquorum or by
+Kafka. It follows a log that another process appends to and never returns an incomplete batch. Does not
+interpret records.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ADVICE = "see the rest with `metaquorum log dump`; for recovery see 'Damaged or
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """Something wrong at byte `position` of `file`; `offset` is the one that was expected there."""
+    """Something wrong at byte `position` of `file`; `offset` is the one expected there."""
 
     file: str
     position: int
@@ -47,26 +47,28 @@ class PlacedFile(Protocol):
     """A segment whose batches can be found without reading those before them."""
 
     def place_before(self, offset: int) -> tuple[int, int, int] | None:
-        """(position, offset, leader epoch before it) of a batch at or before the one that holds `offset`, to
-        which the headers lead without a break; None: no such place is known."""
+        """(position, offset, leader epoch before it) of a batch at or before the one that holds `offset`,
+        to which the headers lead without a break; None if no such place is known."""
 
 
 class LogReader:
     """Batches of a log in order.
 
-    Iterating gives what there is now; `poll()` gives what came since. With `tolerant` problems come as
-    `Damage` values between the batches and reading continues where it can: an offset gap or a count that
-    disagrees is before the batch that it concerns, which is given as it was read. Otherwise damage raises
-    CorruptLogError. A torn tail (half a batch, or bytes that are no batch and have none behind them) is no
-    damage for a reader of a live log: it waits there, and `tail_problem()` says what it waits at.
+    Iterating yields what is there now; `poll()` returns what has been added since. With `tolerant`, problems
+    are returned as `Damage` values between the batches, and reading continues where it can: an offset gap or
+    a wrong count precedes the batch that it concerns, which is returned as it was read. Otherwise damage
+    raises CorruptLogError. A torn tail (an incomplete batch, or bytes that are not a batch and have none
+    after them) is not damage for a reader of a live log: it waits there, and `tail_problem()` returns what it
+    waits at.
     """
 
     def __init__(
         self, disk: Disk, path: str, *, tolerant: bool = False, start_offset: int | None = None
     ) -> None:
-        """Opens nothing but looks at `path`: NotALogError when it is no log, FileMissingError when absent.
+        """Checks `path` without opening files: raises NotALogError if it is not a log, FileMissingError if it
+        does not exist.
 
-        `start_offset` begins with the batch that contains it; earlier segments are not opened.
+        With `start_offset`, reading begins with the batch that contains it; earlier segments are not opened.
         """
         self._disk = disk
         self._path = path
@@ -94,7 +96,7 @@ class LogReader:
             ):
                 raise NotALogError(self._path, "is neither a segment nor a checkpoint")
             self._base = parse_segment_name(name)
-            # A checkpoint counts its own offsets from 0; its name is the end offset of what it holds.
+            # A checkpoint counts its own offsets from 0; its name is the end offset of its contents.
             self._expected = 0 if "checkpoint" in name else self._base
             self._name = self._path
             return
@@ -112,18 +114,19 @@ class LogReader:
         self._expected = expected
 
     def close(self) -> None:
-        """Closes the open file; reading again opens it again where it was."""
+        """Closes the open file; the next read reopens it at the same position."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     @property
     def next_offset(self) -> int | None:
-        """Offset that the next batch must have; None before the first of a file with an unknown start."""
+        """Offset that the next batch must have; None before the first batch of a file whose start is
+        unknown."""
         return self._expected
 
     def __iter__(self) -> Iterator[RecordBatch | Damage]:
-        """Everything there is now. A tolerant reader gives a torn tail last, as a Damage."""
+        """Everything there is now. A tolerant reader ends with a torn tail, as a Damage."""
         while items := self.poll():
             yield from items
         if self._tolerant and self._tail is not None and self._tail != self._reported_tail:
@@ -131,15 +134,15 @@ class LogReader:
             yield self._tail
 
     def batches(self) -> Iterator[RecordBatch]:
-        """The same without damage (which a tolerant reader leaves out, and a strict one raises)."""
+        """The same without damage, which a tolerant reader leaves out and a strict one raises."""
         return (item for item in self if isinstance(item, RecordBatch))
 
     def tail_problem(self) -> Damage | None:
-        """What is after the last whole batch, as far as it was read; None when nothing does."""
+        """What is after the last whole batch, as far as it was read; None if there is nothing."""
         return self._tail
 
     def poll(self) -> list[RecordBatch | Damage]:
-        """The next batches, at most about a window's worth; empty when there is nothing new (yet)."""
+        """The next batches, about one window at most; empty if there is nothing new yet."""
         while True:
             following = self._following_segment()
             items = self._read_window()
@@ -147,7 +150,7 @@ class LogReader:
                 return items
             if following is None:
                 return []
-            # The next segment was there before this one was read to its end, so no more comes here.
+            # The next segment existed before this one was read to its end, so this one will not grow.
             items = self._leave(following)
             if items:
                 return items
@@ -179,7 +182,7 @@ class LogReader:
         try:
             file = self._open()
         except FileMissingError:
-            return []  # trimmed while we followed; the gap shows when the next segment is entered
+            return []  # trimmed meanwhile; the gap shows in the next segment
         size = file.size()
         if size < self._position:
             raise LogTruncatedError(self._name, self._position, self._expected or 0)
@@ -197,10 +200,10 @@ class LogReader:
         return items
 
     def _hop(self, file: DiskFile, size: int) -> None:
-        """Goes by headers alone to the batch that holds the start offset, as far as they lead there.
+        """Hops over headers to the batch that holds the start offset, as far as they lead there.
 
-        What is before it is not looked at: a tool that begins in the middle of a large segment reads only
-        what it shows.
+        Does not check what is before it: a tool that starts in the middle of a large segment reads only what
+        it shows.
         """
         known = file.place_before(self._skip_below) if isinstance(file, PlacedFile) else None
         if known is not None:
@@ -218,7 +221,7 @@ class LogReader:
                 return  # one batch fills the window, or nothing follows
 
     def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
-        """Batches that are right in every respect; how many bytes they are."""
+        """Takes fully valid batches; returns their size in bytes."""
         used = 0
         try:
             for batch in iter_batches(
@@ -227,18 +230,19 @@ class LogReader:
                 used = batch.position - self._position + len(batch.data)
                 self._give(batch, items)
         except CorruptLogError:
-            pass  # looked at more closely by _take_one: it may only be cut off by the window
+            pass  # _take_one looks more closely: it may only be cut off by the window
         return used
 
     def _give(self, batch: RecordBatch, items: list[RecordBatch | Damage]) -> None:
         self._expected = batch.header.next_offset
         self._epoch = batch.header.leader_epoch
         if batch.header.next_offset > self._skip_below:
-            self._skip_below = 0  # found: what goes back to lower offsets after it is no longer left out
+            self._skip_below = 0  # found: later batches with lower offsets are no longer left out
             items.append(batch)
 
     def _take_one(self, file: DiskFile, buf: bytes, size: int, items: list[RecordBatch | Damage]) -> int:
-        """One batch that is longer than the window or not quite right; bytes to go on by, 0 to wait here."""
+        """Takes one batch that is longer than the window or not quite valid; returns the bytes to advance,
+        0 to wait here."""
         left = size - self._position
         whole = self._whole_batch(file, buf, left)
         problem = batch_problem(whole, 0, check_count=False)
@@ -262,7 +266,7 @@ class LogReader:
         length = int.from_bytes(buf[8:12], "big", signed=True) + LENGTH_OVERHEAD_BYTES
         if buf[16] != MAGIC or not HEADER_BYTES <= length <= MAX_READABLE_BATCH_BYTES:
             return buf
-        length = min(length, left)  # of a torn one: what the file has, not the window
+        length = min(length, left)  # of a torn batch: the rest of the file, not the window
         return buf[:length] if length <= len(buf) else file.read_at(self._position, length)
 
     def _skip_damage(self, file: DiskFile, left: int, problem: str, items: list[RecordBatch | Damage]) -> int:
@@ -274,12 +278,12 @@ class LogReader:
         if not self._tolerant:
             raise _as_error(damage)
         items.append(damage)
-        # The gap in the offsets is part of this damage: it is not reported a second time.
+        # The gap in the offsets is part of this damage and is not reported a second time.
         self._expected = found[1].base_offset if found else None
         return found[0] - self._position if found else left
 
     def _is_below_recovery_point(self) -> bool:
-        """True when the writer has declared durable what is here."""
+        """True if the writer has declared these bytes durable."""
         if not self._is_directory or self._base is None:
             return False
         point = load_recovery_point(self._disk, self._path)

@@ -1,17 +1,17 @@
-"""What separates a torn tail from corruption: the recovery point, and the scan of what is above it.
+"""What distinguishes a torn tail from corruption: the recovery point, and the scan of what is above it.
 
 Owns the `recovery-point` file and the checks that a log passes when it is opened. Changes no segment: it only
-says where the whole batches end and why.
+reports where the whole batches end and why.
 
-The recovery point says: everything below was synced before this file was. Damage below it, or before a later
-batch that is whole and valid, is corruption; damage above it, at the end, is what a crash leaves.
+The recovery point means that everything below it was synced before this file was. Damage below it, or before
+a later batch that is whole and valid, is corruption; damage above it, at the end, is what a crash leaves.
 
-It is a file of our own in the log's directory. Kafka has `recovery-point-offset-checkpoint` in the parent
-directory, but its metadata log neither reads nor writes that file (3.7 `KafkaMetadataLog.apply` opens with
-recovery point 0 and verifies everything), and the broker's log manager rewrites it for all its partitions at
-once. A file beside the segments has one writer, the one that holds the lock, travels with the directory, and
-can hold the byte position too, so that opening a large log reads only its tail. Kafka's log loader looks at
-no file names but its own, so it is not disturbed by it.
+The file is specific to metaquorum and is in the log's directory. Kafka has `recovery-point-offset-checkpoint`
+in the parent directory, but its metadata log neither reads nor writes that file (3.7 `KafkaMetadataLog.apply`
+opens with recovery point 0 and verifies everything), and the broker's log manager rewrites it for all its
+partitions at once. A file beside the segments has one writer, the one that holds the lock, travels with the
+directory, and can hold the byte position too, so that opening a large log reads only its tail. Kafka's log
+loader ignores file names other than its own, so the file does not disturb it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _ADVICE = "remove it to have the whole log verified when the node starts"
 
 
 class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`offset` begins at byte `position` of the segment with base offset `segment`; all before it is durable.
+    """`offset` begins at byte `position` of the segment with base offset `segment`; everything before it is
+    durable.
 
-    `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it (-1: not
-    known, in a partition's log that was emptied to begin elsewhere).
-    `resetting` marks a reset that had begun: every segment is to go, and the log is empty at `offset`.
+    `start_offset` is where the log starts and `start_epoch` the leader epoch of the record before it (-1 if
+    unknown, in a partition's log that was emptied to start elsewhere). `resetting` marks a reset that has
+    begun: every segment will be removed, and the log is empty at `offset`.
     """
 
     offset: int
@@ -72,7 +73,8 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def decode(data: bytes, file: str) -> RecoveryPoint:
-        """The inverse. Raises CorruptFileError; never guesses, for a wrong point could cut committed data."""
+        """The inverse. Raises CorruptFileError; never guesses, because a wrong point could remove
+        committed data."""
         try:
             fields = json.loads(data)
             version = fields["version"]
@@ -110,7 +112,7 @@ class RecoveryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_recovery_point(disk: Disk, directory: str) -> RecoveryPoint | None:
-    """The durable point, or None when there is no file (a log that Kafka wrote, or a new one)."""
+    """The durable point; None if there is no file (a log that Kafka wrote, or a new one)."""
     path = join(directory, FILE_NAME)
     try:
         return RecoveryPoint.decode(read_file(disk, path), path)
@@ -119,14 +121,14 @@ def load_recovery_point(disk: Disk, directory: str) -> RecoveryPoint | None:
 
 
 def store_recovery_point(disk: Disk, directory: str, point: RecoveryPoint) -> None:
-    """Durable when it returns. The caller has synced everything below the point before."""
+    """Durable on return. The caller has already synced everything below the point."""
     write_atomically(disk, join(directory, FILE_NAME), point.encode())
 
 
 class RecoveryScan(NamedTuple):
     """How far a file holds whole, valid batches: to byte `end`, offset `next_offset`, leader epoch `epoch`.
 
-    `problem` says what follows there, or is None when the file ends there.
+    `problem` says what is wrong after that; None if the file ends there.
     """
 
     end: int
@@ -144,10 +146,10 @@ def scan_file(
     *,
     gaps: bool = False,
 ) -> RecoveryScan:
-    """Walks `file` from `position`, where offset `next_offset` must begin (with `gaps`: at the lowest), to
-    its end or its first problem.
+    """Walks `file` from `position`, where offset `next_offset` must begin (with `gaps`, the lowest allowed),
+    to its end or its first problem.
 
-    `on_hops(window position, hops)` is told every batch that passed. Memory: one window, or one batch.
+    Calls `on_hops(window position, hops)` for the batches that passed. Memory: one window, or one batch.
     """
     size = file.size()
     window = WINDOW_BYTES
@@ -168,7 +170,8 @@ def scan_file(
 
 
 def _needed_bytes(buf: bytes, left: int) -> int | None:
-    """Bytes of the batch that `buf` begins with, as far as the file has them; None: no length to believe."""
+    """Size of the batch at the start of `buf`, limited to what is left of the file; None if its length is
+    implausible."""
     try:
         size = parse_header(buf).size_bytes
     except BatchError:
@@ -177,11 +180,11 @@ def _needed_bytes(buf: bytes, left: int) -> int | None:
 
 
 def find_valid_batch(file: DiskFile, position: int, min_offset: int) -> tuple[int, BatchHeader] | None:
-    """(position, header) of the first whole batch from `position` on with a right CRC and an offset that can
-    follow `min_offset`.
+    """(position, header) of the first whole batch from `position` on that has a correct CRC and an offset
+    that can follow `min_offset`.
 
-    Looks at every byte, for the damage may have hit a length. A hit proves that the damage before it is no
-    torn tail. Stale bytes are no danger: a log file never holds any beyond its end.
+    Looks at every byte, because the damage may have hit a length. A hit proves that the damage before it is
+    not a torn tail. Stale bytes are no danger: a log file never holds any beyond its end.
     """
     size = file.size()
     while size - position >= HEADER_BYTES:
@@ -194,7 +197,7 @@ def find_valid_batch(file: DiskFile, position: int, min_offset: int) -> tuple[in
             at = buf.find(b"\x02", at + 1)
         if position + len(buf) >= size:
             return None
-        # The next window repeats the last bytes, where a header may have been cut.
+        # The next window repeats the last bytes, because it may have split a header.
         position += len(buf) - HEADER_BYTES + 1
     return None
 
@@ -203,7 +206,7 @@ def _valid_at(file: DiskFile, buf: bytes, index: int, position: int, min_offset:
     if len(buf) - index < HEADER_BYTES:
         return None
     header = parse_header(buf, index)
-    # Offsets of one file differ by less than 2^31, as in Kafka; that rules out nearly every chance hit early.
+    # Offsets of one file differ by less than 2^31, as in Kafka; this rules out nearly every chance hit early.
     if not min_offset <= header.base_offset < min_offset + (1 << 31):
         return None
     if header.last_offset_delta < 0 or header.records_count < 0:

@@ -1,6 +1,7 @@
-"""Runs of batches that hold one record each: what a quiet cluster writes, without an object per batch.
+"""Runs of batches with one record each, as a quiet cluster writes them, without an object per batch.
 
-Owns the split of a checked window into such runs and the batches between them, and a reader that gives them.
+Owns the split of a checked window into such runs and the batches between them, and a reader that returns
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from metaquorum.storage.disk.interface import Disk
 from metaquorum.storage.log.reader import Damage, LogReader
 
 MIN_BATCHES = 32
-"""A shorter run is given batch by batch."""
+"""Shorter runs are returned batch by batch."""
 
 _EPOCH = 12
 _ATTRIBUTES = 21
@@ -31,7 +32,7 @@ class BatchRun(NamedTuple):
     """Whole batches of one plain record each (no control batch, no compression), checked and contiguous.
 
     `data` holds them and maybe more; `places` are where each starts in it and where the last one ends;
-    `position` is the place of `data` in `file`. `epoch` is the leader epoch of the last batch.
+    `position` is where `data` begins in `file`. `epoch` is the leader epoch of the last batch.
     """
 
     data: bytes
@@ -48,7 +49,7 @@ class BatchRun(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all batches."""
+        """Size of all batches in bytes."""
         return int(self.places[-1] - self.places[0])
 
     def timestamps_ms(self) -> npt.NDArray[np.int64]:
@@ -78,7 +79,7 @@ def numbers_at(data: bytes, places: npt.NDArray[np.int64], dtype: str) -> npt.ND
 
 
 def split_runs(buf: bytes, walk: BatchWalk, position: int, file: str) -> Iterator[RecordBatch | BatchRun]:
-    """The batches that a walk found in `buf`, runs of `MIN_BATCHES` and more as one value each."""
+    """The batches that a walk found in `buf`, with each run of at least `MIN_BATCHES` as one value."""
     if not walk.hops:
         return
     places = np.array([*(hop[0] for hop in walk.hops), walk.end], dtype=np.int64)
@@ -105,20 +106,20 @@ def _batches(buf: bytes, places: npt.NDArray[np.int64], position: int, file: str
 
 
 class RunReader(LogReader):
-    """A tolerant reader that gives runs of batches with one record each as one value."""
+    """A tolerant reader that returns each run of single-record batches as one value."""
 
     def __init__(self, disk: Disk, path: str, *, start_offset: int | None = None) -> None:
         super().__init__(disk, path, tolerant=True, start_offset=start_offset)
 
     def found(self) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """Everything there is now, as iterating a LogReader gives it, but for the runs."""
+        """Everything there is now, as from a LogReader, except that runs are combined."""
         yield from self
 
     def _take_fast(self, buf: bytes, items: list[RecordBatch | Damage]) -> int:
         if self._expected is None:
             return super()._take_fast(buf, items)
         walk = walk_batches(buf, expected_offset=self._expected, min_epoch=self._epoch)
-        taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` hands them out
+        taken = cast("list[RecordBatch | BatchRun | Damage]", items)  # only `found` returns them
         for one in split_runs(buf, walk, self._position, self._name):
             if isinstance(one, BatchRun) and one.base_offset >= self._skip_below:
                 self._expected, self._epoch, self._skip_below = one.next_offset, one.epoch, 0

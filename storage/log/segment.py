@@ -1,9 +1,10 @@
 """One segment file of a log: its name, its sparse position index, and reads of whole batches.
 
-Owns one open file. Knows batches by their headers; does not decide when to roll, sync or cut.
+Owns one open file. Knows batches by their headers; does not decide when to roll, sync or truncate.
 
-The index is Kafka's (`LogSegment.append`, `OffsetIndex`): a batch that begins more than an interval after the
-last one in it is in it, by its last offset. So a search begins at the entry that is not above its offset.
+The index is Kafka's (`LogSegment.append`, `OffsetIndex`): it has an entry, by last offset, for each batch
+that begins more than an interval after the previous entry's batch. So a search starts at the last entry not
+above its offset.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def list_segments(disk: Disk, directory: str) -> list[int]:
 
 
 class Segment:
-    """An open segment. `size` counts the bytes that belong to the log, `end_offset` is known for the last
-    segment and for the others once the next one's base is."""
+    """An open segment. `size` counts the bytes that belong to the log; `end_offset` is known for the last
+    segment, and for the others once the next one's base is known."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Segment:
         self._offsets = array("q", [base_offset])
         self._positions = array("q", [0])
         self._first_timestamp_ms: int | None = None
-        # Whether offsets may be missing: a partition's log that a cleaner compacted.
+        # Whether offsets may be missing: true for a partition's log that a cleaner compacted.
         self._gaps = False
 
     def close(self) -> None:
@@ -83,8 +84,8 @@ class Segment:
 
     @property
     def first_timestamp_ms(self) -> int | None:
-        """Base timestamp of the first batch (its newest one where a cleaner wrote a delete horizon there),
-        None for an empty segment."""
+        """Base timestamp of the first batch (its newest timestamp if a cleaner wrote a delete horizon
+        there); None for an empty segment."""
         if self._first_timestamp_ms is None and self.size >= HEADER_BYTES:
             first = parse_header(self.file.read_at(0, HEADER_BYTES))
             has_horizon = first.attributes & DELETE_HORIZON
@@ -92,7 +93,7 @@ class Segment:
         return self._first_timestamp_ms
 
     def append(self, data: bytes, hops: list[Hop]) -> None:
-        """Writes batches that were checked; `hops` are theirs."""
+        """Writes batches that were checked; `hops` belong to them."""
         self.file.append(data)
         self.note(self.size, hops)
         self.size += len(data)
@@ -118,24 +119,24 @@ class Segment:
             self._first_timestamp_ms = None
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """(position, base offset) of the batch that contains `offset`, which is in this segment. Where
-        offsets may be missing, it is the first batch that reaches `offset`; where none does, the segment's
-        size and the offset after the last batch.
+        """(position, base offset) of the batch that contains `offset`, which is in this segment. If offsets
+        may be missing, the first batch that reaches `offset`, or, if none does, the segment's size and the
+        offset after the last batch.
 
-        Raises CorruptLogError when the headers do not lead there.
+        Raises CorruptLogError if the headers do not lead there.
         """
         return self._seek(offset, bisect_right(self._offsets, offset) - 1)[:2]
 
     def cut_place(self, offset: int) -> tuple[int, int]:
-        """(position, log's end) where a log is cut that is to end at `offset`: after the last batch that lies
-        wholly below. Raises CorruptLogError."""
+        """(position, log's end) at which to truncate a log so that it ends at `offset`: after the last
+        batch entirely below it. Raises CorruptLogError."""
         slot = max(0, bisect_left(self._offsets, offset) - 1)
         position, base, before = self._seek(offset, slot)
         return position, min(base, offset) if before is None else before
 
     def _seek(self, offset: int, slot: int) -> tuple[int, int, int | None]:
-        """As `locate`, from the known batch in `slot` on, and the offset after the batch before the one that
-        is found (None: not seen). Remembers some of those it passes."""
+        """Like `locate`, starting at the known batch in `slot`; also returns the offset after the batch
+        before the one found (None if not seen). Remembers some of the batches that it passes."""
         position, floor = self._positions[slot], self._offsets[slot]
         expected = floor if slot == 0 else None
         last_known = position
@@ -182,8 +183,8 @@ class Segment:
             del self._offsets[slot], self._positions[slot]
 
     def read(self, position: int, base_offset: int, max_bytes: int) -> Batches:
-        """Whole batches from `position` on, checked by CRC: at least one, together at most `max_bytes` if
-        that is more than one. Raises CorruptLogError."""
+        """Whole batches from `position` on, checked by CRC: at least one, and at most `max_bytes` together
+        if there is more than one. Raises CorruptLogError."""
         want = max(max_bytes, HEADER_BYTES)
         buf = self.file.read_at(position, min(want, self.size - position))
         try:
@@ -200,7 +201,7 @@ class Segment:
         return Batches.of_hops(buf[: walk.end], walk.hops)
 
     def _is_cut_by_window(self, buf: bytes, position: int, end: int) -> bool:
-        """True when what follows the last whole batch is incomplete only because reading stopped there."""
+        """True if what follows the last whole batch is incomplete only because reading stopped there."""
         if position + len(buf) >= self.size:
             return False
         if len(buf) - end < HEADER_BYTES:

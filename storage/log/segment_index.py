@@ -1,9 +1,9 @@
-"""`.index`, `.timeindex` and `.txnindex` of a segment: Kafka's formats, written when it is full and at an
-orderly stop, the last one also at checkpoints.
+"""`.index`, `.timeindex` and `.txnindex` of a segment: Kafka's formats, written when the segment is full and
+at a clean shutdown, the last one also at checkpoints.
 
-Owns the texts. What they say can always be found again by hopping over the log's headers, so a file
-that is missing or makes no sense is no damage: `decode_*` gives None and the caller hops. Releases before
-this one wrote a batch's base offset where its last offset belongs; a search works with both.
+Owns their contents. They can always be rebuilt by hopping over the log's headers, so a missing or invalid
+file is not damage: `decode_*` returns None and the caller hops. Earlier releases wrote a batch's base offset
+where its last offset belongs; a search works with both.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 INDEX_ENTRY = struct.Struct(">ii")
-"""A batch's last offset less base offset, byte position."""
+"""A batch's last offset minus base offset, byte position."""
 TIME_ENTRY = struct.Struct(">qi")
-"""Newest timestamp so far, last offset of its batch less base offset."""
+"""Newest timestamp so far, last offset of its batch minus base offset."""
 ABORTED_ENTRY = struct.Struct(">hqqqq")
 """Version, producer id, first and last offset of an aborted transaction, last stable offset."""
 ABORTED_VERSION = 0
@@ -40,7 +40,7 @@ def parse_index_name(name: str) -> int | None:
 
 
 def encode_index(base_offset: int, offsets: Sequence[int], positions: Sequence[int]) -> bytes:
-    """Entries of (a batch's last offset less base offset, byte position), 4 bytes each, big endian."""
+    """Entries of (a batch's last offset minus base offset, byte position), 4 bytes each, big endian."""
     flat = array("i")
     for offset, position in zip(offsets, positions, strict=True):
         flat.append(offset - base_offset)
@@ -52,7 +52,7 @@ def encode_index(base_offset: int, offsets: Sequence[int], positions: Sequence[i
 def decode_index(
     data: bytes, base_offset: int, *, end_offset: int, size: int
 ) -> tuple[array[int], array[int]] | None:
-    """(offsets, positions), both strictly rising, below the segment's ends; None for anything else."""
+    """(offsets, positions), both strictly rising, below the segment's ends; None for any other content."""
     if len(data) % INDEX_ENTRY.size:
         return None
     flat = array("i", data)
@@ -67,15 +67,16 @@ def decode_index(
 
 
 def encode_times(base_offset: int, times_ms: Sequence[int], offsets: Sequence[int]) -> bytes:
-    """Entries of (newest timestamp so far, last offset of its batch less base offset): 8 and 4 bytes. What
-    has no timestamp (-1) has no entry."""
+    """Entries of (newest timestamp so far, last offset of its batch minus base offset): 8 and 4 bytes.
+    Batches without a timestamp (-1) have no entry."""
     pack = TIME_ENTRY.pack
     pairs = zip(times_ms, offsets, strict=True)
     return b"".join(pack(time, offset - base_offset) for time, offset in pairs if time >= 0)
 
 
 def decode_times(data: bytes, base_offset: int, *, end_offset: int) -> tuple[array[int], array[int]] | None:
-    """(timestamps in ms, offsets), both strictly rising; None for anything else, and where there is none."""
+    """(timestamps in ms, offsets), both strictly rising; None for any other content, or if there is no
+    entry."""
     if not data or len(data) % TIME_ENTRY.size:
         return None
     times, offsets = array("q"), array("q")
@@ -96,7 +97,7 @@ def encode_aborted(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
 def decode_aborted(
     data: bytes, base_offset: int, *, end_offset: int
 ) -> list[tuple[int, int, int, int]] | None:
-    """The inverse, by rising last offset; None for anything else."""
+    """The inverse, by rising last offset; None for any other content."""
     if len(data) % ABORTED_ENTRY.size:
         return None
     entries = list(ABORTED_ENTRY.iter_unpack(data))
@@ -108,7 +109,7 @@ def decode_aborted(
 
 
 def cut_aborted(data: bytes, end_offset: int) -> bytes:
-    """The same file for a segment that is cut at `end_offset`."""
+    """The same file for a segment that is truncated at `end_offset`."""
     entries = (data[at : at + ABORTED_ENTRY.size] for at in range(0, len(data), ABORTED_ENTRY.size))
     whole = (one for one in entries if len(one) == ABORTED_ENTRY.size)
     return b"".join(one for one in whole if ABORTED_ENTRY.unpack(one)[3] < end_offset)

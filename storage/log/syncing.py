@@ -1,7 +1,8 @@
-"""One sync of a log, from the moment that says what it covers until that is durable.
+"""One sync of a log, from the moment that fixes what it covers until that is durable.
 
-Owns the two ways to make it: `run` on a thread that waits, or `begin` and `end` around a sync that the disk
-makes by itself; and the gate that keeps cuts and rolls away meanwhile. Knows no thread and no event loop.
+Owns the two ways to run it: `run` on a thread that blocks, or `begin` and `end` around a sync that the disk
+runs by itself; and the gate that keeps truncations and rolls out meanwhile. Does not know threads or event
+loops.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class SyncGate:
-    """`with` it: no sync of the log is under way, and none begins. Entering waits for one in the background
-    and raises its DiskError: who goes on would take for durable what it reported as lost, since the kernel
-    tells of an error once."""
+    """Inside `with`, no sync of the log is in progress and none begins. Entering waits for a background
+    sync and raises its DiskError: continuing would treat as durable what that sync reported as lost, since
+    the kernel reports an error once."""
 
     def __init__(self, mutex: AbstractContextManager[object]) -> None:
         self._mutex = mutex
         self._background: BackgroundSync | None = None
 
     def begin(self, background: BackgroundSync, file: DiskFile) -> bool:
-        """Begins a sync of the log's last file, as `BackgroundSync.begin` does."""
+        """Begins a sync of the log's last file, like `BackgroundSync.begin`."""
         if not background.begin(file):
             return False
         self._background = background
@@ -55,8 +56,8 @@ class SyncGate:
 
 
 class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sync is to make durable, taken on the loop thread at one moment. Either `run` it on the disk
-    thread, or, where `begin` says that it began, `end` it. `sync_completed` comes after either."""
+    """What one sync must make durable, taken on the loop thread at one moment. Either `run` it on the disk
+    thread or, if `begin` returns True, `end` it. Call `sync_completed` after either."""
 
     log: SegmentedLog
     generation: int
@@ -66,12 +67,13 @@ class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
     point: RecoveryPoint | None
 
     def run(self) -> None:
-        """The sync itself, on the disk thread. Raises DiskError; the log then takes no more writes."""
+        """The sync itself, on the disk thread. Raises DiskError; the log then accepts no more writes."""
         self.log._run_sync(self)
 
     def begin(self, background: BackgroundSync) -> bool:
-        """Begins the sync and returns at once, on the loop thread. False, and nothing happened: `run` it,
-        since more is to be written than the sync, or the disk takes none now. Raises DiskError."""
+        """Begins the sync and returns at once, on the loop thread. If it returns False, nothing happened:
+        use `run`, because there is more to write than the sync, or the disk cannot take it now. Raises
+        DiskError."""
         log = self.log
         if self.point is not None:
             return False
@@ -79,6 +81,6 @@ class SyncTicket(msgspec.Struct, frozen=True, kw_only=True):
         return log._or_failed(lambda: log._io.begin(background, self.segment.file))
 
     def end(self) -> None:
-        """Waits until the sync that `begin` began has ended. Raises DiskError; the log then takes no more
-        writes."""
+        """Waits until the sync that `begin` began has ended. Raises DiskError; the log then accepts no
+        more writes."""
         self.log._or_failed(self.log._io.end)

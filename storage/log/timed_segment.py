@@ -1,8 +1,8 @@
 """A segment of a partition's log: opened through a pool, and searchable by time.
 
-Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, with which a
-segment that was full, or that an orderly stop left, begins. Both are only shortcuts: whatever is missing or
-leads astray is found by hopping over the headers. With large batches the headers alone are read.
+Owns the running maximum of timestamps, kept as sparsely as the positions, and the index files, from which a
+segment starts if it was full or the last shutdown was clean. Both are only shortcuts: whatever is missing or
+misleading is found by hopping over the headers. With large batches, only the headers are read.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _PRODUCER_AT = 43
 _LARGE_BATCH_BYTES = 4096
 MAX_HOP_AT_SEAL_BYTES = 64 * 1024 * 1024
 MAX_OFFSETS = 2**31
-"""How many offsets one segment spans at most, for its index holds them in four bytes."""
+"""The most offsets in one segment, because its index stores them in four bytes."""
 
 
 class TimedSegment(Segment):
-    """`sealed_end`: the segment is full and ends there; None: it is the one that is appended to."""
+    """`sealed_end` is where a full segment ends; None for the active segment."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class TimedSegment(Segment):
         writable: bool = True,
         suffix: str = "",
     ) -> None:
-        """`new`: the file is made; else FileMissingError is raised where there is none. `suffix`: behind its
-        name, while it is none of the log's."""
+        """`new`: the file is created; otherwise FileMissingError is raised if it does not exist. `suffix`
+        is appended to its name while it is not part of the log."""
         path = join(directory, segment_name(base_offset)) + suffix
         self.pooled: PooledFile = pool.file(path, size=0 if new else None, writable=writable)
         if new:
@@ -90,7 +90,7 @@ class TimedSegment(Segment):
         self.file.append(data)
 
     def note_appended(self, data: bytes, hops: list[Hop]) -> None:
-        """Takes up the bytes that were just written."""
+        """Records the bytes that were just written."""
         self._load()
         if self._timed_to == self.size:
             self._note_times(self.size, data, hops)
@@ -100,7 +100,7 @@ class TimedSegment(Segment):
         self.size += len(data)
 
     def _note_times(self, base_position: int, data: bytes, hops: list[Hop]) -> None:
-        """The newest timestamp so far is noted at every batch that is, or now comes, into the index."""
+        """Notes the newest timestamp so far at every batch that is in the index or is now added to it."""
         unpack = _TIMESTAMP.unpack_from
         slot = max(1, bisect_left(self._positions, base_position + hops[0][0]))
         for position, _, following, _ in hops:
@@ -123,8 +123,8 @@ class TimedSegment(Segment):
             self._time_offsets.append(self._newest_offset)
 
     def cut(self, position: int) -> None:
-        """Truncates the file and what is known of it; the segment is the last one from now on, and its index
-        files, which the caller removes, no longer count."""
+        """Truncates the file and its indexes; the segment is now the last one, and its index files, which
+        the caller removes, no longer count."""
         self.sealed_end = None
         self._loaded = True
         super().cut(position)
@@ -135,16 +135,16 @@ class TimedSegment(Segment):
     # --- index files
 
     def seal(self, end_offset: int) -> list[tuple[str, bytes]]:
-        """The segment is full: its index files, as `index_files` says. What they hold is forgotten here, and
-        read again when it is asked for."""
+        """The segment is full: returns its index files, like `index_files`. Their contents are dropped
+        from memory and read again when they are needed."""
         files = self.index_files()
         self.sealed_end = end_offset
         self.forget()
         return files
 
     def index_files(self, hop_bytes: int = MAX_HOP_AT_SEAL_BYTES) -> list[tuple[str, bytes]]:
-        """(path, content) of the index files that say what it holds now; none where more than `hop_bytes`
-        would have to be hopped over for that: then the search hops."""
+        """(path, content) of the index files for the current contents; none if that means hopping over
+        more than `hop_bytes`: then searches hop."""
         self._load()
         if self.size - self._timed_to > hop_bytes:
             return []
@@ -162,17 +162,17 @@ class TimedSegment(Segment):
         ]
 
     def forget(self) -> None:
-        """Drops what index files or the headers tell again."""
+        """Drops what index files or headers can restore."""
         self._drop()
         self._loaded = False
 
     def without_index_files(self) -> None:
-        """There are none, or none that say what it holds now."""
+        """There are no index files, or none that match the current contents."""
         self._loaded = True
 
     @property
     def untimed_bytes(self) -> int:
-        """What has to be hopped over before it can have index files."""
+        """The bytes to hop over before it can have index files."""
         return self.size - self._timed_to
 
     def _drop(self) -> None:
@@ -182,7 +182,7 @@ class TimedSegment(Segment):
         self._timed_to = 0
 
     def _load(self) -> None:
-        """Reads the index files, once; what they do not say is found by hopping."""
+        """Reads the index files, once; what they do not contain is found by hopping."""
         if self._loaded:
             return
         self._loaded = True
@@ -219,7 +219,7 @@ class TimedSegment(Segment):
         return buf
 
     def _seek(self, offset: int, slot: int) -> tuple[int, int, int | None]:
-        """As of every segment, but the index file is left aside if it leads astray."""
+        """Like `Segment._seek`, but drops the index file if it is misleading."""
         try:
             return super()._seek(offset, slot)
         except CorruptLogError:
@@ -229,25 +229,25 @@ class TimedSegment(Segment):
             return super()._seek(offset, 0)
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """As of every segment, with the help of the index file."""
+        """Like `Segment.locate`, with the help of the index file."""
         self._load()
         return super().locate(offset)
 
     def cut_place(self, offset: int) -> tuple[int, int]:
-        """As of every segment, with the help of the index file."""
+        """Like `Segment.cut_place`, with the help of the index file."""
         self._load()
         return super().cut_place(offset)
 
     def boundary(self, position: int, limit: int) -> int:
         """The last start of a batch, or end of the segment, that is not above `limit`, from the batch at
-        `position` on, which stays the answer when it alone reaches beyond. Raises CorruptLogError."""
+        `position` on; that position itself if its batch alone extends beyond. Raises CorruptLogError."""
         if limit >= self.size:
             return self.size
         slot = bisect_right(self._positions, limit) - 1
         best = max(position, self._positions[slot])
         for at, _, hops in self._windows(best):
             if at == best > position and not self._offsets[slot - 1] < hops[0][1] <= self._offsets[slot]:
-                self._drop()  # no batch begins there: the index file leads astray
+                self._drop()  # no batch begins there: the index file is misleading
                 return self.boundary(position, limit)
             for place, _, _, _ in hops:
                 if at + place > limit:
@@ -256,31 +256,31 @@ class TimedSegment(Segment):
         return best
 
     def newest_timestamp_ms(self) -> int:
-        """The highest timestamp of its batches; -1 where none has one. Raises CorruptLogError."""
+        """The highest timestamp of its batches; -1 if none has one. Raises CorruptLogError."""
         self._load()
         self._time_through()
         return max(self._newest_ms, NO_TIMESTAMP)
 
     def is_old(self, retention_ms: int, wall_ms: int) -> bool:
-        """Whether every record is older than `retention_ms` (-1: never). Raises CorruptLogError."""
+        """Whether every record is older than `retention_ms` (-1 for never). Raises CorruptLogError."""
         if retention_ms < 0:
             return False
         first = self.first_timestamp_ms
-        # One header tells that most are not old; the others are looked at whole.
+        # A single header shows that most segments are not old; only the others are read completely.
         if first is not None and wall_ms - first <= retention_ms:
             return False
         newest = self.newest_timestamp_ms()
         return newest >= 0 and wall_ms - newest > retention_ms
 
     def first_batch_ms(self) -> int:
-        """The newest timestamp of its first batch; -1: there is none."""
+        """The newest timestamp of its first batch; -1 if there is none."""
         if self.size < HEADER_BYTES:
             return NO_TIMESTAMP
         return parse_header(self.file.read_at(0, HEADER_BYTES)).max_timestamp_ms
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """An offset of this segment that is a batch's first: every batch before it is older than
-        `timestamp_ms`. Call `newest_timestamp_ms` before."""
+        """The first offset of a batch in this segment such that every batch before it is older than
+        `timestamp_ms`. Call `newest_timestamp_ms` first."""
         slot = bisect_left(self._times, timestamp_ms)
         return self._time_offsets[slot - 1] + 1 if slot else self.base_offset
 
@@ -290,8 +290,8 @@ class TimedSegment(Segment):
         self._timed_to = self.size
 
     def producer_batches(self, position: int) -> Iterator[tuple[BatchHeader, EndMarker | None]]:
-        """The headers, from the batch at `position` on, of those batches that name a producer, with the
-        marker that the batch holds."""
+        """The headers of the batches, from the one at `position` on, that name a producer, each with the
+        marker in its batch."""
         unpack = _PRODUCER.unpack_from
         for place, buf, hops in self._windows(position):
             for at, _, _, _ in hops:

@@ -1,4 +1,4 @@
-"""Value types that name places in a log. They know nothing of records or files."""
+"""Value types that name positions in a log. They do not know records or files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class LogPosition(msgspec.Struct, frozen=True, order=True):
-    """A place in a log: everything before `offset`, whose last record has leader epoch `epoch`.
+    """A position in a log: everything before `offset`, whose last record has leader epoch `epoch`.
 
-    Compares by epoch first, then offset: the order in which Raft calls one log more up to date
-    than another (Raft paper 5.4.1, KIP-595). Also the identity of a snapshot (KIP-630), where
-    `offset` is the snapshot's end offset (exclusive).
+    Compares by epoch first, then offset: the order in which Raft calls one log more up to date than another
+    (Raft paper 5.4.1, KIP-595). Also the identity of a snapshot (KIP-630), where `offset` is the snapshot's
+    end offset (exclusive).
     """
 
     epoch: int

@@ -1,6 +1,6 @@
 """Kafka's uuid text: 16 bytes as base64url without padding. A uuid is 16 `bytes` here.
 
-Owns the text form and the reserved ids; draws no random number itself (the caller gives the generator).
+Owns the text form and the reserved ids; draws no random numbers itself (the caller passes the generator).
 Source: Kafka's `org.apache.kafka.common.Uuid`, `DirectoryId` (KIP-858).
 """
 
@@ -19,7 +19,7 @@ MIGRATING_DIRECTORY = ZERO_UUID
 UNASSIGNED_DIRECTORY = ONE_UUID
 LOST_DIRECTORY = (2).to_bytes(16, "big")
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-# Directory ids below 100 are kept for meanings of their own.
+# Directory ids below 100 are reserved for special meanings.
 _RESERVED_BELOW = 100
 
 
@@ -31,7 +31,7 @@ def uuid_to_text(value: bytes) -> str:
 
 
 def uuid_from_text(text: str) -> bytes:
-    """16 bytes. Raises ValueError, saying what a uuid looks like, for any other text."""
+    """16 bytes. Raises ValueError for any other text; its message describes a uuid's form."""
     try:
         value = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):

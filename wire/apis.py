@@ -1,7 +1,7 @@
 """Every API of the table, with its request and response as classes, decoders and writers.
 
-Owns when these are made: schemas and classes at an API's first use, code at a version's. Knows no frame;
-headers are in `wire.codec`.
+Owns when these are created: schemas and classes at an API's first use, code at a version's. Does not know
+frames; headers are in `wire.codec`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ APIS: dict[int, Api] = read_apis()
 API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
 
 API_VERSIONS = API_BY_NAME["ApiVersions"].key
-"""The key of the one API whose response has the oldest header in every version."""
+"""The key of the only API whose response has the oldest header in every version."""
 
 
 class MessageType:
@@ -40,7 +40,7 @@ class MessageType:
         return self.schema.cls
 
     def decoder(self, version: int) -> Decoder:
-        """The decoder of a version that the API has."""
+        """The decoder for a version that the API has."""
         found = self._decoders.get(version)
         if found is None:
             found = compile_decoder(self.schema, version, self.api.is_flexible(version))
@@ -48,7 +48,7 @@ class MessageType:
         return found
 
     def writer(self, version: int) -> Writer:
-        """The writer of a version that the API has."""
+        """The writer for a version that the API has."""
         found = self._writers.get(version)
         if found is None:
             found = compile_writer(self.schema, version, self.api.is_flexible(version))
@@ -58,13 +58,13 @@ class MessageType:
 
 @cache
 def request_type(api_key: int) -> MessageType:
-    """The request of an API. Raises KeyError when the table does not have it."""
+    """The request of an API. Raises KeyError if the table does not have it."""
     return _types(api_key)[0]
 
 
 @cache
 def response_type(api_key: int) -> MessageType:
-    """The response of an API. Raises KeyError when the table does not have it."""
+    """The response of an API. Raises KeyError if the table does not have it."""
     return _types(api_key)[1]
 
 

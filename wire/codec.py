@@ -1,7 +1,7 @@
-"""Frames to requests and responses, and back: headers and bodies, without the length in front.
+"""Frames to requests and responses, and back: headers and bodies, without the length prefix.
 
-Owns the headers and the errors about frames. Bodies come from code that is compiled at a version's first use.
-Records are memoryviews of the frame: whatever keeps them keeps the frame.
+Owns the headers and the errors about frames. Code that is compiled at a version's first use reads and writes
+the bodies. Records are memoryviews of the frame: keeping them keeps the whole frame in memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _UNSUPPORTED_VERSION = b"\0\x23"
 """Kafka's error code 35, as the first field of an ApiVersions response."""
 
 DECODE_ERRORS = (IndexError, struct.error, Malformed, UnicodeDecodeError)
-"""What generated code may raise on bytes that are not the message."""
+"""What generated code may raise if the bytes are not the message."""
 
 
 class RequestHeader(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """A decoded response, in the version in which it came. Bytes from `end` on belong to no field."""
+    """A decoded response, in the version in which it arrived. Bytes from `end` on belong to no field."""
 
     version: int
     correlation_id: int
@@ -73,7 +73,7 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Reader(NamedTuple):
-    """What reads one message in one version. `is_flexible`: its header has tags."""
+    """Reads one message in one version. `is_flexible`: its header has tags."""
 
     kind: MessageType
     is_flexible: bool
@@ -81,7 +81,7 @@ class _Reader(NamedTuple):
 
 
 class _Writer(NamedTuple):
-    """What writes one message in one version."""
+    """Writes one message in one version."""
 
     kind: MessageType
     is_flexible: bool
@@ -89,7 +89,7 @@ class _Writer(NamedTuple):
     write: Writer
 
 
-# Of each message and version, from its first use on: every frame asks.
+# Kept for each message and version from its first use on, because every frame needs it.
 @cache
 def _request_reader(api_key: int, version: int) -> _Reader:
     kind = request_type(api_key)
@@ -130,8 +130,7 @@ def _writer(kind: MessageType, version: int) -> _Writer:
 def decode_request(frame: Buffer) -> Request:
     """The request in a frame.
 
-    Raises UnknownApiError when the table does not have the API or the version, DecodeError for malformed
-    bytes.
+    Raises UnknownApiError if the table does not have the API or the version, DecodeError for malformed bytes.
     """
     size = len(frame)
     if size < _HEADER.size:
@@ -189,8 +188,8 @@ def _decode_body(reader: _Reader, version: int, frame: Buffer, position: int) ->
 def decode_response(api_key: int, version: int, frame: Buffer) -> Response:
     """The response in a frame to a request of this API and version.
 
-    A node that does not have the version of an ApiVersions request answers in version 0 (KIP-511).
-    Raises KeyError for an API or version that the table does not have, DecodeError for malformed bytes.
+    A node that does not support the version of an ApiVersions request responds in version 0 (KIP-511). Raises
+    KeyError for an API or version that the table does not have, DecodeError for malformed bytes.
     """
     if api_key == API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
         version = 0
@@ -211,7 +210,7 @@ def decode_response(api_key: int, version: int, frame: Buffer) -> Response:
 
 
 def encode_request(header: RequestHeader, body: Any) -> list[Buffer]:
-    """The chunks of a request's frame. Raises EncodeError when a value does not fit its field."""
+    """The chunks of a request's frame. Raises EncodeError if a value does not fit its field."""
     writer = _request_writer(header.api_key, header.version)
     out = Chunks()
     try:
@@ -227,14 +226,14 @@ def encode_request(header: RequestHeader, body: Any) -> list[Buffer]:
 def encode_response(
     api_key: int, version: int, correlation_id: int, body: Any, unknown_tags: Tags = ()
 ) -> list[Buffer]:
-    """The chunks of a response's frame. Raises EncodeError when a value does not fit its field."""
+    """The chunks of a response's frame. Raises EncodeError if a value does not fit its field."""
     out = Chunks()
     out += response_header(api_key, version, correlation_id, unknown_tags)
     return _write_body(_response_writer(api_key, version), version, body, out)
 
 
 def response_header(api_key: int, version: int, correlation_id: int, unknown_tags: Tags = ()) -> bytes:
-    """What is before the body in a response's frame."""
+    """The part of a response's frame before the body."""
     head = _CORRELATION_ID.pack(correlation_id)
     if _response_writer(api_key, version).is_flexible:
         head += write_tags([], unknown_tags, _NO_TAGS) if unknown_tags else b"\0"
@@ -242,7 +241,7 @@ def response_header(api_key: int, version: int, correlation_id: int, unknown_tag
 
 
 def encode_body(api_key: int, version: int, body: Any) -> bytes:
-    """A response's body alone, for frames with several headers. Raises EncodeError as `encode_response`."""
+    """A response's body alone, for frames with several headers. Raises EncodeError like `encode_response`."""
     return b"".join(_write_body(_response_writer(api_key, version), version, body, Chunks()))
 
 
@@ -264,7 +263,7 @@ def _write_body(writer: _Writer, version: int, body: Any, out: Chunks) -> list[B
 
 
 def reason(error: Exception) -> str:
-    """The words for an error of generated code or of a primitive."""
+    """The text for an error of generated code or of a primitive."""
     if isinstance(error, Malformed):
         return str(error)
     if isinstance(error, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""What consumers put into the bytes that the group protocol carries: subscriptions and assignments.
+"""The messages that consumers put into the bytes of the group protocol: subscriptions and assignments.
 
-A message begins with an int16 version. Newer versions only add fields at the end, so that one above the
-highest that is known is read as that one.
+A message begins with an int16 version. Newer versions only add fields at the end, so a version above the
+highest known one is read as the highest known.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ASSIGNMENT = """
 
 
 class Embedded(NamedTuple):
-    """A message and the version that it was read as."""
+    """A message and the version as which it was read."""
 
     schema: StructSchema
     version: int
@@ -45,22 +45,22 @@ class Embedded(NamedTuple):
 
 
 def consumer_assignment(data: bytes) -> Embedded | None:
-    """A ConsumerProtocolAssignment; None: it is none."""
+    """A ConsumerProtocolAssignment; None if the bytes are not one."""
     return _decode("ConsumerProtocolAssignment", _ASSIGNMENT, data)
 
 
 def consumer_subscription(data: bytes) -> Embedded | None:
-    """A ConsumerProtocolSubscription (KIP-429); None: it is none."""
+    """A ConsumerProtocolSubscription (KIP-429); None if the bytes are not one."""
     return _decode("ConsumerProtocolSubscription", _SUBSCRIPTION, data)
 
 
 def embedded_version(data: bytes) -> int:
-    """The version that a message begins with, as it stands; 0 where there is none."""
+    """The version at the start of a message, unchanged; 0 if there is none."""
     return int(_VERSION.unpack_from(data)[0]) if len(data) >= _VERSION.size else 0
 
 
 def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | None:
-    """The partitions of a consumer's assignment, and its user data; None: it is none."""
+    """The partitions of a consumer's assignment, and its user data; None if the bytes are not one."""
     found = consumer_assignment(data)
     if found is None:
         return None
@@ -71,7 +71,7 @@ def assigned_partitions(data: bytes) -> tuple[list[tuple[str, int]], bytes] | No
 
 
 def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
-    """A ConsumerProtocolAssignment of partitions by topic, in `version` or the highest that is known."""
+    """A ConsumerProtocolAssignment of partitions by topic, in `version` or the highest known one."""
     version = max(0, min(version, _HIGHEST))
     schema = _schema("ConsumerProtocolAssignment", _ASSIGNMENT)
     parts = schema.cls.TopicPartition
@@ -87,7 +87,7 @@ def encode_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> 
 
 
 def subscribed_topics(data: bytes) -> tuple[str, ...] | None:
-    """The topics of a consumer's subscription; None: it is none."""
+    """The topics of a consumer's subscription; None if the bytes are not one."""
     found = consumer_subscription(data)
     return None if found is None else found.value.topics
 

@@ -1,6 +1,6 @@
-"""What can go wrong between values and bytes.
+"""The errors of converting values to bytes and back.
 
-`Malformed` is what primitives and generated code raise; callers turn it into an error that names the message.
+Primitives and generated code raise `Malformed`; callers turn it into an error that names the message.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import struct
 
 
 class Malformed(ValueError):
-    """A reason why bytes do not parse, or why a value has no bytes."""
+    """Why bytes do not parse, or why a value cannot be encoded."""
 
 
 ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, AttributeError, OverflowError)
@@ -17,7 +17,7 @@ ENCODE_ERRORS = (struct.error, Malformed, UnicodeEncodeError, TypeError, Attribu
 
 
 class DecodeError(ValueError):
-    """Bytes are not the message that they claim to be. The text names the field and its position."""
+    """The bytes are not the message that they claim to be. The text names the field and its position."""
 
 
 class EncodeError(ValueError):
@@ -25,13 +25,13 @@ class EncodeError(ValueError):
 
 
 class UnsupportedFieldError(EncodeError):
-    """A version cannot carry a field that is set."""
+    """A field is set that the version cannot carry."""
 
 
 class UnknownApiError(DecodeError):
     """A request of an API or version that the table does not have.
 
-    `api_key`, `version` and `correlation_id` are what the request's header says.
+    `api_key`, `version` and `correlation_id` are from the request's header.
     """
 
     def __init__(self, text: str, *, api_key: int, version: int, correlation_id: int) -> None:

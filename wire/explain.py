@@ -1,6 +1,6 @@
 """Where and why bytes stop being a message: the slow path of decoding, which finds field and position.
 
-Reads by interpreting the schema, one field at a time, and makes no values. Knows no header.
+Reads by interpreting the schema, one field at a time, and creates no values. Does not know headers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Walk:
         self._position = position
 
     def structure(self, schema: StructSchema) -> None:
-        """One structure from the position on."""
+        """Reads one structure from the current position."""
         for field in schema.fields_at(self._version):
             self._enter(field.kafka_name)
             self._field(field)
@@ -73,7 +73,7 @@ class _Walk:
                 _check_text(data)
 
     def _may_begin(self, field: Field) -> bool:
-        """Whether a structure follows; reads the mark of one that may be null."""
+        """Whether a structure follows; reads the marker of a structure that may be null."""
         if not field.nullable_at(self._version):
             return True
         mark = self._take(1)[0]
@@ -109,7 +109,7 @@ class _Walk:
         self.path[-1] = name
 
     def _length(self, kind: str, nullable: bool) -> int:
-        """A length, 0 for null; what may not be null and is raises."""
+        """Returns a length, 0 for null; raises for a null that is not allowed."""
         if self._flexible:
             length = self._uvarint()
         else:

@@ -1,4 +1,4 @@
-"""Why a value does not fit its field: the slow path of encoding, which finds the words."""
+"""Why a value does not fit its field: the slow path of encoding, which composes the error text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metaquorum.wire.schema import INT_RANGES, Field
 
 
 def misfit(field: Field, value: Any, version: int | None = None) -> str | None:
-    """Why a field cannot hold `value`, in `version` or in any; None when it can."""
+    """Why a field cannot hold `value`, in `version` or in any; None if it can."""
     if value is None:
         nullable = field.nullable if version is None else field.nullable_at(version)
         return None if nullable or field.none_on_wire is not None else "may not be None"

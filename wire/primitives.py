@@ -1,7 +1,7 @@
-"""The small parts that generated code calls: varints, lengths, tagged fields, arrays of numbers.
+"""The small functions that generated code calls: varints, lengths, tagged fields, arrays of numbers.
 
-Owns Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields; before that
-lengths of two and four bytes); knows no message. Readers take any buffer and may raise IndexError,
+Owns Kafka's primitive encodings (KIP-482: unsigned varints, compact lengths, tagged fields; before that,
+lengths of two and four bytes). Does not know messages. Readers take any buffer and may raise IndexError,
 struct.error or Malformed; the callers of generated code turn all of them into one error.
 """
 
@@ -23,7 +23,7 @@ _LONG = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _MAX_SHORT = 2**15 - 1
 _COPY_BELOW = 1024
-"""Records shorter than this are copied: that is cheaper than a chunk of their own."""
+"""Shorter records are copied, which is cheaper than a separate chunk."""
 
 GENERATED_CODE_CALLS = (
     *("uvarint", "read_uvarint", "read_short_length", "read_long_length", "long_length"),
@@ -37,7 +37,7 @@ GENERATED_CODE_CALLS = (
 
 
 class Chunks(bytearray):
-    """An output that carries records as they are: finished chunks, and the bytes that follow the last one."""
+    """An output that passes records on without copying: finished chunks, and the bytes after the last one."""
 
     __slots__ = ("chunks",)
 
@@ -46,7 +46,7 @@ class Chunks(bytearray):
         self.chunks: list[Buffer] = []
 
     def finish(self) -> list[Buffer]:
-        """Everything that was written, in order."""
+        """Everything written, in order."""
         if self:
             self.chunks.append(bytes(self))
             self.clear()
@@ -62,7 +62,7 @@ def add_records(out: bytearray, records: Buffer) -> None:
 
 
 def read_short_length(buf: Buffer, position: int) -> tuple[int, int]:
-    """(length plus one, position after it) of a length of two bytes; 0 stands for null."""
+    """(length plus one, position after it) of a two-byte length; 0 stands for null."""
     (length,) = _SHORT.unpack_from(buf, position)
     if length < -1:
         raise Malformed(f"a length is {length}")
@@ -70,7 +70,7 @@ def read_short_length(buf: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_long_length(buf: Buffer, position: int) -> tuple[int, int]:
-    """(length plus one, position after it) of a length of four bytes; 0 stands for null."""
+    """(length plus one, position after it) of a four-byte length; 0 stands for null."""
     (length,) = _LONG.unpack_from(buf, position)
     if length < -1:
         raise Malformed(f"a length is {length}")
@@ -78,15 +78,16 @@ def read_long_length(buf: Buffer, position: int) -> tuple[int, int]:
 
 
 def long_length(length: int) -> bytes:
-    """A length of four bytes."""
+    """A four-byte length."""
     return _LONG.pack(length)
 
 
 def read_uvarint(buf: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte, `first`, was read at `position - 1` and says that more follow.
+    """The rest of a varint whose first byte, `first`, was read at `position - 1` and indicates that more
+    follow.
 
-    Returns (value, position after it). Longer forms than needed are refused: no one writes them, and they
-    would not survive being written again.
+    Returns (value, position after it). Overlong forms are refused: no client writes them, and re-encoding
+    would not preserve them.
     """
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
@@ -115,7 +116,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_unknown_tags(buf: Buffer, position: int, count: int, end: int) -> tuple[Tags, int]:
-    """`count` (as its first byte) tagged fields of a structure that has none of its own."""
+    """`count` (its first byte) tagged fields of a structure that has none of its own."""
     if count > 127:
         count, position = read_uvarint(buf, position, count)
     tags: list[tuple[int, bytes]] = []
@@ -128,7 +129,7 @@ def read_unknown_tags(buf: Buffer, position: int, count: int, end: int) -> tuple
 
 
 def read_tag_head(buf: Buffer, position: int, last: int, end: int) -> tuple[int, int, int]:
-    """(tag, where its data ends, where its data starts); tags ascend, so none may come twice."""
+    """(tag, where its data ends, where its data starts); tags ascend, so no tag may repeat."""
     tag = buf[position]
     position += 1
     if tag > 127:
@@ -180,7 +181,7 @@ def read_ints(buf: Buffer, position: int, count: int, end: int) -> tuple[int, ..
 
 
 def read_fixed(buf: Buffer, position: int, count: int, end: int, letter: str, width: int) -> tuple[Any, ...]:
-    """`count` values of a type of `width` bytes; `letter` is its sign in a struct format."""
+    """`count` values of a type of `width` bytes; `letter` is its struct format."""
     if count > (end - position) // width:
         raise Malformed(
             f"an array of {count} values does not fit into the {max(end - position, 0)} bytes left"
@@ -201,8 +202,8 @@ def _no_null(buf: Buffer, position: int) -> tuple[Any, ...]:
     raise Malformed("an array that must not be null is null")
 
 
-# Indexed by the compact length as it is on the wire (elements + 1; 0 is null): short arrays, the common
-# ones, are read by one prepared call.
+# Indexed by the compact length as encoded (elements + 1; 0 is null): short arrays, the most common ones, are
+# read by one prepared call.
 SMALL_INTS: tuple[Callable[[Buffer, int], tuple[Any, ...]], ...] = (
     _no_null,
     *(struct.Struct(f">{count}i").unpack_from for count in range(_SMALL - 1)),
@@ -252,22 +253,22 @@ def write_bytes(value: bytes) -> bytes:
 
 
 def write_fixed(values: tuple[Any, ...], letter: str) -> bytes:
-    """A compact array of a type of fixed width; `letter` is its sign in a struct format."""
+    """A compact array of a type of fixed width; `letter` is its struct format."""
     return uvarint(len(values) + 1) + struct.pack(f">{len(values)}{letter}", *values)
 
 
 def write_fixed_classic(values: tuple[Any, ...], letter: str) -> bytes:
-    """An array of a type of fixed width, with a length of four bytes."""
+    """An array of a type of fixed width, with a four-byte length."""
     return struct.pack(f">i{len(values)}{letter}", len(values), *values)
 
 
 def write_ints_classic(values: tuple[int, ...]) -> bytes:
-    """An array of int32, with a length of four bytes."""
+    """An array of int32, with a four-byte length."""
     return write_fixed_classic(values, "i")
 
 
 def write_uuids_classic(values: tuple[bytes, ...]) -> bytes:
-    """An array of uuids, with a length of four bytes."""
+    """An array of uuids, with a four-byte length."""
     return _LONG.pack(len(values)) + write_uuids(values)[len(uvarint(len(values) + 1)) :]
 
 
@@ -277,7 +278,7 @@ def write_strings_classic(values: tuple[str, ...]) -> bytes:
 
 
 def write_string_classic(value: str) -> bytes:
-    """A string, with a length of two bytes."""
+    """A string, with a two-byte length."""
     data = value.encode("utf-8")
     if len(data) > _MAX_SHORT:
         raise Malformed(f"a string has {len(data)} bytes, and at most {_MAX_SHORT} fit")
@@ -285,5 +286,5 @@ def write_string_classic(value: str) -> bytes:
 
 
 def write_bytes_classic(value: bytes) -> bytes:
-    """Bytes, with a length of four bytes."""
+    """Bytes, with a four-byte length."""
     return _LONG.pack(len(value)) + value

@@ -1,7 +1,7 @@
-"""What a schema says: the fields of a structure, the versions that have them, and how they are written.
+"""The schema of a message: the fields of a structure, the versions that have them, and how they are written.
 
-Owns the classes in which tables are held, those of requests and responses and those of metadata records.
-Knows no bytes and no message.
+Owns the classes that hold the tables, for requests and responses and for metadata records. Does not know
+bytes or messages.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ WIDTHS = {
     "float64": 8,
     "uuid": 16,
 }
-"""Bytes of every type of fixed width."""
+"""Size in bytes of every type of fixed width."""
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One field. `type` is a name from Kafka's definitions, `[]x` for an array, `struct` or `[]struct`.
 
     The field exists from version `since` to `until`, both included, and a nullable one is nullable from
-    version `nullable_since`. `default` is the value, in Python's terms, that a version without the field
-    stands for, and that a tagged field is left out for; an `ignorable` field may be set in such a version,
-    and is then left out. `none_on_wire` is the sentinel that stands for None where the wire has no null.
+    version `nullable_since`. `default`, a Python value, is used for versions without the field; a tagged
+    field with this value is omitted. An `ignorable` field may be set in a version without it, and is then
+    omitted. `none_on_wire` is the sentinel that stands for None if the wire format has no null.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     none_on_wire: Any = None
     struct: StructSchema | None = None
     secret: bool | str = False
-    """A mark of the table's owner: the value is never shown unless asked for."""
+    """Set by the table's owner: the value is never shown unless requested."""
 
     @property
     def is_array(self) -> bool:
@@ -100,7 +100,7 @@ class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.cls.__name__
 
     def fields_at(self, version: int) -> tuple[Field, ...]:
-        """The untagged fields that `version` has, in the order of the wire."""
+        """The untagged fields that `version` has, in wire order."""
         return tuple(field for field in self.fields if field.tag is None and field.exists_at(version))
 
     def tagged_at(self, version: int) -> tuple[Field, ...]:
@@ -113,7 +113,7 @@ class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return tuple(field for field in self.fields if not field.exists_at(version))
 
     def min_size(self, version: int, flexible: bool) -> int:
-        """The bytes that the shortest such structure takes."""
+        """The minimum size of such a structure in bytes."""
         size = 1 if flexible else 0
         for field in self.fields_at(version):
             if field.type in WIDTHS:
@@ -128,6 +128,6 @@ class StructSchema(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def kafka_field_name(name: str) -> str:
-    """A name in camel case, from one with underscores."""
+    """Converts a name with underscores to camel case."""
     head, *tail = name.split("_")
     return head + "".join(part.capitalize() for part in tail)

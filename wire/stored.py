@@ -1,9 +1,9 @@
-"""Records of the internal topics: a key that says of which type it is, and a value, or none to delete it.
+"""Records of the internal topics: a key that identifies its type, and a value, or none to delete it.
 
-Reads the table of `wire.tables.stored`. A block begins with
-`NAME in TOPIC key A-B value C-D flexible E+`; the fields of the key and of the value follow in the form of
-`wire.table`. A record's key and its value each begin with an int16 version. The versions of keys are disjoint
-within a topic, so that the version of a key names the type; keys are never flexible.
+Reads the table of `wire.tables.stored`. A block begins with `NAME in TOPIC key A-B value C-D flexible E+`;
+the fields of the key and of the value follow in the form of `wire.table`. A record's key and its value each
+begin with an int16 version. The versions of keys are disjoint within a topic, so that the version of a key
+identifies the type; keys are never flexible.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class StoredType(msgspec.Struct, frozen=True, eq=False):
 
 
 class StoredRecord(msgspec.Struct, frozen=True):
-    """A decoded record. `value` None deletes what was stored under the key. The versions are those in which
-    the record came, or is to be written; `value_version` means nothing without a value."""
+    """A decoded record. `value` None deletes what was stored under the key. The versions are those of the
+    record as read, or to be written; `value_version` has no meaning without a value."""
 
     key: Any
     value: Any
@@ -81,7 +81,7 @@ def stored_structures() -> dict[str, StructSchema]:
 
 def decode_stored(topic: str, key: bytes, value: bytes | None) -> StoredRecord | None:
     """A record of an internal topic; None for a type that the table does not have, as a newer Kafka may write
-    (its readers pass over it, too).
+    (Kafka's readers skip it too).
 
     Raises DecodeError for bytes that are not such a record, and for a value of an unknown version.
     """
@@ -103,7 +103,7 @@ def decode_stored(topic: str, key: bytes, value: bytes | None) -> StoredRecord |
 
 
 def encode_stored(record: StoredRecord) -> tuple[bytes, bytes | None]:
-    """Key and value as bytes. Raises EncodeError when a value does not fit its field or version."""
+    """Key and value as bytes. Raises EncodeError if a value does not fit its field or version."""
     kind = _types_by_class()[type(record.key)]
     key = _encode(kind.key, record.key, record.key_version, kind.key_versions, flexible=False)
     if record.value is None:

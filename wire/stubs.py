@@ -67,5 +67,5 @@ def stub_text() -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program
     print(stub_text(), end="")

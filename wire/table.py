@@ -1,16 +1,16 @@
 """Reads the table of requests and responses, one API at a time, at its first use.
 
 Owns the form of the text in `wire.tables` and the classes made from it. An API is a block that begins with
-`NAME KEY versions A-B flexible C+` (or `flexible never`); its request and its response follow, a line per
-field in the order of the wire, the fields of a structure indented below it:
+`NAME KEY versions A-B flexible C+` (or `flexible never`); its request and its response follow, one line per
+field in wire order, the fields of a structure indented below it:
 
     NAME TYPE[?[SINCE+]] [VERSIONS] [tag N] [ignorable] [= DEFAULT]
 
-`?` is nullable, from version SINCE if that is not the field's first. VERSIONS is `A+` or `A-B`, and may be
-left out where it is the parent's. TYPE is one of Kafka's, or the name of a structure; a structure without
-fields of its own is the one of that name above it in the same message. Tags from 10000 on are
-fields of ours. Kafka's brokers pass over them in a request. An answer has them only where the request has one
-that asks for them: some clients do not pass over tagged fields.
+`?` means nullable, from version SINCE if that is not the field's first. VERSIONS is `A+` or `A-B`, and may be
+left out if it equals the parent's. TYPE is one of Kafka's, or the name of a structure; a structure without
+fields of its own is the one of that name above it in the same message. Tags from 10000 on are fields specific
+to metaquorum. Kafka's brokers ignore them in a request. A response has them only if a field in the request
+asks for them: some clients do not ignore unknown tagged fields.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read_structure(name: str, text: str) -> StructSchema:
 
 
 class _Message:
-    """One message being read: its lines, and the structures that it has named so far."""
+    """One message being read: its lines, and the structures named so far."""
 
     def __init__(self, name: str, text: str) -> None:
         self.structures: dict[str, StructSchema] = {}
@@ -131,7 +131,7 @@ class _Message:
 
 
 def python_name(name: str) -> str:
-    """A name with underscores, from one in camel case."""
+    """Converts a name in camel case to underscores."""
     return _WORD.sub("_", name).lower()
 
 

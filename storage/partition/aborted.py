@@ -1,6 +1,6 @@
-"""The aborted transactions of one log, by which a reader of committed records leaves theirs out.
+"""The aborted transactions of one log, which let readers of committed records skip them.
 
-Owns the search. The files that keep them are `.txnindex`, one beside each segment that has any
+Owns the search. They are stored in `.txnindex` files, one beside each segment that has any
 (`storage.log.segment_index`).
 """
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 
 class AbortedTransaction(NamedTuple):
-    """`first_offset`: of its first batch; `last_offset`: of the marker that aborted it; `stable_offset`: the
-    last stable offset once that marker is committed."""
+    """`first_offset` is that of its first batch, `last_offset` that of the marker that aborted it;
+    `stable_offset` is the last stable offset once that marker is committed."""
 
     producer_id: int
     first_offset: int
@@ -23,7 +23,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """By rising offset of the marker. Kept in columns: a log may have many."""
+    """By rising offset of the marker. Stored in columns: a log may have many."""
 
     __slots__ = ("_firsts", "_lasts", "_producers", "_stables")
 
@@ -49,17 +49,17 @@ class AbortedTransactions:
         return made
 
     def add(self, entry: AbortedTransaction) -> None:
-        """The newest one."""
+        """Adds the newest one."""
         for column, value in zip(self._columns(), entry, strict=True):
             column.append(value)
 
     def ending_in(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Those whose marker is in [from_offset, to_offset)."""
+        """Transactions whose marker is in [from_offset, to_offset)."""
         begin, end = bisect_left(self._lasts, from_offset), bisect_left(self._lasts, to_offset)
         return [AbortedTransaction(*[column[at] for column in self._columns()]) for at in range(begin, end)]
 
     def overlapping(self, from_offset: int, to_offset: int) -> list[AbortedTransaction]:
-        """Those that may have records in [from_offset, to_offset)."""
+        """Transactions that may have records in [from_offset, to_offset)."""
         found = []
         for at in range(bisect_left(self._lasts, from_offset), len(self._lasts)):
             if self._firsts[at] < to_offset:
@@ -69,13 +69,13 @@ class AbortedTransactions:
         return found
 
     def cut(self, end_offset: int) -> None:
-        """Forgets those whose marker is at or above `end_offset`."""
+        """Drops those whose marker is at or above `end_offset`."""
         keep = bisect_left(self._lasts, end_offset)
         for column in self._columns():
             del column[keep:]
 
     def trim(self, start_offset: int) -> None:
-        """Forgets those whose marker is below `start_offset`."""
+        """Drops those whose marker is below `start_offset`."""
         gone = bisect_left(self._lasts, start_offset)
         for column in self._columns():
             del column[:gone]

@@ -1,7 +1,7 @@
-"""A checkpoint of a partition's log: the small files that save verifying and replaying it after a crash.
+"""A checkpoint of a partition's log: the small files that avoid verifying and replaying it after a crash.
 
-Owns the order in which they come into their places. `PartitionLog` says what is in them and whether they are
-still right.
+Owns the order in which the files are put in place. `PartitionLog` supplies their contents and knows whether
+they are still valid.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Checkpoint:
-    """Small files that say what a log is at one moment: its producers, epochs and recovery point.
+    """Small files that describe a log at one moment: its producers, epochs and recovery point.
 
     Used in this order, for many logs at once: everything up to `offset` is synced; `stage`, and a sync of the
-    files; `place` with each of STEPS, and a sync of the names where one is due; `PartitionLog.checkpointed`.
-    What is placed later vouches for what is placed before.
+    files; `place` with each of STEPS, and a sync of the names when required; `PartitionLog.checkpointed`.
+    Each file vouches for those placed before it.
     """
 
     STEPS = (0, 1, 2)
@@ -43,15 +43,15 @@ class Checkpoint:
         self._point = point
 
     def stage(self) -> list[PooledFile]:
-        """Writes them beside their places, unless they are wrong already."""
+        """Writes the files under staged names, unless they are already out of date."""
         point = (join(self.log.directory, POINT_FILE), self._point.encode())
         aborted, files = self._steps
         return self.log.stage(self, [*aborted, *files, point])
 
     def place(self, step: int) -> bool:
-        """Gives their names to the aborted transactions, then to producers, epochs and indexes, last to the
-        recovery point, unless the log was cut, trimmed or removed meanwhile: then they are wrong. True where
-        a sync of the names is due."""
+        """Gives the files their final names: first the aborted transactions, then producers, epochs and
+        indexes, last the recovery point; but not if the log was truncated, trimmed or removed meanwhile,
+        which makes them wrong. Returns True if the names must be synced."""
         if step < len(self._steps):
             return self.log.place(self, None, [path for path, _ in self._steps[step]])
         return self.log.place(self, self._point, [])

@@ -1,10 +1,10 @@
-"""The producers of one open log, and the files that keep them: producer snapshots and `.txnindex`.
+"""The producers of one open log, and the files that store them: producer snapshots and `.txnindex`.
 
-Owns how they are found again when a log is opened or cut: the newest snapshot that can be read, the aborted
-transactions that ended below it, and the headers above it. Knows no threads: `PartitionLog` says when.
+Owns how they are restored when a log is opened or truncated: from the newest readable snapshot, the aborted
+transactions that ended below it, and the headers above it. Does not know threads: `PartitionLog` makes the
+calls.
 
-A snapshot at an offset vouches for the `.txnindex` files up to there, so these come into their places before
-it.
+A snapshot at an offset vouches for the `.txnindex` files up to there, so these are put in place before it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_OFFSET = 2**63 - 1
 
 
 class LogProducers:
-    """`kept_to`: the aborted transactions whose marker is below it are in files."""
+    """Aborted transactions whose marker is below `kept_to` are in files."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.table = ProducerTable()
@@ -44,7 +44,7 @@ class LogProducers:
         self._directory = directory
 
     def note(self, batches: Batches) -> None:
-        """Takes up batches that were appended."""
+        """Adds batches that were appended."""
         for header, marker in marked_headers(batches):
             if header.producer_id >= 0:
                 self.table.note(header, seen_ms=header.max_timestamp_ms, marker=marker)
@@ -52,7 +52,7 @@ class LogProducers:
     # --- finding them again
 
     def find(self, names: list[str]) -> None:
-        """The files among the names in the directory."""
+        """Finds the files among the names in the directory."""
         self.snapshots.find(names)
         found = (parse_index_name(name) for name in names if name.endswith(TXN_INDEX_SUFFIX))
         self._indexed = {base for base in found if base is not None}
@@ -66,8 +66,8 @@ class LogProducers:
         *,
         rebuild: bool,
     ) -> None:
-        """Of a log that was just opened, which holds [start, end). `rebuild`: the `.txnindex` files may lack
-        something."""
+        """For a log that was just opened and holds [start, end). `rebuild`: the `.txnindex` files may be
+        incomplete."""
         table, at = self.snapshots.load(start, on_warning)
         aborted = None if rebuild else self._kept(segments, on_warning)
         if aborted is None:
@@ -82,7 +82,7 @@ class LogProducers:
         self.table = table
 
     def cut(self, segments: Sequence[TimedSegment], start: int, end: int) -> None:
-        """Of a log that was cut to [start, end); its files have been cut."""
+        """For a log that was truncated to [start, end); its files have been truncated too."""
         table, at = self.snapshots.load(start, lambda text: None)
         table.aborted, self.kept_to = self.table.aborted, min(self.kept_to, at, end)
         table.aborted.cut(at)
@@ -90,17 +90,17 @@ class LogProducers:
         self.table = table
 
     def begin(self, offset: int) -> None:
-        """Of an empty log that begins at `offset`."""
+        """For an empty log that begins at `offset`."""
         self.table, self.kept_to = ProducerTable(), offset
 
     def trim(self, start: int) -> None:
-        """Of a log that starts later now."""
+        """For a log that now starts later."""
         self.table.aborted.trim(start)
 
     def _kept(
         self, segments: Sequence[TimedSegment], on_warning: Callable[[str], None]
     ) -> AbortedTransactions | None:
-        """What the files say; None: one of them makes no sense, and is removed."""
+        """The contents of the files; None if one of them is invalid, which is removed."""
         found = AbortedTransactions()
         for segment in segments:
             if segment.base_offset not in self._indexed:
@@ -137,7 +137,7 @@ class LogProducers:
         return join(self._directory, snapshot_name(end)), encode_producers(self.table)
 
     def aborted_files(self, segments: Sequence[Segment], end: int) -> list[File]:
-        """The `.txnindex` files of a log's segments that do not say what is known now."""
+        """The `.txnindex` files of segments that do not match what is known now."""
         files: list[File] = []
         aborted = self.table.aborted
         if not aborted.ending_in(self.kept_to, end):

@@ -1,16 +1,17 @@
 """A partition's log: the segmented log, with producers, retention, search by time, and files that are open
 only when needed.
 
-Owns one replica's directory. Where it differs from the metadata log: it is one of thousands, so it syncs
-nothing when it is opened and writes no recovery point as it goes. Both are done for many logs at once by its
-caller (`DirectoryStore`), see `Checkpoint`.
+Owns one replica's directory. Unlike the metadata log, it is one of thousands, so it syncs nothing when it is
+opened and writes no recovery point while it runs. Its caller (`DirectoryStore`) does both for many logs at
+once, see `Checkpoint`.
 
 What is durable when: records after a sync; the start offset when a trim returns (in the recovery point,
-before a segment goes); the producers at a roll and at a checkpoint, else they are found again in the headers.
+before a segment is removed); the producers at a roll and at a checkpoint, otherwise they are restored from
+the headers.
 
-CRCs are checked by the appender, and by reads as `pooled_log` says.
+CRCs are checked by the appender, and by reads as `pooled_log` describes.
 
-Threads: one thread changes the log; `read_range` and `find_offset` may run beside it on any other, and
+Threads: one thread changes the log; `read_range` and `find_offset` may run concurrently on any other, and
 `SyncTicket.run` and `Checkpoint.place` on one more.
 """
 
@@ -51,12 +52,12 @@ from metaquorum.storage.types import LogPosition
 
 INDEX_INTERVAL_BYTES = 64 * 1024
 MAX_OFFSETS_A_SEGMENT = 2**31 - 1
-# Who stages files, on which thread: the same name may be written by both at once.
+# The writers of staged files, on two threads: both may write the same name at once.
 _ROLL, _CHECKPOINT = "roll", "checkpoint"
 
 
 class PartitionLog(PooledLog):
-    """One replica's log. Make one with `load`."""
+    """One replica's log. Create one with `load`."""
 
     def __init__(
         self, disk: Disk, directory: str, config: LogConfig, pool: FilePool, file_system: FileSystem
@@ -66,7 +67,7 @@ class PartitionLog(PooledLog):
         self._producers = LogProducers(disk, directory)
         self._snapshots = self._producers.snapshots
         self._indexes = LogIndexes(disk, directory)
-        # Counts what makes a checkpoint that was taken before it wrong: cuts, trims and resets.
+        # Counts the changes that invalidate an earlier checkpoint: truncations, trims and resets.
         self._shape = 0
 
     @staticmethod
@@ -81,11 +82,12 @@ class PartitionLog(PooledLog):
         names: list[str] | None = None,
         verify: bool = False,
     ) -> PartitionLog:
-        """Opens the log in an existing directory, or an empty one, and recovers it. `names`: what is in it.
-        `verify`: another program had it since, so its recovery point says nothing and goes.
+        """Opens the log in an existing directory, or an empty one, and recovers it. `names` are those in the
+        directory. `verify`: another program has had it since, so its recovery point is invalid and is
+        removed.
 
-        Where `needs_sync` is true on return, `segment_files` may hold bytes that are not durable yet, and so
-        may the directory's names. Raises CorruptLogError, CorruptFileError, DiskError.
+        If `needs_sync` is true on return, `segment_files` may hold bytes that are not durable yet, and the
+        directory's names may not be durable either. Raises CorruptLogError, CorruptFileError, DiskError.
         """
         log = PartitionLog(disk, directory, config, pool, file_system)
         try:
@@ -136,7 +138,7 @@ class PartitionLog(PooledLog):
         self._producers.open(segments, *span, on_warning, rebuild=point is None)
 
     def _load_point(self, on_warning: Callable[[str], None], verify: bool) -> RecoveryPoint | None:
-        """Without one the whole log is verified: one bad file of one replica stops no one."""
+        """Without a point the whole log is verified: one bad file of one replica must not stop the broker."""
         try:
             if not verify:
                 return load_recovery_point(self._disk, self.directory)
@@ -158,7 +160,7 @@ class PartitionLog(PooledLog):
 
     @property
     def producers(self) -> ProducerTable:
-        """What it knows of its producers and transactions."""
+        """What the log knows of its producers and transactions."""
         return self._producers.table
 
     def segment_files(self) -> list[TimedSegment]:
@@ -167,19 +169,19 @@ class PartitionLog(PooledLog):
 
     @property
     def is_pointed(self) -> bool:
-        """Whether its small files say what it is now: a checkpoint would change nothing."""
+        """Whether its small files are current: a checkpoint would change nothing."""
         epochs = self._stored_epochs or EpochTable()
         kept = not self._producers.aborted_files(self._segments, self.end_offset)
         return kept and self._point_at_end() == self._point and self.epochs == epochs
 
     def configure(self, config: LogConfig) -> None:
-        """New settings, which hold from the next append on."""
+        """New settings, in force from the next append on."""
         self.config = config
 
     # --- writing
 
     def _problem(self, batches: Batches) -> str | None:
-        """A cleaner leaves gaps; how large a batch may be is judged when a producer sends it."""
+        """A cleaner leaves gaps; the size of a batch is checked when a producer sends it."""
         last = self.last_position
         return batches.problem_after(last.offset, last.epoch, gaps=True)
 
@@ -204,8 +206,8 @@ class PartitionLog(PooledLog):
         self._last_timestamp_ms = None
 
     def _roll(self) -> None:
-        """The full segment, its indexes and the producers are durable before the next segment has a byte; the
-        aborted transactions before the producers."""
+        """The full segment, its indexes and the producers are durable before the next segment has a byte;
+        the aborted transactions before the producers."""
         with self._io:
             active = cast(TimedSegment, self._segments[-1])
             active.file.sync()
@@ -233,15 +235,15 @@ class PartitionLog(PooledLog):
 
     @property
     def unindexed_bytes(self) -> int | None:
-        """What has to be read before every segment can have its index files; None: all have them."""
+        """The bytes to read so that every segment can have its index files; None if all have them."""
         return self._indexes.bytes_to_read(self._timed_segments())
 
     def _timed_segments(self) -> list[TimedSegment]:
         return cast("list[TimedSegment]", self._segments)
 
     def checkpoint(self, *, indexes: bool = False) -> Checkpoint | None:
-        """What has to be written so that nothing up to the present end need be verified again; None: nothing
-        has changed. With `indexes`, the log is about to be closed: the index files that are missing, too."""
+        """What to write so that nothing up to the current end has to be verified again; None if nothing
+        has changed. `indexes`: the log is about to be closed, so missing index files are written too."""
         if self.closed:
             return None
         point = self._point_at_end()
@@ -285,13 +287,13 @@ class PartitionLog(PooledLog):
         place_staged(self._disk, path, _CHECKPOINT)
         offset = parse_snapshot_name(name)
         if offset is not None:
-            self._snapshots.note(offset)  # a cut must find it from now on
+            self._snapshots.note(offset)  # a truncation must find it from now on
         elif name == EPOCHS_FILE:
-            # Whether the epochs of now are on the disk is not known until the names are synced.
+            # Until the names are synced, it is unknown whether the current epochs are on disk.
             self._stored_epochs = None
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
-        """Takes note that its names are durable. On the thread that changes the log."""
+        """Records that its names are durable. Call it on the thread that changes the log."""
         if checkpoint.shape != self._shape or self.closed:
             return
         self._stored_epochs = checkpoint.epochs
@@ -305,20 +307,20 @@ class PartitionLog(PooledLog):
     # --- the start
 
     def start_at(self, offset: int) -> int:
-        """Shows nothing below `offset`, as far as the log goes; where it starts now. The caller keeps this,
-        durably before it is called, where no segment begins there."""
+        """Hides everything below `offset`, up to the log's end; returns where the log now starts. The
+        caller stores this, durably before the call, unless a segment begins there."""
         with self._lookup:
             self._visible_from = max(self._visible_from, min(offset, self.end_offset))
         return self.log_start_offset
 
     def begins_at(self, offset: int) -> bool:
-        """Whether a segment begins there: then the log can be trimmed to start there by itself."""
+        """Whether a segment begins there: then a trim alone can make the log start there."""
         return any(segment.base_offset == offset for segment in self._segments)
 
     # --- cutting
 
     def truncate_to(self, end_offset: int) -> int:
-        """As of every log; the producers are those of what is left."""
+        """Like `SegmentedLog.truncate_to`; restores the producers of what is left."""
         self._check_usable()
         if not self.start_offset <= end_offset <= self.end_offset:
             raise OffsetOutOfRange(end_offset, self.start_offset, self.end_offset)
@@ -338,7 +340,7 @@ class PartitionLog(PooledLog):
         return end
 
     def start_over(self, offset: int) -> None:
-        """Empties the log, durably; it begins at `offset`, and no epoch is known before it."""
+        """Empties the log, durably; it then begins at `offset`, and no earlier epoch is known."""
         with self._lookup:
             with self._io:
                 self._shape += 1
@@ -352,7 +354,7 @@ class PartitionLog(PooledLog):
             self._producers.begin(offset)
 
     def delete_segments_before(self, offset: int) -> list[str]:
-        """As of every log, with the files beside the segments."""
+        """Like `SegmentedLog.delete_segments_before`, including the files beside the segments."""
         with self._lookup:
             with self._io:
                 self._shape += 1
@@ -369,11 +371,11 @@ class PartitionLog(PooledLog):
     def enforce_retention(
         self, *, retention_bytes: int, retention_ms: int, below_offset: int, wall_ms: int
     ) -> bool:
-        """Removes the oldest segments that end at or below `below_offset` and are over the size (bytes) or
-        whose every record is older than `retention_ms`; -1: no bound. True when any went.
+        """Removes the oldest segments that end at or below `below_offset` and exceed the size (bytes), or
+        whose every record is older than `retention_ms`; -1 means no bound. Returns True if any were removed.
 
-        The segment that is appended to is left behind for a new one when it is due too. Batches without a
-        timestamp never grow old. Raises CorruptLogError (nothing was removed), DiskError.
+        If the active segment is due too, a new one is rolled first. Batches without a timestamp never expire.
+        Raises CorruptLogError (nothing was removed), DiskError.
         """
         size = self.size_bytes
         count = 0

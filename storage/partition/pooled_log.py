@@ -1,14 +1,14 @@
-"""Reading a partition's log: ranges of batches, and the first record of a time.
+"""Reading a partition's log: ranges of batches, and the first record at or after a time.
 
-Owns how a segmented log is read while it is appended to, cut and trimmed by another thread, and which CRCs
+Owns how a segmented log is read while another thread appends to it, truncates it and trims it, and which CRCs
 are checked. Does not change the log: `partition_log` does.
 
 A read looks up its range under the lookup lock (positions only), keeps the segment's file open, and reads the
-range with one call outside it. If the log was cut meanwhile, the bytes count for nothing.
+range with one call outside it. If the log was truncated meanwhile, the bytes are discarded.
 
-CRCs: the appender has checked them. A read checks the batches below `trusted_from`; what is above was
-verified by this process, when it opened the log or before it wrote it, and its CRC goes to the reader, who
-checks it in any case. Damage that is found raises CorruptLogError and changes nothing.
+CRCs: the appender has checked them. A read checks the batches below `trusted_from`; this process verified
+what is above, when it opened the log or before it wrote the batch, and the CRC goes to the reader, which
+checks it in any case. Damage raises CorruptLogError and changes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADVICE = "restore this replica from the others: stop the broker and move the re
 
 
 NEWEST = -3
-"""Instead of a time: the newest there is."""
+"""Stands for the newest time in the log."""
 
 
 class FoundRecord(NamedTuple):
@@ -52,7 +52,7 @@ class _Span(NamedTuple):
 
 
 class PooledLog(SegmentedLog):
-    """A log whose segments are opened through a pool. `trusted_from`: CRCs from there on are verified."""
+    """A log whose segments are opened through a pool. CRCs from `trusted_from` on are verified."""
 
     def __init__(
         self, disk: Disk, directory: str, config: LogConfig, pool: FilePool, file_system: FileSystem
@@ -60,11 +60,11 @@ class PooledLog(SegmentedLog):
         super().__init__(disk, directory, config, None)
         self.trusted_from = 0
         self.closed = False
-        # Below it nothing is shown, although its segment may hold more. The directory's store keeps it.
+        # Nothing below it is visible, although its segment may hold more. The directory's store saves it.
         self._visible_from = 0
         self.pool = pool
         self._file_system = file_system
-        # Held where segments and their indexes change or are looked up: reads come from other threads.
+        # Held while segments and their indexes change or are looked up: reads come from other threads.
         self._lookup = disk.mutex()
 
     def _existing_segment(self, base_offset: int) -> Segment:
@@ -79,16 +79,17 @@ class PooledLog(SegmentedLog):
 
     @property
     def last_segment(self) -> int:
-        """Where the segment begins that is appended to."""
+        """Base offset of the active segment."""
         return self._segments[-1].base_offset
 
     @property
     def log_start_offset(self) -> int:
-        """Where the log starts for its readers: records below were deleted, if not yet their segment."""
+        """Where the log starts for its readers: records below it are deleted, perhaps not their segment
+        yet."""
         return max(self.start_offset, self._visible_from)
 
     def close(self) -> None:
-        """Closes the files, which running reads keep open until they end; later ones find nothing."""
+        """Closes the files; running reads keep theirs open until they end, later ones find nothing."""
         with self._lookup:
             self.closed = True
             super().close()
@@ -104,9 +105,9 @@ class PooledLog(SegmentedLog):
 
     def read_range(self, from_offset: int, to_offset: int, max_bytes: int) -> bytes:
         """Whole batches from the one that holds `from_offset` on, none that begins at or above `to_offset`,
-        together at most `max_bytes` but at least one; over segments' ends.
+        together at most `max_bytes` but at least one; continues into later segments.
 
-        Raises OffsetOutOfRange (also where the log was cut meanwhile), CorruptLogError, DiskError.
+        Raises OffsetOutOfRange (also if the log was truncated meanwhile), CorruptLogError, DiskError.
         """
         parts: list[bytes] = []
         left = max_bytes
@@ -148,8 +149,8 @@ class PooledLog(SegmentedLog):
             return _Span(segment, position, stop, base, self.generation)
 
     def _first_batch(self, offset: int) -> tuple[TimedSegment, int, int]:
-        """The first one that reaches `offset`, which may be behind segments that hold nothing (any more):
-        its segment, position and base offset; the log's end where there is none."""
+        """The first batch that reaches `offset`, which may be after segments that hold nothing (any more):
+        its segment, position and base offset; the log's end if there is none."""
         for one in self._segments[max(0, self._slot(offset)) :]:
             segment = cast(TimedSegment, one)
             position, base = segment.locate(max(offset, segment.base_offset))
@@ -194,8 +195,8 @@ class PooledLog(SegmentedLog):
     # --- times
 
     def find_offset(self, timestamp_ms: int, below_offset: int) -> FoundRecord | None:
-        """The first record below `below_offset` that is not older; with `NEWEST` as the time, than any record
-        of the log. Of a batch in an unknown codec the first offset is told. Raises CorruptLogError,
+        """The first record below `below_offset` that is not older than `timestamp_ms`; with `NEWEST`, than
+        any record of the log. For a batch in an unknown codec, its first offset. Raises CorruptLogError,
         DiskError."""
         if timestamp_ms == NEWEST:
             with self._lookup:
@@ -222,12 +223,12 @@ class PooledLog(SegmentedLog):
                 ) from None
             if first is not None or header.next_offset >= below_offset:
                 return first
-            start = header.next_offset  # only records of it that are gone are young enough
+            start = header.next_offset  # only records that it no longer has are new enough
 
     def _find_batch(
         self, timestamp_ms: int, start: int, below_offset: int
     ) -> tuple[TimedSegment, int, BatchHeader] | None:
-        """The first one that is not older and not wholly below `start`."""
+        """The first batch that is not older and not entirely below `start`."""
         for one in self._segments:
             segment = cast(TimedSegment, one)
             if segment.base_offset >= below_offset:

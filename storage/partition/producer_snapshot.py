@@ -1,8 +1,8 @@
 """`<offset>.snapshot`: a log's producers as they were when the log ended at that offset.
 
-Owns the files: their names, Kafka's format (`ProducerStateManager`, version 1, with its CRC), and which are
-kept. Kafka writes only the last batch of a producer; the earlier ones that a retry may repeat follow its
-entries in an appendix of our own, under the same CRC, where Kafka's reader does not look.
+Owns the files: their names, and Kafka's format (`ProducerStateManager`, version 1, with its CRC). Kafka
+writes only the last batch of a producer; the earlier batches that a retry may repeat follow its entries in an
+appendix specific to metaquorum, under the same CRC, where Kafka's reader does not look.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"(\d{20})\.snapshot")
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 # Producer id and epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first offset
-# of a transaction under way.
+# of an ongoing transaction.
 _ENTRY = struct.Struct(">qhiqiqiq")
 _APPENDIX = b"MQB\x01"
 _SEEN = struct.Struct(">qB")
@@ -48,7 +48,7 @@ def parse_snapshot_name(name: str) -> int | None:
 
 
 def encode_producers(table: ProducerTable) -> bytes:
-    """A whole file."""
+    """The contents of a file."""
     entries, appendix = [], [_APPENDIX]
     for known in table.all():
         last = known.batches[-1] if known.batches else None
@@ -80,7 +80,7 @@ def encode_producers(table: ProducerTable) -> bytes:
 
 
 def decode_producers(data: bytes, file: str) -> ProducerTable:
-    """The inverse; reads Kafka's files too. Raises CorruptFileError for anything that is not whole."""
+    """The inverse; also reads Kafka's files. Raises CorruptFileError for any other or damaged content."""
     return ProducerTable({known.producer_id: known for known in decode_entries(data, file)})
 
 

@@ -1,9 +1,9 @@
-"""What a log knows of its producers: the last batches of each, so that a repeated one is told, and the
-transactions under way and aborted.
+"""What a log knows of its producers: the last batches of each, to detect duplicates, and the ongoing and
+aborted transactions.
 
 Owns the rules of sequence numbers, epochs and markers (KIP-98, KIP-360) and the content of a producer
-snapshot. Knows batches by their headers and markers, no file and no clock: the newest timestamps come from
-the batches.
+snapshot. Knows batches by their headers and markers, but no files and no clock: the newest timestamps come
+from the batches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from metaquorum.storage.batches.markers import EndMarker
 from metaquorum.storage.partition.aborted import AbortedTransaction, AbortedTransactions
 
 BATCHES_KEPT = 5
-"""The batches remembered of each producer, as in Kafka: this many requests may be in flight on one
-connection."""
+"""The batches remembered per producer, as in Kafka: this many requests may be in flight on one connection."""
 
 SEQUENCE_LIMIT = 2**31
 
@@ -32,10 +31,10 @@ class KnownBatch(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """`batches`: the last ones of this epoch, oldest first; none right after the epoch began elsewhere.
-    `seen_ms`: wall clock of the broker when the last one was stored (rebuilt from a log: its timestamp).
-    `coordinator_epoch`: of its last marker; -1: there was none. `open_from`: the first offset of its
-    transaction under way; -1: there is none."""
+    """`batches` are the last ones of this epoch, oldest first; empty right after the epoch began
+    elsewhere. `seen_ms` is the broker's wall clock when the last one was stored (its timestamp if rebuilt
+    from a log). `coordinator_epoch` is that of its last marker; -1 if there was none. `open_from` is the
+    first offset of its ongoing transaction; -1 if there is none."""
 
     producer_id: int
     epoch: int
@@ -46,11 +45,11 @@ class KnownProducer(Struct, frozen=True):
 
 
 class Fresh(Struct, frozen=True):
-    """The batch follows what is known: store it."""
+    """The batch follows what is known and may be stored."""
 
 
 class Duplicate(Struct, frozen=True):
-    """Stored before, from this offset on."""
+    """The batch was stored before, from this offset on."""
 
     first_offset: int
     last_offset: int
@@ -76,7 +75,7 @@ class CoordinatorFenced(Struct, frozen=True):
 
 
 class OutsideTransaction(Struct, frozen=True):
-    """A batch without a transaction, of a producer whose transaction has not ended."""
+    """A non-transactional batch of a producer whose transaction has not ended."""
 
 
 class EndedTransaction(Struct, frozen=True):
@@ -90,8 +89,8 @@ Verdict = Fresh | Duplicate | OutOfOrder | Fenced | CoordinatorFenced | OutsideT
 
 
 class ProducerTable:
-    """One log's producers. Changed in place by `note` and `expire`; `copy` before handing it to a thread.
-    `aborted`: the log's aborted transactions."""
+    """One log's producers. `note` and `expire` change it in place; `copy` it before passing it to a
+    thread. `aborted` are the log's aborted transactions."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class ProducerTable:
     ) -> None:
         self._producers: dict[int, KnownProducer] = dict(producers or {})
         self.aborted = AbortedTransactions() if aborted is None else aborted
-        # First offsets of transactions under way by producer, rising.
+        # First offsets of ongoing transactions by producer, rising.
         under_way = [(one.open_from, one.producer_id) for one in self._producers.values()]
         self.under_way = {each: first for first, each in sorted(under_way) if first >= 0}
 
@@ -124,11 +123,11 @@ class ProducerTable:
 
     @property
     def open_from(self) -> int | None:
-        """The first offset of the earliest transaction under way; None: there is none."""
+        """The first offset of the earliest ongoing transaction; None if there is none."""
         return next(iter(self.under_way.values()), None)
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether this producer, in this epoch, has a transaction under way here."""
+        """Whether this producer, in this epoch, has an ongoing transaction here."""
         known = self._producers.get(producer_id)
         return known is not None and known.open_from >= 0 and known.epoch == epoch
 
@@ -142,8 +141,8 @@ class ProducerTable:
         return Fresh()
 
     def check(self, header: BatchHeader, *, sequenced: bool = True) -> Verdict:
-        """Whether a leader may append this batch now. Batches without a producer id are always fresh, and
-        those of a coordinator, which have no sequences, in any epoch that is not fenced."""
+        """Whether a leader may append this batch now. Batches without a producer id are always fresh; a
+        coordinator's batches, which have no sequences, are fresh in any epoch that is not fenced."""
         if header.producer_id < 0:
             return Fresh()
         known = self._producers.get(header.producer_id)
@@ -152,8 +151,8 @@ class ProducerTable:
         if not sequenced and (known is None or header.producer_epoch >= known.epoch):
             return Fresh()
         if known is None or header.producer_epoch > known.epoch:
-            # A producer that no one here knows (it expired, or its batches were removed) may go on anywhere:
-            # KIP-360. A new epoch begins at 0.
+            # A producer that is unknown here (it expired, or its batches were removed) may continue at any
+            # sequence: KIP-360. A new epoch begins at 0.
             begins = known is None or header.base_sequence == 0
             return Fresh() if begins else OutOfOrder(0)
         if header.producer_epoch < known.epoch:
@@ -168,8 +167,8 @@ class ProducerTable:
     def note(
         self, header: BatchHeader, *, seen_ms: int, marker: EndMarker | None = None
     ) -> EndedTransaction | None:
-        """Takes up a batch that was appended, with its offsets set; a follower's leader has checked it. The
-        transaction that it ended, if it did."""
+        """Adds a batch that was appended, with its offsets set; a follower's leader has checked it.
+        Returns the transaction that it ended, if any."""
         if header.producer_id < 0:
             return None
         known = self._producers.get(header.producer_id)
@@ -220,7 +219,7 @@ class ProducerTable:
         return EndedTransaction(first, last)
 
     def expire(self, before_ms: int) -> int:
-        """Forgets who was last seen before and has no transaction under way; how many."""
+        """Drops producers last seen before this time that have no ongoing transaction; returns how many."""
         gone = [
             each.producer_id
             for each in self._producers.values()

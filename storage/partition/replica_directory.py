@@ -1,7 +1,7 @@
 """The names in a broker's log directory, and the small files that belong to it or to one replica.
 
 Owns `<topic>-<partition>`, `...-future`, `...-delete`, `...-stray`, `partition.metadata` (version 0) and the
-offset checkpoints, all as Kafka has them (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
+offset checkpoints, all as in Kafka (`UnifiedLog`, `PartitionMetadataFile`, `OffsetCheckpointFile`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ HIGH_WATERMARK_FILE = "replication-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 KAFKA_RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
-"""Kafka's, of all replicas of a directory. We have one beside each replica's segments and take this one away:
-it would tell Kafka that what we wrote had been flushed, and where it is found, Kafka was here since."""
+"""Kafka's file for all replicas of a directory. metaquorum has one beside each replica's segments and
+removes this one: it would make Kafka believe that what metaquorum wrote had been flushed. If the file is
+found, Kafka has used the directory since."""
 DELETE_SUFFIX = "-delete"
 FUTURE_SUFFIX = "-future"
 STRAY_SUFFIX = "-stray"
@@ -49,7 +50,7 @@ def future_name(topic: str, partition: int, rng: random.Random) -> str:
 
 
 def may_have_future(topic: str, partition: int) -> bool:
-    """Whether that name is not too long for a file system."""
+    """Whether that name is short enough for a file system."""
     return len(replica_name(topic, partition)) + 33 + len(FUTURE_SUFFIX) <= MAX_NAME_BYTES
 
 
@@ -60,14 +61,14 @@ def parse_future_name(name: str) -> tuple[str, int] | None:
 
 
 def removed_name(name: str, rng: random.Random, ending: str = DELETE_SUFFIX) -> str:
-    """What a replica's directory is called once it is removed (or, with STRAY_SUFFIX, set aside); a topic's
-    name is cut where the whole would be too long for a file system."""
+    """The name of a replica's directory once it is removed (or, with STRAY_SUFFIX, set aside); the topic's
+    name is shortened if the whole would be too long for a file system."""
     suffix = f".{rng.randbytes(16).hex()}{ending}"
     return name[: MAX_NAME_BYTES - len(suffix)] + suffix
 
 
 def is_removed_name(name: str) -> bool:
-    """True for a replica's directory that was removed, and whose files are still to go."""
+    """True for a removed replica's directory whose files have yet to be deleted."""
     return _REMOVED.fullmatch(name) is not None
 
 
@@ -91,7 +92,7 @@ def decode_partition_metadata(data: bytes, file: str) -> bytes:
 
 
 def load_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """The topic's id; None where there is no such file. Raises CorruptFileError, DiskError."""
+    """The topic's id; None if the file does not exist. Raises CorruptFileError, DiskError."""
     path = join(directory, PARTITION_METADATA_FILE)
     try:
         return decode_partition_metadata(read_file(disk, path), path)
@@ -106,30 +107,31 @@ def store_high_watermarks(disk: Disk, directory: str, offsets: Sequence[tuple[st
 
 
 def load_high_watermarks(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
-    """By (topic, partition); empty where there is no file. Raises CorruptFileError, DiskError."""
+    """By (topic, partition); empty if the file does not exist. Raises CorruptFileError, DiskError."""
     advice = "no action is needed: reads are bounded by the log start offsets until leaders are known"
     return _load_offsets(disk, join(directory, HIGH_WATERMARK_FILE), advice)
 
 
 def store_log_starts(disk: Disk, directory: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """By (topic, partition): where logs start that begin within their first segment, or after it. Durable on
-    return; raises DiskError."""
+    """By (topic, partition): the start of logs that begin within their first segment, or after it. Durable
+    on return; raises DiskError."""
     write_atomically(disk, join(directory, LOG_START_FILE), encode_offsets(offsets))
 
 
 def load_log_starts(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
-    """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
+    """The inverse; empty if the file does not exist. Raises CorruptFileError, DiskError."""
     advice = "records that were deleted but still in their segments are visible again: delete them again"
     return _load_offsets(disk, join(directory, LOG_START_FILE), advice)
 
 
 def store_cleaned_offsets(disk: Disk, directory: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """By (topic, partition): up to where logs were compacted. Durable on return; raises DiskError."""
+    """By (topic, partition): the offset up to which logs were compacted. Durable on return; raises
+    DiskError."""
     write_atomically(disk, join(directory, CLEANER_OFFSET_FILE), encode_offsets(offsets))
 
 
 def load_cleaned_offsets(disk: Disk, directory: str) -> dict[tuple[str, int], int]:
-    """The inverse; empty where there is no file. Raises CorruptFileError, DiskError."""
+    """The inverse; empty if the file does not exist. Raises CorruptFileError, DiskError."""
     advice = "no action is needed: compacted logs are compacted from their start on"
     return _load_offsets(disk, join(directory, CLEANER_OFFSET_FILE), advice)
 

@@ -1,8 +1,9 @@
-"""A cleaned segment takes the place of those it was made of, so that a crash leaves the old ones or the new.
+"""Replaces segments with the cleaned segment made of them, so that a crash leaves either the old ones or the
+new one.
 
 Owns the file names and steps of Kafka's LocalLog.replaceSegments and LogLoader: `X.log.cleaned` is being
-written; `X.log.swap` is whole, and the segments that it replaces may go; then it is `X.log`. Each step is
-durable before the next begins. Indexes and `.txnindex` go the same way behind the log.
+written; `X.log.swap` is complete, and the segments that it replaces may be removed; then it becomes `X.log`.
+Each step is durable before the next begins. Indexes and `.txnindex` follow the log through the same steps.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
-# The log first: without it the others count for nothing.
+# The log first: without it the others are ignored.
 _SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.swap|\.deleted)?")
 
@@ -31,7 +32,7 @@ _FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.
 def begin_cleaned(
     disk: Disk, directory: str, pool: FilePool, base_offset: int, *, index_interval_bytes: int
 ) -> TimedSegment:
-    """An empty segment `.cleaned`; what an earlier cleaning left of it goes."""
+    """An empty segment `.cleaned`; removes what an earlier cleaning left of it."""
     forget_cleaned(disk, directory, base_offset)
     return TimedSegment(
         disk,
@@ -45,13 +46,13 @@ def begin_cleaned(
 
 
 def forget_cleaned(disk: Disk, directory: str, base_offset: int) -> None:
-    """Removes the files of a segment that is not going to be swapped in."""
+    """Removes the files of a segment that will not be swapped in."""
     for suffix in _SUFFIXES:
         remove_if_present(disk, _path(directory, base_offset, suffix + CLEANED_SUFFIX))
 
 
 def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: bytes) -> None:
-    """Everything of it is durable on return: records, indexes, and `aborted`, the content of `.txnindex`."""
+    """All of it is durable on return: records, indexes, and `aborted`, the content of `.txnindex`."""
     directory = parent_of(cleaned.path)
     files = [(f"{path}{CLEANED_SUFFIX}", data) for path, data in cleaned.index_files()]
     if aborted:
@@ -70,8 +71,8 @@ def finish_cleaned(disk: Disk, pool: FilePool, cleaned: TimedSegment, aborted: b
 
 
 def swap_in(log: PartitionLog, bases: Sequence[int], end_offset: int) -> None:
-    """The cleaned segment takes the places of those that begin at `bases`, which end at `end_offset`.
-    Durable on return. Raises DiskError; the log then takes no more writes."""
+    """The cleaned segment replaces those that begin at `bases` and end at `end_offset`. Durable on return.
+    Raises DiskError; the log then accepts no more writes."""
     with log._lookup, log._io:
         log._shape += 1
         log._or_failed(lambda: _swap(log, list(bases), end_offset))
@@ -110,12 +111,12 @@ def _path(directory: str, base: int, suffix: str) -> str:
 
 
 def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """Completes or takes back what a crash interrupted, ours or Kafka's; the names that are there now.
-    Durable on return. Raises DiskError."""
+    """Completes or undoes what a crash interrupted, in metaquorum or in Kafka; returns the names that
+    exist now. Durable on return. Raises DiskError."""
     found = [(match, name) for name in names if (match := _FILE.fullmatch(name)) is not None]
     cleaned = [int(match[1]) for match, _ in found if match[3] == CLEANED_SUFFIX]
     swapped = {int(match[1]) for match, _ in found if (match[2], match[3]) == (LOG_SUFFIX, SWAP_SUFFIX)}
-    # Of a swap that was not durable as a whole, as Kafka leaves it of a segment that it began to split.
+    # Drops swaps that were not durable as a whole, as Kafka leaves for a segment that it began to split.
     swapped = {base for base in swapped if not cleaned or base < min(cleaned)}
     ends = {base: _end_of(disk, join(directory, f"{base:020d}{LOG_SUFFIX}{SWAP_SUFFIX}")) for base in swapped}
     doomed, renamed = [], []
@@ -133,7 +134,7 @@ def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
     for name in doomed:
         disk.remove(join(directory, name))
     disk.sync_directory(directory)
-    # The logs last: while one is not in its place, the next start does all this again.
+    # The logs last: until all are in place, the next start repeats all this.
     for name in sorted(renamed, key=lambda one: one.endswith(LOG_SUFFIX + SWAP_SUFFIX)):
         disk.rename(join(directory, name), join(directory, name_of(name).removesuffix(SWAP_SUFFIX)))
     disk.sync_directory(directory)
@@ -141,7 +142,7 @@ def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
 
 
 def _end_of(disk: Disk, path: str) -> int:
-    """The offset after the last batch of a segment; 0: it has none."""
+    """The offset after the last batch of a segment; 0 if it has none."""
     file = disk.open_read(path)
     try:
         end, position, size = 0, 0, file.size()

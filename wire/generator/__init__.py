@@ -1,7 +1,7 @@
 """Turns schemas into straight-line code, once per structure and version.
 
-Owns the generated source and nothing else: no message is named here. `decoders` and `encoders` make
-functions, `source` holds what both write with.
+Owns the generated source and nothing else: it names no message. `decoders` and `encoders` create functions,
+`source` has what both use to write them.
 """
 
 from metaquorum.wire.generator.decoders import Decoder, compile_decoder

@@ -1,12 +1,11 @@
 """Functions that read one structure at one version.
 
 A metadata log is decoded one record at a time, millions of times, and a broker decodes every request: the
-interpretation of the schema happens once, when the decoder is compiled, and what remains is straight-line
-code with the short forms of varints inline.
+schema is interpreted once, when the decoder is compiled, and what remains is straight-line code with the
+short forms of varints inline.
 
-A decoder is `f(buf, position, end) -> (value, position after it)`. It may read past `end` and says so by the
-position that it returns; the caller compares. It raises IndexError, struct.error, UnicodeDecodeError or
-Malformed.
+A decoder is `f(buf, position, end) -> (value, position after it)`. It may read past `end`, which the caller
+detects from the returned position. It raises IndexError, struct.error, UnicodeDecodeError or Malformed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def _var(field: Field) -> str:
 
 
 def _read_fixed(out: SourceWriter, run: list[Field]) -> None:
-    """Neighbours of fixed width are unpacked by one call."""
+    """Adjacent fields of fixed width are unpacked by one call."""
     if not run:
         return
     layout = struct.Struct(">" + "".join(FIXED[field.type] for field in run))
@@ -71,7 +70,7 @@ def _check_bool(out: SourceWriter, field: Field) -> None:
 
 
 def _read_length(out: SourceWriter, kind: str) -> None:
-    """The length plus one into n, as compact lengths are written: 0 is null."""
+    """Reads into n the length plus one, as compact lengths are written: 0 is null."""
     if out.flexible:
         out.line("n = buf[p]")
         out.line("p += 1")
@@ -111,7 +110,7 @@ def _read_variable(out: SourceWriter, field: Field) -> None:
 
 
 def _read_text_or_bytes(out: SourceWriter, field: Field) -> None:
-    """What has n - 1 bytes. Records are a view of the buffer and are never copied."""
+    """A value of n - 1 bytes. Records are a view of the buffer and are never copied."""
     convert = {
         "string": "str(buf[p:n], 'utf-8')",
         "bytes": "bytes(buf[p:n])",
@@ -153,7 +152,7 @@ def _read_packed(out: SourceWriter, field: Field) -> None:
 
 
 def _read_items(out: SourceWriter, field: Field) -> None:
-    """An array whose length plus one is in n; what an element takes at least bounds the count."""
+    """An array whose length plus one is in n; the minimum size of an element bounds the count."""
     var = _var(field)
     out.line("n -= 1")
     if field.element_type in WIDTHS:
@@ -204,7 +203,7 @@ def _read_tags(out: SourceWriter, schema: StructSchema) -> None:
     out.line("for _ in range(n):")
     out.indent(1)
     out.line("last = tag")
-    # The heads of small fields are read here; everything else by read_tag_head, which also has the texts.
+    # The heads of small fields are read here; all others by read_tag_head, which also has the error texts.
     out.line("tag = buf[p]")
     out.line("n = buf[p + 1]")
     out.line("stop = p + 2 + n")

@@ -1,6 +1,6 @@
 """Functions that write one structure at one version.
 
-A writer is `f(value, out)`: it appends to a `bytearray`, or to `Chunks` where records are carried without
+A writer is `f(value, out)`: it appends to a `bytearray`, or to `Chunks` if records are passed on without
 copying. An encoder is `f(value) -> bytes`. Both raise struct.error, Malformed, UnsupportedFieldError and what
 Python raises for a value of a wrong type.
 """
@@ -19,9 +19,9 @@ Encoder = Callable[[Any], bytes]
 
 
 def compile_encoder(schema: StructSchema, version: int, prefix: bytes = b"", hint: str = "") -> Encoder:
-    """The encoder of one structure at one flexible version; what it returns starts with `prefix`.
+    """The encoder of one structure at one flexible version; its result starts with `prefix`.
 
-    `hint` ends the text about a field that the version cannot carry.
+    `hint` ends the error text for a field that the version cannot carry.
     """
     write = compile_writer(schema, version, hint=hint)
 
@@ -71,13 +71,13 @@ def _refuse(out: SourceWriter, schema: StructSchema, field: Field, hint: str) ->
 
 
 def _write_fixed(out: SourceWriter, run: list[Field]) -> None:
-    """Neighbours of fixed width are packed by one call."""
+    """Adjacent fields of fixed width are packed by one call."""
     if not run:
         return
     pack = out.bind("pack", struct.Struct(">" + "".join(FIXED[field.type] for field in run)).pack)
     for field in run:
         if field.type == "uuid":
-            # struct would silently pad or cut.
+            # struct would silently pad or truncate.
             out.line(f"if len(record.{field.name}) != 16:")
             out.line(f"raise Malformed('{field.name}: a uuid has 16 bytes')", 1)
     out.line(f"out += {pack}({', '.join(f'record.{field.name}' for field in run)})")
@@ -125,7 +125,7 @@ def _write_structs(out: SourceWriter, field: Field, target: str, hint: str) -> N
 
 
 def _write_length(out: SourceWriter, target: str) -> None:
-    """That of the value in `v`. Of what is short, as most is, one byte."""
+    """The length of the value in `v`. Short values, which are the most common, take one byte."""
     if not out.flexible:
         out.line(f"{target} += long_length(len(v))")
         return

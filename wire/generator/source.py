@@ -1,6 +1,6 @@
 """Lines of a function under construction, and what decoders and encoders have in common.
 
-Owns compiling, and the names that generated code may use; knows no message.
+Owns compiling, and the names that generated code may use. Does not know messages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FIXED = {
     "float64": "d",
     "uuid": "16s",
 }
-"""The letter of every type of fixed width in a struct format."""
+"""The struct format letter of every type of fixed width."""
 
 
 class SourceWriter:
-    """Lines of a function under construction, the objects that they name, and fresh names."""
+    """Lines of a function under construction, the objects that they refer to, and unused names."""
 
     def __init__(self, version: int, flexible: bool) -> None:
         self.version = version
@@ -46,7 +46,7 @@ class SourceWriter:
         self._depth += by
 
     def bind(self, prefix: str, value: Any) -> str:
-        """A name under which the generated code finds `value`."""
+        """The name by which the generated code refers to `value`."""
         name = f"{prefix}_{len(self.names)}"
         self.names[name] = value
         return name
@@ -60,5 +60,5 @@ class SourceWriter:
     def function(self, name: str) -> Any:
         """Compile the lines and return the function called `name`."""
         source = "\n".join(self.lines)
-        exec(compile(source, f"<{name}>", "exec"), self.names)  # the source is made of the table only
+        exec(compile(source, f"<{name}>", "exec"), self.names)  # the source comes only from the table
         return self.names[name]

@@ -1,4 +1,4 @@
-"""Requests and responses about access: SASL, ACLs, SCRAM, quotas and delegation tokens.
+"""Requests and responses for access control: SASL, ACLs, SCRAM, quotas and delegation tokens.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

@@ -1,4 +1,4 @@
-"""Requests and responses about brokers and controllers among themselves.
+"""Requests and responses between brokers and controllers.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

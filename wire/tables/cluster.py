@@ -1,4 +1,4 @@
-"""Requests and responses about finding out about the cluster, and telemetry.
+"""Requests and responses for discovering the cluster, and for telemetry.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

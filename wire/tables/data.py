@@ -1,4 +1,4 @@
-"""Requests and responses about reading and writing partitions.
+"""Requests and responses for reading and writing partitions.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

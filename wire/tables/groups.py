@@ -1,4 +1,4 @@
-"""Requests and responses about consumer groups and their offsets.
+"""Requests and responses for consumer groups and their offsets.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

@@ -1,4 +1,4 @@
-"""Requests and responses about the quorum: votes, epochs, snapshots, voters.
+"""Requests and responses of the quorum: votes, epochs, snapshots, voters.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

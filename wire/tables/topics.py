@@ -1,4 +1,4 @@
-"""Requests and responses about topics, partitions, log directories and configurations.
+"""Requests and responses for topics, partitions, log directories and configurations.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

@@ -1,4 +1,4 @@
-"""Requests and responses about transactions.
+"""Requests and responses for transactions.
 
 The facts are those of Apache Kafka's message definitions; `wire.table` describes the form.
 """

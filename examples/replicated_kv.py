@@ -1,9 +1,9 @@
-"""A replicated key-value store on `metaquorum.raft`: a process per node, datagrams on loopback, real files.
+"""A replicated key-value store on `metaquorum.raft`: one process per node, datagrams on loopback, real files.
 
     python examples/replicated_kv.py NODE_ID DIRECTORY PORT PORT PORT
 
-`put KEY VALUE` is answered `ok KEY` when a majority has it on disk, `get KEY` with the value once the leader
-has proved that it still leads, and both with `ask PORT` by other nodes.
+The leader responds to `put KEY VALUE` with `ok KEY` once a majority has it on disk, and to `get KEY` with the
+value once it has proved that it still leads. Other nodes respond to both with `ask PORT`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Store(raft.BlockingDriver):
         self.socket = socket.socket(type=socket.SOCK_DGRAM)
         self.socket.bind(("127.0.0.1", ports[node_id]))
         disk = PosixDisk()
-        if not disk.exists(directory):  # the first start of all; never do this for an emptied disk
+        if not disk.exists(directory):  # the very first start; never do this for an emptied disk
             raft.create_directory(disk, directory, cluster_id="kv", node_id=node_id, rng=SystemRandom())
         voters = tuple(raft.Voter(node_id=at, host="127.0.0.1", port=port) for at, port in enumerate(ports))
         super().__init__(
@@ -78,7 +78,7 @@ class Store(raft.BlockingDriver):
                 self.answer(port, f"ok {key}")
 
     def on_role_changed(self, change: raft.RoleChanged) -> None:
-        self.puts.clear()  # a later leader may overwrite them: their clients ask again
+        self.puts.clear()  # a later leader may overwrite them: their clients must retry
 
     def on_read(self, token: int, *, ready: bool) -> None:
         key, port = self.gets.pop(token)

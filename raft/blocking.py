@@ -93,7 +93,7 @@ class BlockingDriver:
         self._todo: deque[RaftEffect] = deque()
         self._state = _IDLE
 
-    # ---- what a subclass brings
+    # ---- hooks of a subclass
 
     def send(self, to: int, correlation_id: int, request: RaftRequest, timeout_ms: int) -> None:
         """Send a request to a node. Pass its response to `on_response`; if there will be none, call
@@ -190,7 +190,7 @@ class BlockingDriver:
         """Resign in an orderly way; no effect in any role but leader."""
         self._input(self.core.resign)
 
-    # ---- carrying out
+    # ---- carrying out effects
 
     def _input(self, handle: Callable[[int], list[RaftEffect]]) -> None:
         if self._state == _ENDED:

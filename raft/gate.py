@@ -69,7 +69,7 @@ class EffectGate:
         return ready
 
     def _void_records(self, end_offset: int) -> None:
-        """Voids records that were promised to a caller while this node led and that are now being
+        """Discards records that were promised to a caller while this node led and that are now being
         truncated."""
         self._held = deque(
             self._without_records(effect)

@@ -79,7 +79,7 @@ def _succeed(state: RaftState, now_ms: int, request: EndQuorumEpochRequest) -> N
     leaders.doubt_leader(state, now_ms, wait)
 
 
-# ---- what a leader sends, and one that resigned --------------------------------------------------
+# ---- what leaders and resigned leaders send ------------------------------------------------------
 
 
 def begins_due_ms(state: RaftState) -> int | None:

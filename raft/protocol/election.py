@@ -231,7 +231,7 @@ def lose_leader(state: RaftState, now_ms: int) -> None:
         transitions.become_unattached(state, now_ms, state.epoch)
 
 
-# ---- what the role owes the other voters ---------------------------------------------------------
+# ---- requests to the other voters ----------------------------------------------------------------
 
 
 def votes_due_ms(state: RaftState) -> int | None:

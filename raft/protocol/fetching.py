@@ -109,7 +109,7 @@ def _say_whom_it_cannot_follow(state: RaftState, response: FetchResponse) -> Non
         )
 
 
-# ---- answers -------------------------------------------------------------------------------------
+# ---- responses -----------------------------------------------------------------------------------
 
 
 def on_fetch_response(
@@ -232,7 +232,7 @@ def _refuse_records(state: RaftState, now_ms: int, role: Follower, problem: str)
     )
 
 
-# ---- requests without an answer ------------------------------------------------------------------
+# ---- failed requests -----------------------------------------------------------------------------
 
 
 def on_request_failed(state: RaftState, now_ms: int, flight: InFlight) -> None:

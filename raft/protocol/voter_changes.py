@@ -151,7 +151,7 @@ def _not_now(state: RaftState) -> Refusal | None:
     return None
 
 
-# ---- one rule a kind of change -------------------------------------------------------------------
+# ---- one rule per kind of change -----------------------------------------------------------------
 
 
 def _refuse_entry(state: RaftState, voter: VoterNode) -> Refusal | None:
@@ -266,7 +266,7 @@ def _directory_in_use(state: RaftState, node_id: int) -> bytes | None:
     return progress.directory_id or None
 
 
-# ---- what is due ---------------------------------------------------------------------------------
+# ---- timers --------------------------------------------------------------------------------------
 
 
 def settled_due_ms(state: RaftState) -> int | None:

@@ -131,7 +131,7 @@ def _refuse(state: RaftState, what: str, end_offset: int) -> None:
     )
 
 
-# ---- what a leader hears -------------------------------------------------------------------------
+# ---- what a leader learns ------------------------------------------------------------------------
 
 
 def compare(state: RaftState, request: FetchRequest, common_offset: int) -> None:

@@ -105,7 +105,7 @@ class RaftState:
         self._announced: RoleChanged | None = None
         self._warned: set[str] = set()
 
-    # ---- who ---------------------------------------------------------------------------------
+    # ---- identity and voters -----------------------------------------------------------------
 
     @property
     def voters(self) -> VoterSet:
@@ -197,7 +197,7 @@ class RaftState:
 
     @property
     def leader_id(self) -> int | None:
-        """This node if it leads, or the leader that it follows; None while it doubts the leader."""
+        """This node if it leads, or the leader that it follows; otherwise None."""
         match self.role:
             case Leader():
                 return self.node_id

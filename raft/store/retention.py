@@ -22,7 +22,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     def trim(self, disk: Disk, log: SegmentedLog, before_offset: int, *, wall_ms: int | None) -> None:
         """Snapshot by snapshot, oldest first, deletes what is before a snapshot while a bound requires it.
-        Ignores snapshots at or above `before_offset`. With `wall_ms` None, ages are ignored."""
+        Ignores snapshots above `before_offset`. With `wall_ms` None, ages are ignored."""
         snapshots = list_snapshots(disk, log.directory)
         for place, base in enumerate(snapshots):
             if base.offset > before_offset:

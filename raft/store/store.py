@@ -64,7 +64,7 @@ LogEffect = AppendLog | TruncateLog | ResetLog | NoteCommitted | WriteSnapshotCh
 
 
 class ReplicaStore:
-    """The open directory of one replica. Make one with `open`."""
+    """The open directory of one replica. Create one with `open`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class ReplicaStore:
                 "copy the newest .checkpoint file from another node of the quorum",
             )
 
-    # --- what was found
+    # --- recovered state
 
     @property
     def raft_identity(self) -> Identity:
@@ -379,7 +379,7 @@ class ReplicaStore:
             self._incoming.close()
             self._incoming = None
 
-    # --- the end
+    # --- closing
 
     def close(self, *, clean: bool = True) -> None:
         """A clean close leaves nothing for the next open to verify. Releases the lock."""

@@ -226,7 +226,7 @@ class SegmentedLog(OpenLog):
             write_atomically(self._disk, join(self.directory, EPOCHS_FILE), epochs.encode())
             self._stored_epochs = epochs
 
-    # --- cutting
+    # --- truncating
 
     def truncate_to(self, end_offset: int) -> int:
         """Truncates the log to end at `end_offset`, durably before it returns; returns the new end offset.

@@ -49,7 +49,7 @@ class LogProducers:
             if header.producer_id >= 0:
                 self.table.note(header, seen_ms=header.max_timestamp_ms, marker=marker)
 
-    # --- finding them again
+    # --- restoring
 
     def find(self, names: list[str]) -> None:
         """Finds the files among the names in the directory."""
@@ -130,7 +130,7 @@ class LogProducers:
             for header, marker in segment.producer_batches(position):
                 table.note(header, seen_ms=header.max_timestamp_ms, marker=marker)
 
-    # --- keeping them
+    # --- storing
 
     def snapshot_file(self, end: int) -> File:
         """The snapshot of a log that ends at `end`."""

@@ -156,7 +156,7 @@ class PartitionLog(PooledLog):
                 self.needs_sync |= remove_if_present(self._disk, join(self.directory, name))
         self._snapshots.drop(self.end_offset + 1)
 
-    # --- where it is
+    # --- state
 
     @property
     def producers(self) -> ProducerTable:
@@ -317,7 +317,7 @@ class PartitionLog(PooledLog):
         """Whether a segment begins there: then a trim alone can make the log start there."""
         return any(segment.base_offset == offset for segment in self._segments)
 
-    # --- cutting
+    # --- truncating
 
     def truncate_to(self, end_offset: int) -> int:
         """Like `SegmentedLog.truncate_to`; restores the producers of what is left."""

@@ -8,57 +8,57 @@ loses committed records or elects two leaders; each point says which.
 
 What the driver does with effects:
 
-  1. **In order.** Carry out effects in the order in which they were returned, all effects of one input before
-     those of the next. The core has already changed its own view of the log, so if an effect on the log
-     fails, stop the process and drop everything that is still queued. Continuing would acknowledge records
-     that are not there.
-  2. **Persist, then send.** `PersistQuorumState` is one atomic, durable write of epoch, vote and leader.
-     Report it with `on_quorum_state_persisted(token)`. An effect with `after=token` waits until that token or
-     a later one is durable: `EffectGate` does this. If it is sent earlier, a node can vote twice in one epoch
-     after a crash.
-  3. **Append, then sync, then report.** `AppendLog` writes whole batches at the end of the log; any number of
-     them may share one sync. Report `on_log_synced(end_offset)` only for what the finished sync covers. A
-     sync that began before a `TruncateLog` does not cover anything appended after it. A report that is too
-     early commits records that a power loss can take away.
-  4. **Never retry a failed sync.** The kernel may have dropped the pages that it could not write. Stop the
-     process.
-  5. **Truncate durably.** `TruncateLog` and `ResetLog` are durable before the next effect. Otherwise another
-     leader's old records can reappear after new ones.
-  6. **Respond from the current log.** Fill `RespondWithRecords` and `RespondWithSnapshotChunk` when they are
-     carried out, never from a copy made before a truncation.
-  7. **Apply what is committed.** `HighWatermarkChanged` is the only permission to apply records, in log
-     order. After a restart, everything after the newest snapshot is applied again: keep no other state, or
-     make applying idempotent.
-  8. **Remember what was committed.** Write `NoteCommitted` down before any later effect reaches a client;
-     with `durably`, also replace the file in the background. Without it, a node cannot detect that its peers
-     came back with older copies of their logs.
+ 1. **In order.** Carry out effects in the order in which they were returned, all effects of one input before
+    those of the next. The core has already changed its own view of the log, so if an effect on the log
+    fails, stop the process and drop everything that is still queued. Continuing would acknowledge records
+    that are not there.
+ 2. **Persist, then send.** `PersistQuorumState` is one atomic, durable write of epoch, vote and leader.
+    Report it with `on_quorum_state_persisted(token)`. An effect with `after=token` waits until that token or
+    a later one is durable: `EffectGate` does this. If it is sent earlier, a node can vote twice in one epoch
+    after a crash.
+ 3. **Append, then sync, then report.** `AppendLog` writes whole batches at the end of the log; any number of
+    them may share one sync. Report `on_log_synced(end_offset)` only for what the finished sync covers. A
+    sync that began before a `TruncateLog` does not cover anything appended after it. A report that is too
+    early commits records that a power loss can take away.
+ 4. **Never retry a failed sync.** The kernel may have dropped the pages that it could not write. Stop the
+    process.
+ 5. **Truncate durably.** `TruncateLog` and `ResetLog` are durable before the next effect. Otherwise another
+    leader's old records can reappear after new ones.
+ 6. **Respond from the current log.** Fill `RespondWithRecords` and `RespondWithSnapshotChunk` when they are
+    carried out, never from a copy made before a truncation.
+ 7. **Apply what is committed.** `HighWatermarkChanged` is the only permission to apply records, in log
+    order. After a restart, everything after the newest snapshot is applied again: keep no other state, or
+    make applying idempotent.
+ 8. **Remember what was committed.** Write `NoteCommitted` down before any later effect reaches a client;
+    with `durably`, also replace the file in the background. Without it, a node cannot detect that its peers
+    came back with older copies of their logs.
 
 What the driver tells the core:
 
-  9. **One directory, one identity.** A voter's directory is created once. A voter whose disk was emptied has
-     forgotten its votes and the records it acknowledged: with the same directory id it can elect a second
-     leader or lose committed records. Pin directory ids in `Voter` so that such a node only observes.
- 10. **Time.** `now_ms` is a monotonic clock of this process in ms and never goes back. `wall_ms` is Unix
-     time, for record timestamps and display only. Call `tick` when `next_deadline_ms` is reached and the
-     inbox is empty: after a pause, messages that have already arrived are handled before anything times out.
- 11. **Every request ends.** Report the response to a request once with `on_response`, or its failure with
-     `on_request_failed`. Either may be late or missing: the core times requests out by itself. Requests and
-     responses may be lost, repeated and reordered.
- 12. **Callers that leave.** `on_request_abandoned(key)` frees a parked fetch. Keys are never reused.
- 13. **Leaders append.** Append only while `is_leader`: batches begin at `log_end_offset` and carry `epoch`.
-     The offset is the caller's ticket: the record is committed when the high watermark passes it while this
-     node still leads in that epoch. After `RoleChanged` its fate is unknown, and another record may be at
-     that offset.
- 14. **Snapshots.** Report `on_snapshot_written` when the file is durable under its final name, and only then
-     trim the log (`on_log_trimmed`). Check a fetched snapshot before you put it in force (`FinishSnapshot`),
-     and use its state only if the effects of `on_snapshot_loaded` contain `ResetLog`.
- 15. **Voters in the log** (kraft.version 1). Put what `voters_at` returns into every snapshot, pass the
-     voters of a loaded snapshot to `on_snapshot_loaded`, and pass those of the newest snapshot and of the log
-     after it to `RecoveredLog`. Otherwise the node counts majorities of a set that is no longer in force.
-     Find a node by the `endpoints` of `SendRequest`, and the bootstrap servers by their ids below 0. Before
-     you pass an `AddVoterRequest` on, ask the new node for its id, directory and versions.
- 16. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law of
-     Raft, CommittedLostError a loss of committed records. After any of them the core must not be used again.
+ 9. **One directory, one identity.** A voter's directory is created once. A voter whose disk was emptied has
+    forgotten its votes and the records it acknowledged: with the same directory id it can elect a second
+    leader or lose committed records. Pin directory ids in `Voter` so that such a node only observes.
+10. **Time.** `now_ms` is a monotonic clock of this process in ms and never goes back. `wall_ms` is Unix
+    time, for record timestamps and display only. Call `tick` when `next_deadline_ms` is reached and the
+    inbox is empty: after a pause, messages that have already arrived are handled before anything times out.
+11. **Every request ends.** Report the response to a request once with `on_response`, or its failure with
+    `on_request_failed`. Either may be late or missing: the core times requests out by itself. Requests and
+    responses may be lost, repeated and reordered.
+12. **Callers that leave.** `on_request_abandoned(key)` frees a parked fetch. Keys are never reused.
+13. **Leaders append.** Append only while `is_leader`: batches begin at `log_end_offset` and carry `epoch`.
+    The offset is the caller's ticket: the record is committed when the high watermark passes it while this
+    node still leads in that epoch. After `RoleChanged` its fate is unknown, and another record may be at
+    that offset.
+14. **Snapshots.** Report `on_snapshot_written` when the file is durable under its final name, and only then
+    trim the log (`on_log_trimmed`). Check a fetched snapshot before you put it in force (`FinishSnapshot`),
+    and use its state only if the effects of `on_snapshot_loaded` contain `ResetLog`.
+15. **Voters in the log** (kraft.version 1). Put what `voters_at` returns into every snapshot, pass the
+    voters of a loaded snapshot to `on_snapshot_loaded`, and pass those of the newest snapshot and of the log
+    after it to `RecoveredLog`. Otherwise the node counts majorities of a set that is no longer in force.
+    Find a node by the `endpoints` of `SendRequest`, and the bootstrap servers by their ids below 0. Before
+    you pass an `AddVoterRequest` on, ask the new node for its id, directory and versions.
+16. **Errors end the process.** RaftUsageError is a mistake of the caller, RaftInvariantError a broken law of
+    Raft, CommittedLostError a loss of committed records. After any of them the core must not be used again.
 """
 
 from __future__ import annotations

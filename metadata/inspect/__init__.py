@@ -1,1 +1,1 @@
-"""Questions about a log: what a record is about, and what happened when. Pure; the tools read the files."""
+"""Questions about a log: what a record is about, and what happened when. Pure: the tools read the files."""

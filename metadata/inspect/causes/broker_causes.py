@@ -1,7 +1,7 @@
-"""Why a broker is as it is, and why it can lead nothing: what its registrations, fences and shutdowns tell.
+"""Why a broker changed and why it cannot lead: rules over its registrations, fences and shutdowns.
 
-Owns the rules about brokers. A controller grants a stop at once to a broker that leads nothing, with the very
-record that it writes when no heartbeat came (KIP-631, `BrokerHeartbeatManager` of Kafka 3.7 and 3.9).
+Owns the rules about brokers. A controller lets a broker that leads nothing shut down at once, with the same
+record that it writes when heartbeats stop (KIP-631, `BrokerHeartbeatManager` of Kafka 3.7 and 3.9).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from metaquorum.metadata.inspect.causes.cause_types import SHUTDOWN_LEVEL, Cause
 from metaquorum.metadata.inspect.changes.change_steps import BrokerStep, Place
 
 SESSION_TIMEOUT_MS = 9_000
-"""The default of broker.session.timeout.ms: no session ends earlier after a heartbeat."""
+"""The default of broker.session.timeout.ms: no session ends sooner after a heartbeat."""
 
 _SHORT = {
     "shutdown-finished": "end of its controlled shutdown",
     "stopped-idle": "it stopped in order",
     "stopped-or-silent": "it stopped in order or no heartbeat came in time; the log does not show which",
 }
-"""What a fence was, where that is said of something else."""
+"""Short names of fences, for causes that are about something else."""
 
 
 def broker_causes(step: BrokerStep, scene: Scene) -> tuple[Cause, ...]:
-    """Why one record changed a broker; never empty."""
+    """Why one record changed a broker. Never empty."""
     broker, before, after = step.broker_id, step.before, step.after
     if after is None:
         text = f"broker {broker} was unregistered"
@@ -80,7 +80,7 @@ def _registration(step: BrokerStep, scene: Scene) -> Cause:
 
 
 def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
-    """Why a broker was fenced by a record that is no registration."""
+    """Why a record other than a registration fenced a broker."""
     broker = step.broker_id
     if _led(step, scene):
         return Cause(
@@ -126,9 +126,10 @@ def fence_cause(step: BrokerStep, scene: Scene) -> Cause:
 
 
 def _led(step: BrokerStep, scene: Scene) -> bool:
-    """Whether the fence took leaderships from the broker: in this batch, or in those just before it over
-    which it was split. Below 3.3-IV3 the latter is what a controlled shutdown looks like; what was moved
-    before one began (its directory failed, say) is no part of a fence that ends it."""
+    """Whether the fence took leaderships from the broker: in this batch, or in the batches just before
+    it that the fence was split over. Below 3.3-IV3 the latter is what a controlled shutdown looks
+    like. Partitions that moved before a shutdown began (because a directory failed, say) are not part
+    of the fence that ends it."""
     broker = step.broker_id
     if any(each.before is not None and each.before.leader == broker for each in scene.batch.partitions):
         return True
@@ -138,7 +139,7 @@ def _led(step: BrokerStep, scene: Scene) -> bool:
 
 
 def fence_reason(step: BrokerStep, scene: Scene) -> str:
-    """In a few words, why a broker that was not in controlled shutdown, or led something, was fenced."""
+    """Briefly, why a broker was fenced that led partitions or was not in controlled shutdown."""
     if step.before is not None and step.before.in_controlled_shutdown:
         return "no heartbeat in time during its controlled shutdown, while it still led partitions"
     unfenced = scene.since(scene.story(step.broker_id).unfenced)
@@ -146,7 +147,7 @@ def fence_reason(step: BrokerStep, scene: Scene) -> str:
 
 
 def broker_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | None:
-    """Why a broker can lead nothing and be in no ISR now; None while it can."""
+    """Why a broker can neither lead nor be in an ISR now; None if it can."""
     for step in scene.batch.steps_of(broker):
         if step.after is None:
             return _loss("broker-unregistered", f"was unregistered at {step.offset}", step)
@@ -172,7 +173,7 @@ def _loss(rule: str, text: str, step: BrokerStep) -> Cause:
 
 
 def _known_loss(broker: int, before: PartitionInfo, scene: Scene) -> Cause | None:
-    """The same, from what was said before this batch."""
+    """The same as `broker_loss`, from what the log said before this batch."""
     known = scene.feed.brokers.get(broker)
     story = scene.story(broker)
 

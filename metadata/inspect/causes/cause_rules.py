@@ -1,4 +1,4 @@
-"""The rules of causes (`log why --rules`): those that are derived from records, and the controller's own."""
+"""The rules of causes (`log why --rules`): those derived from records, and the controller's own reasons."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ RULES: dict[str, str] = {
     "changed-nothing": "everything already was as the record says",
     "unexplained": "no rule fits",
 }
-"""Every rule by name, with what makes it fit."""
+"""Every rule by name, with the condition for it."""
 
 ASKED_RULES: dict[str, str] = {
     "session-expired": "a broker sent no heartbeat in time",
@@ -122,4 +122,4 @@ ASKED_RULES: dict[str, str] = {
     "controller-registered": "a new active controller published the levels that it supports",
     "transaction-abandoned": "an earlier active controller left a metadata transaction open",
 }
-"""Why the active controller writes by itself, as its batches say."""
+"""Why the active controller wrote records on its own initiative, as recorded in its batches."""

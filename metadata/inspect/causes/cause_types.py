@@ -1,4 +1,4 @@
-"""What a derived cause is, what its rule may look at, and how it is said that the log does not show it.
+"""What a derived cause is, what its rule may look at, and the wording for what the log does not show.
 
 Owns no rule. Knows steps and the feed.
 """
@@ -17,16 +17,19 @@ from metaquorum.metadata.inspect.log.points import utc_text
 __all__ = ["NOOP_LEVEL", "SHUTDOWN_LEVEL", "SPLIT_MS", "Cause", "Scene", "cannot_tell", "ids"]
 
 SHUTDOWN_LEVEL = 7
-"""metadata.version 3.3-IV3: from here on the log says that a broker is in controlled shutdown (KIP-841)."""
+"""metadata.version 3.3-IV3: from this level on the log records that a broker is in
+controlled shutdown (KIP-841)."""
 
 SPLIT_MS = 1_000
-"""So far apart the batches may lie over which one fence or shutdown of a broker was split."""
+"""The batches of one split fence or shutdown of a broker are at most this far apart."""
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One derived cause. `rule` is a key of `cause_rules.RULES`; `offset` is that of the record that
-    is the cause, if it is another one; `broker_id` the broker that it is about. Not `certain`: another
-    history leaves the same records, and the text has both readings."""
+    """One derived cause.
+
+    `rule` is a key of `cause_rules.RULES`. `offset` is that of the record that is the cause, if it is a
+    different record. `broker_id` is the broker that the cause is about. If not `certain`, another history
+    leaves the same records, and the text gives both readings."""
 
     rule: str
     text: str
@@ -36,7 +39,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSoFar(Protocol):
-    """What the log said up to a batch, this one included: ChangeFeed, or another reader of the whole log."""
+    """What the log said up to and including a batch: ChangeFeed, or another reader of the whole log."""
 
     @property
     def stories(self) -> Mapping[int, BrokerStory]:
@@ -44,21 +47,22 @@ class LogSoFar(Protocol):
 
     @property
     def brokers(self) -> Mapping[int, BrokerRegistration]:
-        """The brokers that are registered."""
+        """The registered brokers."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the state is known, or only what records say by themselves."""
+        """Whether the state is known, rather than only what records say by themselves."""
 
     @property
     def metadata_version(self) -> int:
-        """The level in force."""
+        """The metadata.version in force."""
 
     def topic_config(self, topic: str, key: str) -> str | None:
-        """A topic's setting as the log says it: its own, else the brokers' default, else None."""
+        """A topic's setting according to the log: its own, else the brokers' default, else None."""
 
     def ask_before(self, from_ms: int | None = None) -> None:
-        """A rule did not find what may be before the first batch; only from a time on would it matter."""
+        """Called by a rule that may lack something from before the first batch; it matters
+        only from `from_ms` on."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,8 +82,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place[0]} ({utc_text(place[1])})"
 
     def is_just_before(self, place: Place | None, within_ms: int = SPLIT_MS) -> bool:
-        """Whether a place lies so shortly before this batch, by the clock. A clock that ran backwards says
-        nothing."""
+        """Whether a place is at most `within_ms` before this batch, by the clock. False if the
+        clock ran backwards."""
         if place is None:
             self.feed.ask_before(self.batch.time_ms - within_ms)
             return False
@@ -87,12 +91,13 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def metadata_version(self) -> int:
-        """The level in force: it says what a controller writes down."""
+        """The metadata.version in force: it decides what a controller records."""
         return self.feed.metadata_version
 
 
 def cannot_tell(*readings: tuple[str, str]) -> str:
-    """The sentence for records that several histories leave: each reading with what would confirm it."""
+    """The sentence for records that several histories would leave: each reading with what would confirm
+    it."""
     return "the log does not show which: " + ", or ".join(
         f"{what} (to confirm: {proof})" for what, proof in readings
     )

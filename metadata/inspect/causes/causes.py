@@ -1,11 +1,11 @@
-"""Why a partition is as it is: named rules that derive a cause from what is in the log.
+"""Why a partition changed: named rules that derive a cause from the log.
 
-Owns the rules about partitions and their texts; their names are in `cause_rules` and docs/log-tools.md, those
-about brokers, elections and other records in `broker_causes`, `election_causes` and `record_causes`. A rule
-sees one step (before, record, after), what the same batch says about brokers, and what the log said before: a
-controller writes what it decided, not why, so every cause is derived and none is invented. Where other
-histories leave the same records, the cause says so (`cannot_tell`); where no rule fits, it is `unexplained`.
-Heartbeats, requests of operators and the lag of followers are in no log.
+Owns the rules about partitions and their texts. Rule names are in `cause_rules` and docs/log-tools.md; rules
+about brokers, elections and other records are in `broker_causes`, `election_causes` and `record_causes`. A
+rule sees one step (before, record, after), what the same batch says about brokers, and what the log said
+before. A controller records its decision but not the reason, so every cause is derived from records. If other
+histories leave the same records, the cause says so (`cannot_tell`); if no rule fits, the change is
+`unexplained`. The log does not contain heartbeats, operators' requests or the lag of followers.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ __all__ = [
 
 
 def partition_causes(step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
-    """Why one record changed a partition, the most telling cause first; never empty."""
+    """Why one record changed a partition, the most specific cause first. Never empty."""
     before, after = step.before, step.after
     if after is None:
         return (Cause(rule="deleted", text=f"topic {step.topic} was deleted", offset=step.offset),)
     if before is None:
         return (_created(step, after, scene),)
-    # A rule is asked only where what it compares differs: most changes are of one kind.
+    # Run a rule only if the fields that it compares differ: most changes are of one kind.
     led, isr = before.leader != after.leader, before.isr != after.isr
     replicas = before.replicas != after.replicas
     found: list[Cause] = []
@@ -72,7 +72,8 @@ def _created(step: PartitionStep, after: PartitionInfo, scene: Scene) -> Cause:
 
 
 def was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
-    """A leader from outside the ISR. While a reassignment ends, the ISR grows in the same record."""
+    """Whether the new leader is from outside the ISR. The record that ends a reassignment also grows the
+    ISR."""
     if after.leader in (before.leader, NO_LEADER) or after.leader in before.isr + before.elr:
         return False
     recovering = after.leader_recovery_state == RECOVERING and before.leader_recovery_state == RECOVERED
@@ -81,7 +82,7 @@ def was_unclean(before: PartitionInfo, after: PartitionInfo) -> bool:
 
 
 def is_last_known(before: PartitionInfo, leader: int) -> bool:
-    """Whether a controller with eligible leaders elects this one whatever the setting is."""
+    """Whether a controller with eligible leaders elects this one regardless of the setting."""
     return not before.isr and not before.elr and before.last_known_elr == (leader,)
 
 
@@ -105,7 +106,7 @@ def _unclean(
 
 
 def _who_allowed(scene: Scene, topic: str) -> tuple[bool, str]:
-    """Whether the log can tell what let an unclean election happen, and what it was. By itself a controller
+    """Whether the log shows what permitted an unclean election, and what that was. Unprompted, a controller
     elects when a broker's state or the setting changes, in the same batch."""
     setting = scene.feed.topic_config(topic, UNCLEAN_ELECTION)
     if setting is None and not scene.feed.is_known:
@@ -144,15 +145,15 @@ def _unclean_text(scene: Scene, topic: str) -> str:
 
 
 def _losses(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Iterator[Cause]:
-    """A cause for every broker that left the ISR or lost the leadership."""
+    """A cause for every broker that left the ISR or lost leadership."""
     losers = [broker for broker in before.isr if broker not in after.isr]
     if after.leader != before.leader != NO_LEADER and before.leader not in losers:
         losers.insert(0, before.leader)
     for broker in losers:
         if broker not in after.replicas:
-            continue  # the reassignment took it; its own cause says so
+            continue  # removed by the reassignment, which has its own cause
         if _is_damaged(broker, after, scene):
-            continue  # its place says so
+            continue  # its directory explains it
         cause = broker_loss(broker, before, scene)
         if cause is not None:
             yield cause
@@ -175,7 +176,8 @@ _HIDDEN_SHUTDOWN = (
 
 
 def _left_isr(broker: int, scene: Scene) -> Cause:
-    """An active follower left the ISR: its leader took it out, unless its stop is in no log."""
+    """An active follower left the ISR: its leader removed it, unless the log lacks the follower's
+    shutdown."""
     if scene.metadata_version >= SHUTDOWN_LEVEL:
         text = f"broker {broker} left the ISR while it was active: its replica fell behind"
         return Cause(rule="replica-lagged", text=text, broker_id=broker)
@@ -216,8 +218,8 @@ def _elected(before: PartitionInfo, after: PartitionInfo, scene: Scene) -> Itera
 
 
 def _led_again(leader: int, before: PartitionInfo, scene: Scene) -> Cause:
-    """A partition without a leader has one again: the unfencing of its broker does that, in the same batch or
-    in those right behind it."""
+    """A partition has a leader again: its broker was unfenced, in the same batch or in those right after
+    it."""
     place = next(
         ((step.offset, scene.batch.time_ms) for step in scene.batch.steps_of(leader) if step.was_unfenced),
         scene.story(leader).unfenced,
@@ -254,7 +256,7 @@ def _reassigned(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
 
 
 def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
-    """Which reassignment rule a change fits; None if it is none."""
+    """The rule that fits a change to a reassignment; None if it is not one."""
     moving, was_moving = bool(after.adding or after.removing), bool(before.adding or before.removing)
     same = (before.adding, before.removing) == (after.adding, after.removing)
     match was_moving, moving:
@@ -273,7 +275,7 @@ def reassignment(before: PartitionInfo, after: PartitionInfo) -> str | None:
 def _isr_grew(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
     joined = [broker for broker in after.isr if broker not in before.isr]
     if after.leader != before.leader and after.leader in before.elr:
-        joined = [broker for broker in joined if broker != after.leader]  # it was eligible, and leads now
+        joined = [broker for broker in joined if broker != after.leader]  # it was eligible and leads now
     if joined and not was_unclean(before, after):
         which = f"broker {joined[0]}" if len(joined) == 1 else f"brokers {ids(joined)}"
         text = f"{which} caught up: ISR {ids(before.isr)} -> {ids(after.isr)}"
@@ -281,7 +283,7 @@ def _isr_grew(before: PartitionInfo, after: PartitionInfo) -> Iterator[Cause]:
 
 
 def _is_damaged(replica: int, after: PartitionInfo, scene: Scene) -> bool:
-    """Whether its broker said that the log of the replica is damaged (ADR 13)."""
+    """Whether its broker reported that the replica's log is damaged (ADR 13)."""
     known, place = scene.feed.brokers.get(replica), after.directory_of(replica)
     return known is not None and place in [damaged_in(each) for each in known.directories]
 

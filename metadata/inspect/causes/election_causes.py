@@ -1,7 +1,7 @@
-"""Why the quorum has another leader: what the first record of an epoch, and the silence before it, tell.
+"""Why the quorum's leader changed, by the first record of an epoch and the silence before it.
 
-Owns the rules about elections of controllers. The log has who voted for the winner (KIP-595), not why anyone
-stood for election.
+Owns the rules about elections of controllers. The log records which voters voted for the winner (KIP-595),
+but not why a candidate stood for election.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from metaquorum.metadata.inspect.causes.cause_types import NOOP_LEVEL, Cause, ca
 from metaquorum.metadata.records import control
 
 FETCH_TIMEOUT_MS = 2_000
-"""The default of controller.quorum.fetch.timeout.ms: before it has passed in silence no voter stands for
-election, unless the leader told it to (KIP-595)."""
+"""The default of controller.quorum.fetch.timeout.ms: no voter stands for election before this much silence,
+unless the leader asked it to (KIP-595)."""
 
 
 def election_causes(
@@ -22,9 +22,9 @@ def election_causes(
     silence_ms: int | None,
     metadata_version: int = NOOP_LEVEL,
 ) -> tuple[Cause, ...]:
-    """Why the quorum has this leader. The first record of an epoch says who voted for it (KIP-595);
-    `silence_ms` is the time since the batch before it, None where that is not known, below 0 where the clocks
-    of the two do not tell."""
+    """Why the quorum has this leader. The first record of an epoch lists the voters that voted for it
+    (KIP-595). `silence_ms` is the time since the previous batch: None if unknown, below 0 if the two
+    clocks cannot be compared."""
     granting = [voter.voter_id for voter in record.granting_voters]
     votes = f" by {ids(granting)}" if granting else ""
     found = [Cause(rule="leader-elected", text=f"controller {record.leader_id} was elected{votes}")]

@@ -1,7 +1,7 @@
-"""Which of a partition change's causes are those of one of its fields.
+"""Which causes of a partition change explain one of its fields.
 
-One record may move the leader for one reason and take another broker out of the ISR for another. Owns that
-choice; what the causes are `causes` finds. Where no one of the ISR leads, what befell all of it counts.
+One record may move the leader for one reason and remove another broker from the ISR for another. Owns that
+choice; `causes` finds the causes. If no broker of the ISR leads, causes of the whole ISR count.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from metaquorum.metadata.inspect.causes.causes import partition_causes
 from metaquorum.metadata.inspect.changes.change_steps import PartitionStep
 
 _OF_LEADERS = ("preferred-election", "elected-from-isr", "elected-from-elr", "no-eligible-leader")
-"""Rules that say nothing about an ISR."""
+"""Rules that do not concern the ISR."""
 
 
 def causes_of_field(field: str | None, step: PartitionStep, scene: Scene) -> tuple[Cause, ...]:
-    """Why one record changed a field of a partition, or (None) all of it; never empty."""
+    """Why one record changed a field of a partition, or the partition as a whole (None). Never empty."""
     causes = partition_causes(step, scene)
     before, after = step.before, step.after
     if before is None or after is None:
@@ -32,5 +32,5 @@ def causes_of_field(field: str | None, step: PartitionStep, scene: Scene) -> tup
 
 
 def of_leaders(causes: Iterable[Cause], old: int, new: int) -> Iterable[Cause]:
-    """Causes of a change of leaders: what befell a third broker is none."""
+    """Causes that explain a change of leader; those about a third broker are left out."""
     return (cause for cause in causes if cause.broker_id in (None, old, new))

@@ -1,6 +1,7 @@
-"""What records that stand for themselves did: settings, quotas, features, users, ACLs, topics.
+"""Causes of self-explanatory records: settings, quotas, features, users, ACLs, topics.
 
-Owns the rules about them, and when such a record changed nothing. Who asked for it is in no log.
+Owns the rules about them, and when such a record changed nothing. The log does not say which client requested
+it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from metaquorum.metadata.secrets import setting_shown
 def record_causes(
     record: object, *, said: str = "", is_idle: bool = False, secrets: bool = False
 ) -> tuple[Cause, ...]:
-    """Never empty. `said` is what is known of the thing that a removal names by its id only; `is_idle`: the
-    record found everything as it says; with `secrets`, values of secret settings are not redacted."""
+    """Never empty. `said` describes what a removal names by id only. With `is_idle`, the state already
+    matched the record. With `secrets`, values of secret settings are not redacted."""
     rule, text = _cause(record, said, secrets)
     if is_idle:
         return (Cause(rule="changed-nothing", text=f"{text}, which was already so: it changed nothing"),)

@@ -1,7 +1,7 @@
-"""Events of a fence that is written over several batches wait for its last one, which says what they were.
+"""Holds back events of a fence that spans several batches until the last one explains them.
 
-Owns the wait: a controller splits the fence (or shutdown) of a broker with thousands of partitions, and only
-the last batch holds the broker's own record. Until then its first batches look like leaders that gave up and
+Owns the wait. A controller splits the fence (or shutdown) of a broker with thousands of partitions, and only
+the last batch holds the broker's own record. Until then the first batches look like leaders that resigned and
 followers that lagged.
 """
 
@@ -16,21 +16,21 @@ from metaquorum.metadata.inspect.causes.cause_types import SPLIT_MS
 from metaquorum.metadata.inspect.changes.change_steps import BatchChanges
 
 LIKE_A_SPLIT_FENCE = ("unexplained", "replica-lagged", "lagged-or-stopping", "stopping-or-fenced")
-"""Rules of what a split fence looks like before its own record comes."""
+"""Rules that match a split fence before its own record arrives."""
 
 E = TypeVar("E", bound=msgspec.Struct)
 
 
 class HeldEvents(Generic[E]):
-    """Give it each batch's events in order; it gives those that can be told. Waits for at most a second of
-    the log's time."""
+    """Takes each batch's events in order and returns those that are final. Waits for at most one
+    second of the log's time."""
 
     def __init__(self) -> None:
         self._held: list[tuple[E, int | None]] = []
         self._since_ms = 0
 
     def through(self, told: Sequence[E], suspects: Mapping[E, int], batch: BatchChanges) -> list[E]:
-        """`suspects` maps events of `told` to the broker whose fence may be what they are."""
+        """`suspects` maps events of `told` to the broker whose fence may explain them."""
         if not self._held and not suspects:
             return list(told)
         if not self._held:
@@ -49,7 +49,7 @@ class HeldEvents(Generic[E]):
         return self.rest() if gone else []
 
     def rest(self) -> list[E]:
-        """What still waits, as it is."""
+        """The events still held back, unchanged."""
         held, self._held = self._held, []
         return [event for event, _ in held]
 

@@ -1,1 +1,1 @@
-"""A metadata log as the tools read it: files, batches, places, clock, and the states along the way."""
+"""A metadata log as the tools read it: files, batches, places, clock, and states on the way."""

@@ -1,10 +1,10 @@
-"""The clock of a log: what time it was at each batch, where the stamps of the batches jump.
+"""The clock of a log: the time of each batch, corrected where batch timestamps jump.
 
-The definition, the same for all tools: of the stamps in log order, the longest series that never falls
-counts. A batch outside it is *odd*: it was stamped by a clock that was set wrong for a while, or by a node
-whose clock lags. Odd batches in a row are moved together, by the least that brings them between the counting
-batches around them: what lies between them stays, where there is room. So one batch stamped six years ahead
-does not order what is after it. Where stamps never fall, every batch has its own. Knows headers only.
+All tools share one definition. In log order, the longest series of timestamps that never decreases counts. A
+batch outside it is *odd*: its node's clock was set wrong for a while, or lags. Consecutive odd batches are
+shifted together, by the smallest amount that puts them between the counting batches around them; distances
+between them are kept if there is room. So one batch stamped six years ahead does not affect the order of
+later ones. If timestamps never decrease, every batch keeps its own. Knows headers only.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
 JUMP_MS = 1_000
-"""Stamps that are this far off are reported; less is the difference between the clocks of two controllers."""
+"""Timestamps that are at least this far off are reported; less is the difference between two
+controllers' clocks."""
 
 LEAP_MS = 60_000
-"""A step ahead that makes who reads a log once look whether the stamps fall back later."""
+"""After a step ahead of this size, a reader that makes one pass checks whether timestamps fall back later."""
 
 CLOCK = "clock"
 Longs = npt.NDArray[np.int64]
 
 
 class Jump(NamedTuple):
-    """Batches in a row that are odd in the same direction: offsets from `first` to `last` (both included),
-    `batches` of them. `stamp_ms` is the stamp that is furthest off, `time_ms` the time that it counts as,
-    `off_ms` how far it is ahead of the counting batch after it, or (below 0) behind the one before it."""
+    """Consecutive batches that are odd in the same direction: `batches` of them, at offsets `first` to `last`
+    (inclusive). `stamp_ms` is the timestamp that is furthest off and `time_ms` the time used for it. `off_ms`
+    is how far it is ahead of the counting batch after it or (below 0) behind the one before it."""
 
     first: int
     last: int
@@ -50,8 +51,8 @@ class Jump(NamedTuple):
 
 
 class ClockShown(ShownAs, frozen=True, kw_only=True):
-    """A time in a log whose clock jumps: it was taken for an offset. `asked` is the time (Unix ms); the odd
-    batches from `first` to `last`, `batches` of them, are on another side of the place than their stamps say;
+    """A time in a log whose clock jumps, resolved to an offset. `asked` is the time (Unix ms). The `batches`
+    odd batches from `first` to `last` are on the other side of that offset than their timestamps say;
     `stamp_ms` is the first one's."""
 
     batches: int
@@ -81,14 +82,14 @@ class ClockShown(ShownAs, frozen=True, kw_only=True):
 
 
 class Stamps:
-    """Collects what a clock is made of, from the batches of a log in their order."""
+    """Collects timestamps for a clock, from the batches of a log in order."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Longs, Longs, Longs]] = []
         self._alone: list[tuple[int, int, int]] = []
 
     def take(self, item: RecordBatch | BatchRun) -> None:
-        """What comes next in the log."""
+        """Takes the next batches of the log."""
         if isinstance(item, BatchRun):
             self._flush()
             bases = np.arange(item.base_offset, item.next_offset, dtype=np.int64)
@@ -104,7 +105,7 @@ class Stamps:
             self._alone.clear()
 
     def columns(self) -> list[Longs]:
-        """First offsets, offsets behind the last, stamps: an item per batch."""
+        """First offsets, end offsets and timestamps, one per batch."""
         self._flush()
         empty = np.empty(0, dtype=np.int64)
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
@@ -112,10 +113,10 @@ class Stamps:
 
 
 class LogClock:
-    """The times of all batches of a log, or of those from an offset on."""
+    """The times of all batches of a log, or of those from some offset on."""
 
     def __init__(self, bases: Longs, ends: Longs, stamps: Longs) -> None:
-        """Arrays with an item per batch, in log order: first offset, offset behind the last, stamp."""
+        """Arrays with one item per batch, in log order: first offset, end offset, timestamp."""
         self._bases, self._ends, self._stamps = bases, ends, stamps
         self.is_steady = bool((np.diff(stamps) >= 0).all())
         self._times, self._off = stamps, np.zeros_like(stamps)
@@ -133,22 +134,22 @@ class LogClock:
         return cls(*stamps.columns())
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
-        """What time it was at the batch that holds `offset`, whose stamp this is."""
+        """The time of the batch that holds `offset` and has this timestamp."""
         if self.is_steady:
             return stamp_ms
         at = bisect_right(self._starts, offset) - 1
         return stamp_ms if at < 0 else int(self._times[at])
 
     def time_below(self, offset: int, stamp_ms: int) -> int:
-        """What time it was at the last batch below `offset`, which a snapshot that ends there stamps so."""
+        """The time of the last batch below `offset`; a snapshot that ends there has this timestamp."""
         if not len(self._times):
             return stamp_ms
         at = int(np.searchsorted(self._bases, offset)) - 1
         return min(stamp_ms, int(self._times[0])) if at < 0 else int(self._times[at])
 
     def place(self, time_ms: int, *, first: bool = False) -> tuple[Point, ClockShown | None]:
-        """The offset that a time stands for: behind the last batch that is not later; with `first`, before
-        the first one that is not earlier. And what to say where stamps contradict that."""
+        """The offset for a time: after the last batch that is not later or, with `first`, before the first
+        that is not earlier. Also returns what to report if timestamps contradict that."""
         at = int(np.searchsorted(self._times, time_ms, side="left" if first else "right"))
         edge = int(self._ends[-1]) if at == len(self._times) else int(self._bases[at])
         before = np.arange(len(self._stamps)) < at
@@ -169,21 +170,21 @@ class LogClock:
 
     @property
     def first_ms(self) -> int | None:
-        """When the log begins; None for one without a batch."""
+        """When the log begins; None if it has no batch."""
         return int(self._times[0]) if len(self._times) else None
 
     @property
     def last_ms(self) -> int | None:
-        """When the log ends; None for one without a batch."""
+        """When the log ends; None if it has no batch."""
         return int(self._times[-1]) if len(self._times) else None
 
     @property
     def end_offset(self) -> int:
-        """Behind the last batch."""
+        """The offset after the last batch."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def jumps(self) -> Iterator[Jump]:
-        """Odd batches that are off by JUMP_MS and more, those in a row together."""
+        """Odd batches that are off by at least JUMP_MS, consecutive ones as one jump."""
         off = self._off
         odd = np.flatnonzero(np.abs(off) >= JUMP_MS)
         cuts = np.flatnonzero((np.diff(odd) > 1) | (np.diff(np.sign(off[odd])) != 0)) + 1
@@ -195,14 +196,16 @@ class LogClock:
                 yield Jump(first, last, len(rows), stamp, time, int(off[worst]))
 
     def leaps(self, at_least_ms: int) -> Iterator[tuple[int, int, int]]:
-        """(offset, time before, time there) where the time goes ahead by so much between two batches."""
+        """(offset, time before, time there) wherever time advances at least this much from
+        one batch to the next."""
         for at in np.flatnonzero(np.diff(self._times) >= at_least_ms).tolist():
             yield int(self._bases[at + 1]), int(self._times[at]), int(self._times[at + 1])
 
 
 class RunningClock:
-    """The time at each batch for who goes through a log once: headers are read ahead (`source`) only where a
-    stamp falls, or leaps ahead by LEAP_MS and more. Without a source every stamp is taken as it is."""
+    """The time of each batch for a reader that makes one pass. Reads headers ahead (`source`) only if a
+    timestamp decreases or leaps ahead by at least LEAP_MS. Without a source, every timestamp is taken as
+    is."""
 
     def __init__(self, source: Callable[[], LogClock] | None = None) -> None:
         self._source = source
@@ -210,7 +213,7 @@ class RunningClock:
         self._last_ms: int | None = None
 
     def time_ms(self, offset: int, stamp_ms: int) -> int:
-        """What time it was at the batch that holds `offset`; to be asked in log order."""
+        """The time of the batch that holds `offset`. Call in log order."""
         if self._clock is None and self._source is not None and self._last_ms is not None:
             step = stamp_ms - self._last_ms
             if step <= -JUMP_MS or step >= LEAP_MS:
@@ -220,11 +223,12 @@ class RunningClock:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the stamps that were seen gave no cause to read ahead, or what was read shows no jump."""
+        """Whether no timestamp so far required reading ahead, or what was read shows no jump."""
         return self._clock is None or self._clock.is_steady
 
     def ahead(self, offsets: Longs, stamps: Longs) -> Callable[[int, int], int]:
-        """As `time_ms` was asked for all of these batches, in order; what it would have said of each."""
+        """Equals calls of `time_ms` for all these batches, in order. Returns what each call
+        would have returned."""
         counts_from = 0
         if self._clock is None:
             steps = np.diff(stamps, prepend=stamps[:1] if self._last_ms is None else self._last_ms)
@@ -250,8 +254,8 @@ def clock_of(log: MetadataLog) -> LogClock:
 
 
 def on_clock(log: MetadataLog, image: MetadataImage) -> MetadataImage:
-    """The image of a snapshot of this log with the time that it was there, where stamps jump: the clock is
-    read only if the next batch contradicts the snapshot's stamp, or if it is known already."""
+    """The image of a snapshot of this log, with its time corrected if timestamps jump. Reads the clock only
+    if the next batch contradicts the snapshot's timestamp; uses it if already read."""
     place = image.provenance
     behind = next((one for one in log.batches(place.offset) if isinstance(one, RecordBatch)), None)
     step = 0 if behind is None else behind.header.max_timestamp_ms - place.timestamp_ms
@@ -265,8 +269,9 @@ _KNOWN: WeakKeyDictionary[MetadataLog, tuple[int, LogClock]] = WeakKeyDictionary
 
 
 def _times(stamps: Longs) -> tuple[Longs, Longs]:
-    """The stamps, those outside the longest series that never falls moved into it; and how far these are off.
-    Batches without a time (below 0) never count, and have that of the counting batch before them."""
+    """The timestamps, with those outside the longest non-decreasing series moved into it, and how
+    far off each was. Batches without a time (below 0) never count and take the time of the
+    counting batch before them."""
     counts = np.flatnonzero(stamps >= 0)
     chosen = counts[_longest(stamps[counts].tolist())]
     if not len(chosen):
@@ -291,7 +296,7 @@ def _times(stamps: Longs) -> tuple[Longs, Longs]:
 
 
 def _longest(stamps: list[int]) -> list[int]:
-    """Places of the longest series that never falls; of several, the one that ends lowest."""
+    """Positions of the longest non-decreasing series; of several, the one with the lowest end."""
     tails: list[int] = []
     ends: list[int] = []
     before = [-1] * len(stamps)

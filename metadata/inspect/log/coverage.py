@@ -1,8 +1,7 @@
-"""What an answer did not cover, as stretches of offsets with the reason; and where a log's state is known.
+"""What an answer did not cover, as ranges of offsets with the reason, and where a log's state is known.
 
-One shape for all tools: they put `Uncovered` values into a `Coverage`, their text prints each as one line,
-their JSON has them under the key `uncovered`, and one of them is enough for the exit code to say so. Knows no
-terminal.
+All tools share one form: they add `Uncovered` values to a `Coverage`. Text output prints each as a line, JSON
+has them under `uncovered`, and any of them changes the exit code. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from metaquorum.metadata.inspect.log.log import MetadataLog
 from metaquorum.metadata.inspect.log.points import Point
 
 STATE_UNKNOWN = "state-unknown"
-"""The records were read, but no snapshot says the state before them: what needs one is not reported."""
+"""The records were read, but no snapshot has the state before them; whatever needs one is not reported."""
 NOT_IN_LOG = "not-in-log"
-"""It was asked about, and the log does not reach there: it was trimmed, or it ends before."""
+"""Requested, but not in the log: trimmed, or past the end."""
 MISSING = "missing"
-"""Records in the middle of the log are lost: a segment or a batch is not there, or cannot be read."""
+"""Records in the middle of the log are lost: a segment or batch is missing or cannot be read."""
 NOT_LOOKED_AT = "not-looked-at"
-"""The records are there, and the answer stopped before them, as behind missing ones."""
+"""The records exist, but the answer stopped before them, for example at missing ones."""
 
 
 class Uncovered(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets from `from_offset` up to, not including, `to_offset` (None: the log's end, wherever that is)
-    that the answer does not cover, or not in full. `reason` is one of the names above, `text` says it in
-    words and what to do; `path` is the log's."""
+    """Offsets from `from_offset` up to but not including `to_offset` (None: the log's end, wherever that is)
+    that the answer covers partly or not at all. `reason` is one of the names above, `text` explains it and
+    says what to do, `path` is the log's."""
 
     from_offset: int
     to_offset: int | None
@@ -43,7 +42,7 @@ class Uncovered(msgspec.Struct, frozen=True, kw_only=True):
         return f"{offsets_text(self.from_offset, self.to_offset)} ({self.reason}): {self.text}"
 
     def tree(self) -> dict[str, Any]:
-        """As plain data, as all tools print it."""
+        """As plain data, the same for all tools."""
         return {
             "path": self.path,
             "fromOffset": self.from_offset,
@@ -55,7 +54,7 @@ class Uncovered(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Coverage:
-    """Collects what one answer did not cover. False while there is nothing."""
+    """Collects what one answer did not cover. False while empty."""
 
     ranges: list[Uncovered] = field(default_factory=list)
 
@@ -66,7 +65,7 @@ class Coverage:
         return iter(self.ranges)
 
     def add(self, one: Uncovered | None) -> None:
-        """Takes one in; neighbours with the same reason and text become one: nothing is reported twice."""
+        """Adds one. Adjacent ranges with the same reason and text merge, so nothing is reported twice."""
         if one is None or (one.to_offset is not None and one.to_offset <= one.from_offset):
             return
         last = self.ranges[-1] if self.ranges else None
@@ -81,12 +80,12 @@ class Coverage:
             self.add(one)
 
     def tree(self) -> list[dict[str, Any]]:
-        """As plain data: what stands under `uncovered`."""
+        """As plain data: the value of `uncovered`."""
         return [one.tree() for one in self.ranges]
 
 
 def offsets_text(start: int, end: int | None) -> str:
-    """The offsets from `start` up to, not including, `end` in words: both named ends are included."""
+    """The offsets from `start` up to but not including `end`, in words; both offsets shown are included."""
     if end is None:
         return f"offsets from {start} on"
     if end <= start:
@@ -96,7 +95,7 @@ def offsets_text(start: int, end: int | None) -> str:
 
 def known_from(log: MetadataLog) -> int | None:
     """The first offset at which the log's state is known: 0, or the end of its oldest whole snapshot that is
-    not before its first record. None where there is neither."""
+    not before its first record. None if there is neither."""
     base = log.start_offset
     if base == 0 or log.is_checkpoint:
         return base
@@ -106,10 +105,10 @@ def known_from(log: MetadataLog) -> int | None:
 
 
 def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: str) -> Uncovered | None:
-    """The stretch between `start` (None: the log's first record) and `end` whose records have no state before
-    them, for a tool that needs one; `what` says what is missing in the answer. None where there is none.
+    """The range between `start` (None: the log's first record) and `end` whose records have no known state
+    before them, for a tool that needs one. `what` says what the answer lacks. None if there is no such range.
 
-    A time is taken for a place with a known state: the code that resolves it knows better.
+    A time counts as a place with known state: the code that resolves it checks that.
     """
     known = known_from(log)
     first = log.start_offset
@@ -131,8 +130,8 @@ def before_the_state(log: MetadataLog, start: Point | None, end: Point, what: st
 
 
 def before_the_log(log: MetadataLog, start: Point | None) -> Uncovered | None:
-    """The stretch between `start` and the log's first record; None where it was not asked about. All that is
-    before the newest snapshot, where there are snapshots and no segment."""
+    """The range between `start` and the log's first record; None if it was not requested. With snapshots but
+    no segment, everything before the newest snapshot."""
     first = log.start_offset
     if log.is_checkpoint:
         return None

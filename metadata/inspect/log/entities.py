@@ -1,8 +1,8 @@
-"""Which things of the cluster a record is about, as paths: broker/3, topic/orders, topic/orders/7.
+"""Which entities a record is about, as paths: broker/3, topic/orders, topic/orders/7.
 
-Owns the mapping from a record to such paths and the check of a path that a user typed. Knows no files.
-Partition records carry topic ids only, so an `EntityNamer` must see the topics' records first; a topic
-whose name it never saw is `topic/<id>`.
+Owns the mapping from a record to such paths, and the check of a path that a user typed. Knows no files.
+Partition records carry only topic ids, so an `EntityNamer` must see the topics' records first; a topic whose
+name it has not seen is `topic/<id>`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS = (
     "transaction",
     "quorum",
 )
-"""First parts of the paths, in the order in which help texts list them."""
+"""First parts of paths, in the order of help texts."""
 
 _RESOURCE_KINDS = {
     TOPIC_RESOURCE: "topic",
@@ -51,7 +51,7 @@ _RESOURCE_KINDS = {
 
 
 def entity_problem(path: str) -> str | None:
-    """What is wrong with an entity path that a user gave, and what to write instead; None if nothing is."""
+    """What is wrong with an entity path from a user, and what to write instead; None if it is valid."""
     kind, _, rest = path.partition("/")
     if kind not in KINDS:
         close = difflib.get_close_matches(kind.lower(), KINDS, n=1)
@@ -70,29 +70,29 @@ def is_below(entity: str, wanted: str) -> bool:
 
 
 class EntityNamer:
-    """Names records, learning topic names on the way. Feed every record in log order."""
+    """Names the entities of records and learns topic names on the way. Feed it every record in log order."""
 
     def __init__(self, topic_names: dict[bytes, str] | None = None) -> None:
         self._names = dict(topic_names or {})
 
     def topic_name(self, topic_id: bytes) -> str:
-        """The topic's name; its id where the name was never seen."""
+        """The topic's name, or its id if the name is unknown."""
         return self._names.get(topic_id) or uuid_to_text(topic_id)
 
     def learn(self, topic_id: bytes, name: str) -> None:
-        """A topic's name that no record says."""
+        """Adds a topic's name that no record has."""
         self._names[topic_id] = name
 
     def names(self) -> dict[bytes, str]:
-        """All names that are known, by topic id."""
+        """All known names, by topic id."""
         return dict(self._names)
 
     def topic_names(self) -> list[str]:
-        """Every topic that it saw."""
+        """Every topic seen."""
         return sorted(set(self._names.values()))
 
     def entities(self, record: object) -> tuple[str, ...]:
-        """Paths of everything that the record is about; none for a NoOp or an unknown record."""
+        """Paths of everything that the record is about; empty for a NoOp or an unknown record."""
         match record:
             case r.TopicRecord(name=name, topic_id=topic_id):
                 self._names[topic_id] = name
@@ -136,7 +136,7 @@ def _plain_entities(record: object) -> tuple[str, ...]:
 
 
 def own_entity(record: object) -> tuple[str, ...]:  # noqa: PLR0911
-    """The path of the one entity that a record sets or removes, where the record names it; else none."""
+    """The path of the one entity that a record sets or removes, if the record names it; else empty."""
     match record:
         case r.BrokerRecord() | r.UnregisterBrokerRecord() | r.BrokerRegistrationChangeRecord():
             return (f"broker/{record.broker_id}",)

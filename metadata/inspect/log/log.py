@@ -1,9 +1,9 @@
-"""A metadata log as the inspecting tools see it: what a path means, its batches, damage, gaps and snapshots.
+"""A metadata log as the log tools see it: what a path means, its batches, damage, gaps and snapshots.
 
-Owns the step from a path to record batches and records, over the `Disk` interface: the files may be on a
-disk, or fetched from a live quorum into memory. Reads only; takes no lock and writes nothing. What is
-wrong comes as a value with file, position and offset, so that a tool can name it and go on. Knows no
-images (`states` does) and no terminal.
+Owns the step from a path to record batches and records, over the `Disk` interface: the files may be on disk,
+or fetched from a live quorum into memory. Reads only: takes no lock and writes nothing. Damage is a value
+with file, position and offset, so that a tool can report it and continue. Knows no images (`states` does) and
+no terminal.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from metaquorum.storage.log.segment import list_segments, parse_segment_name, se
 from metaquorum.storage.types import LogPosition
 
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex", ".snapshot")
-"""Files that are beside a segment and mean nothing without it."""
+"""Files that accompany a segment and mean nothing without it."""
 
 
 class ReadBatch(msgspec.Struct, frozen=True):
-    """One batch with its records decoded; records from the future are UnknownRecord, UnknownControlRecord."""
+    """One batch with its records decoded. Records that this version does not know are UnknownRecord or
+    UnknownControlRecord."""
 
     batch: RecordBatch
     records: tuple[DecodedRecord, ...]
 
 
 Item = ReadBatch | Damage
-"""What reading gives: a batch, or what is wrong at a place."""
+"""What a read returns: a batch, or the damage at a place."""
 
 
 class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose log it is, by the `meta.properties` beside it; None for what that does not say. `directory_id` is
-    that of the directory, 16 bytes."""
+    """Which cluster and node a log belongs to, by the `meta.properties` beside it; None for what the file
+    lacks. `directory_id` is 16 bytes."""
 
     cluster_id: str | None
     node_id: int | None
@@ -59,19 +60,19 @@ class ClusterIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class MetadataLog:
     """One log: a directory of segments and snapshots, a single segment, or a single checkpoint.
 
-    Holds no file open between calls and keeps no records: every iteration reads again, so that a log that
-    grows shows what it holds now.
+    Holds no file open between calls and caches no records: every iteration reads again, so a growing log
+    shows its current content.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
-        """Looks at nothing; use `open_log`, which says what is wrong with a path."""
+        """Does not look at the path; use `open_log`, which reports what is wrong with it."""
         self.disk = disk
         self.path = path
         self.is_directory = disk.is_directory(path)
         self.is_checkpoint = not self.is_directory and ".checkpoint" in name_of(path)
         self._whole: dict[LogPosition, bool] = {}
         self.on_read: Callable[[int], None] | None = None
-        """Called with the bytes of every batch that is read; for progress."""
+        """Called with the size in bytes of every batch read, for progress."""
 
     def __repr__(self) -> str:
         return f"MetadataLog({self.path!r})"
@@ -83,7 +84,7 @@ class MetadataLog:
 
     @cached_property
     def identity(self) -> ClusterIdentity | None:
-        """The cluster and node that the log belongs to; None where nothing (readable) says so."""
+        """The cluster and node that the log belongs to; None if no readable file says so."""
         for directory in (self.directory, parent_of(self.directory)):
             if self.disk.exists(join(directory, META_PROPERTIES)):
                 try:
@@ -97,7 +98,7 @@ class MetadataLog:
 
     @property
     def segments(self) -> list[int]:
-        """Base offsets of the segments, rising; empty for a checkpoint and for snapshots without a log."""
+        """Base offsets of the segments, ascending; empty for a checkpoint and for snapshots without a log."""
         if self.is_directory:
             return list_segments(self.disk, self.path)
         base = None if self.is_checkpoint else parse_segment_name(name_of(self.path))
@@ -105,7 +106,7 @@ class MetadataLog:
 
     @property
     def start_offset(self) -> int:
-        """Where the log begins by its file names; without a segment, the end of its newest snapshot (0 for a
+        """Where the log begins, by its file names; without a segment, the end of its newest snapshot (0 for a
         checkpoint, which counts its own records)."""
         if self.is_checkpoint:
             return 0
@@ -124,7 +125,7 @@ class MetadataLog:
         return segments[-1] if segments else self.start_offset
 
     def last_header(self) -> BatchHeader | None:
-        """That of the last batch that can be read now. Reads the last segment."""
+        """The header of the last batch that can be read now. Reads the last segment."""
         segments = self.segments
         last: RecordBatch | BatchRun | None = None
         for item in self.runs(segments[-1] if segments else None):
@@ -141,7 +142,7 @@ class MetadataLog:
         return sum(self.disk.file_size(join(self.path, segment_name(base))) for base in self.segments)
 
     def snapshots(self) -> list[LogPosition]:
-        """Finished snapshots beside the log, by rising end offset; none for a checkpoint."""
+        """Finished snapshots beside the log, by ascending end offset; empty for a checkpoint."""
         return [] if self.is_checkpoint else list_snapshots(self.disk, self.directory)
 
     def snapshot(self, position: LogPosition) -> MetadataLog:
@@ -149,8 +150,8 @@ class MetadataLog:
         return MetadataLog(self.disk, snapshot_path(self.directory, position))
 
     def is_whole(self, position: LogPosition) -> bool:
-        """Whether the snapshot that ends at `position` is there to its last record, every batch of it sound.
-        Reads it, once."""
+        """Whether the snapshot that ends at `position` is complete and every batch of it is
+        sound. Reads it once."""
         if position not in self._whole:
             last: RecordBatch | Damage | None = None
             for last in self.snapshot(position).batches():
@@ -161,11 +162,11 @@ class MetadataLog:
         return self._whole[position]
 
     def snapshot_position(self) -> LogPosition | None:
-        """For a checkpoint: the end of the log that it holds, by its name; None for any other name or log."""
+        """For a checkpoint, the end of the log that it holds, by its name; None for any other name or log."""
         return parse_snapshot_name(name_of(self.path)) if self.is_checkpoint else None
 
     def snapshot_timestamp_ms(self) -> int:
-        """For a checkpoint: the time of the last record in it, by its header; -1 where that is not there."""
+        """For a checkpoint, the time of the last record in it, by its header; -1 if the header is missing."""
         for found in self.batches():
             for item in decode_item(found):
                 if isinstance(item, ReadBatch):
@@ -176,14 +177,15 @@ class MetadataLog:
         return -1
 
     def reader(self, start_offset: int | None = None) -> LogReader:
-        """A tolerant reader that can follow the log; the caller closes it."""
+        """A reader that tolerates damage and can follow the log. The caller closes it."""
         return LogReader(self.disk, self.path, tolerant=True, start_offset=start_offset)
 
     def batches(self, start_offset: int | None = None) -> Iterator[RecordBatch | Damage]:
-        """Every batch from the one that holds `start_offset` on, records not decoded; damage between them.
+        """Every batch from the one that holds `start_offset` on, without decoding records, and the damage
+        between them.
 
-        A log that is read from its beginning and holds no byte is damage too, and so is a segment that is
-        missing while its index is there.
+        A log that is read from its beginning and is empty counts as damage, and so does a missing segment
+        whose index is there.
         """
         if self.is_directory and not self.segments:
             yield from self._orphans(start_offset)
@@ -191,7 +193,7 @@ class MetadataLog:
         yield from self._from(self.reader(start_offset), start_offset)
 
     def runs(self, start_offset: int | None = None) -> Iterator[RecordBatch | BatchRun | Damage]:
-        """The same as `batches`, with stretches of batches of one record each as one value."""
+        """The same as `batches`, with consecutive one-record batches as one value."""
         if self.is_directory and not self.segments:
             yield from self._orphans(start_offset)
             return
@@ -209,8 +211,8 @@ class MetadataLog:
             yield Damage(file=self.path, position=0, offset=self.start_offset, reason=reason)
 
     def items(self, start_offset: int | None = None) -> Iterator[Item]:
-        """The same with every record decoded. A batch that cannot be decoded is damage, and so is a
-        checkpoint without its last record: nothing else would tell it from a whole one."""
+        """The same as `batches`, with every record decoded. A batch that cannot be decoded is damage, and so
+        is a checkpoint without its last record: nothing else distinguishes it from a whole one."""
         finished = not self.is_checkpoint
         end = 0
         for found in self.batches(start_offset):
@@ -223,12 +225,12 @@ class MetadataLog:
             yield self.missing_footer(end)
 
     def missing_footer(self, end_offset: int) -> Damage:
-        """For a checkpoint that ended, with its record `end_offset`, before its last record."""
+        """Damage for a checkpoint that ends at `end_offset`, before its last record."""
         reason = "has no footer: it was truncated, or never completed"
         return Damage(file=self.path, position=self.size_bytes(), offset=end_offset, reason=reason)
 
     def _orphans(self, start_offset: int | None) -> Iterator[Damage]:
-        """Indexes whose segment is not there, from `start_offset` on."""
+        """Indexes from `start_offset` on whose segment is missing."""
         if not self.is_directory:
             return
         names = set(self.disk.list_directory(self.path))
@@ -242,8 +244,8 @@ class MetadataLog:
                 yield Damage(file=join(self.path, name), position=0, offset=int(stem), reason=reason)
 
     def namer(self) -> EntityNamer:
-        """A namer that knows the topics from before the log, as far as the snapshots next to its beginning
-        tell them. A topic's id is its own forever, so what is said later holds before, too."""
+        """A namer that knows the topics from before the log, as far as the snapshots near its beginning have
+        them. A topic's id never changes, so later names hold for earlier records too."""
         namer = EntityNamer()
         start = self.start_offset
         snapshots = self.snapshots() if start else []
@@ -259,11 +261,11 @@ class MetadataLog:
 
 
 def open_log(disk: Disk, path: str) -> MetadataLog:
-    """The log that a path means.
+    """The log at a path.
 
-    A node's directory stands for the `__cluster_metadata-0` in it (for a node of a local cluster it is in its
-    `data`); a `__cluster_metadata-0` directory is all its segments in order; a `.log` file is one segment, a
-    `.checkpoint` file one state. Raises FileMissingError, NotALogError for what holds no log.
+    A node's directory means the `__cluster_metadata-0` in it (in `data` for a node of a local cluster). A
+    `__cluster_metadata-0` directory is all its segments in order; a `.log` file is one segment, a
+    `.checkpoint` file one state. Raises FileMissingError, or NotALogError if the path holds no log.
     """
     if not disk.exists(path):
         raise FileMissingError(path)
@@ -276,7 +278,7 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
                 path,
                 f"is an index of {beside}" + ("" if there else ", which is not there; the log is lost here"),
             )
-        LogReader(disk, path, tolerant=True).close()  # raises for a name that is no log's
+        LogReader(disk, path, tolerant=True).close()  # raises if the name is not a log's
         return MetadataLog(disk, path)
     inner = [join(path, METADATA_DIRECTORY), join(join(path, "data"), METADATA_DIRECTORY)]
     found = next((one for one in inner if disk.is_directory(one)), path)
@@ -290,7 +292,7 @@ def open_log(disk: Disk, path: str) -> MetadataLog:
 
 
 def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
-    """Raises InspectError when two of the logs are known to belong to different clusters."""
+    """Raises InspectError if two of the logs are known to belong to different clusters."""
     known: dict[str, str] = {}
     for log in logs:
         if log.identity is not None and log.identity.cluster_id is not None:
@@ -304,7 +306,7 @@ def require_one_cluster(logs: Iterable[MetadataLog]) -> None:
 
 
 def decode_item(found: RecordBatch | Damage) -> list[Item]:
-    """A batch with its records; where one cannot be decoded, what is wrong with the batch."""
+    """A batch with its records or, if one cannot be decoded, the damage."""
     if isinstance(found, Damage):
         return [found]
     try:

@@ -1,8 +1,8 @@
-"""Whether a log is a metadata log at all, told before a tool makes sense of a user's records, or drops them.
+"""Checks that a log is a metadata log, before a tool interprets or drops a user's records.
 
-Owns the evidence. One batch proves nothing, since a real log may hold a damaged one: each of the first
-batches whose CRC is right is judged alone, the majority decides, and where it speaks against the log, its
-last segment and its newest snapshot are heard too. Damage is no evidence. Reads only.
+Owns the evidence. One batch proves nothing, since a real log may contain a damaged one. Each of the first
+batches with a correct CRC is judged alone and the majority decides; if it is against the log, its last
+segment and newest snapshot are judged too. Damage is not evidence. Reads only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from metaquorum.storage.uuids import METADATA_TOPIC_ID, uuid_from_text, uuid_to_
 
 JUDGED_BATCHES = 16
 JUDGED_RECORDS = 8
-"""The number of records of each batch that are looked at."""
+"""How many records of each batch are looked at."""
 ENOUGH_BYTES = 1 << 20
 LEAST_BATCHES = 3
-"""The number of batches that are judged, however large they are, if there are as many."""
+"""How many batches are judged at least, however large, if the log has that many."""
 
 _METADATA_CODECS = (Compression.NONE, Compression.GZIP)
 _TRANSACTION_MARKERS = (0, 1)
-"""Control types of a client's transactions; those of a metadata log are others."""
+"""Control types of clients' transactions; a metadata log has others."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class _Verdict:
 
 
 def refuse_other_logs(log: MetadataLog) -> None:
-    """Raises NotALogError, one line, for the log of a topic's partition, or of anything else."""
+    """Raises NotALogError, one line, for the log of a topic's partition or of anything else."""
     first = _heard(log, None)
     if first.judged == 0:
         topic_id = _other_topic(log)
@@ -61,7 +61,7 @@ def refuse_other_logs(log: MetadataLog) -> None:
 
 
 def _spoken_for(log: MetadataLog, first: _Verdict) -> bool:
-    """Whether something else says that it is one, although its first batches do not."""
+    """Whether other evidence shows a metadata log although its first batches do not."""
     if name_of(log.directory) == METADATA_DIRECTORY and first.other < 2:
         return True
     others = [log.snapshot(at) for at in log.snapshots()[-1:]] if log.is_directory else []
@@ -97,7 +97,7 @@ def _batches(log: MetadataLog, start_offset: int | None) -> Iterator[RecordBatch
 
 
 def _judged(batch: RecordBatch) -> str | None:  # noqa: PLR0911
-    """What speaks against a batch of a metadata log; "" where it speaks for one, None for neither."""
+    """What shows that a batch is not from a metadata log; "" if it is from one, None if undecided."""
     header = batch.header
     if header.producer_id >= 0 or header.is_transactional:
         return f"a batch of producer {header.producer_id}"
@@ -137,7 +137,7 @@ def _control(key: bytes | None, value: bytes | None) -> object | None:
 
 
 def _other_topic(log: MetadataLog) -> str | None:
-    """The id of the topic that a directory says it belongs to, if it is not that of the metadata."""
+    """The topic id in a directory's metadata, if it is not that of the metadata topic."""
     try:
         topic_id = load_partition_metadata(log.disk, log.directory)
     except CorruptFileError:

@@ -1,8 +1,8 @@
-"""What a place that a user named really shows: batches and metadata transactions are atomic.
+"""What is shown for a place that a user named: batches and metadata transactions are atomic.
 
-The rule, the same for every tool: a place inside a batch (or inside a transaction, KIP-868) shows what was
-before the batch (or before the transaction), and the answer says so. `N+` is the first place that shows what
-the record at offset N did: behind its batch, and behind its transaction's end. Knows no state.
+All tools share one rule: a place inside a batch (or a transaction, KIP-868) shows the state before the batch
+(or transaction), and the answer says so. `N+` is the first place that shows the effect of the record at
+offset N: after its batch, and after the end of its transaction. Knows no state.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ BATCH, TRANSACTION = "batch", "transaction"
 
 
 class ShownAs(msgspec.Struct, frozen=True, kw_only=True):
-    """A place that cannot be shown as it was asked for. `asked` is that offset; `offset` the state that is
-    shown in its stead; `first` and `last` are the ends (both included) of what is `atomic` (BATCH or
-    TRANSACTION) around it, `last` None for a transaction whose end was not read."""
+    """A place that cannot be shown as requested. `asked` is the requested offset, `offset` the state shown
+    instead. `first` and `last` are the ends (inclusive) of the `atomic` unit (BATCH or TRANSACTION) around
+    it; `last` is None for a transaction whose end was not read."""
 
     asked: int
     offset: int
@@ -42,7 +42,7 @@ class ShownAs(msgspec.Struct, frozen=True, kw_only=True):
         return f"{what} is atomic: shown as of {self.offset}; {inside}+ is the state after it"
 
     def tree(self) -> dict[str, Any]:
-        """As plain data, as all tools print it."""
+        """As plain data, the same for all tools."""
         return {
             "asked": self.asked,
             "offset": self.offset,
@@ -55,15 +55,16 @@ class ShownAs(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Limits:
-    """What goes with an answer that comes in pieces: the ranges that it does not cover, the places that were
-    shown as others, and how many records of it are from the future."""
+    """The limits of an answer that is delivered in pieces: ranges it does not cover, places shown as others,
+    and the number of records from a newer version."""
 
     coverage: Coverage = field(default_factory=Coverage)
     shown: list[ShownAs] = field(default_factory=list)
     unknown: int = 0
 
     def place(self, shown: ShownAs | None) -> None:
-        """Takes in how a place is shown, if not as asked for. A transaction goes before a batch in it."""
+        """Records how a place is shown, if not as requested. A transaction takes precedence
+        over a batch in it."""
         if shown is None or shown in self.shown:
             return
         if shown.atomic == TRANSACTION:
@@ -72,7 +73,7 @@ class Limits:
 
 
 def batch_at(log: MetadataLog, offset: int) -> RecordBatch | None:
-    """The batch that holds `offset`; None where there is none, or it cannot be read."""
+    """The batch that holds `offset`; None if there is none or it cannot be read."""
     for found in log.batches(offset):
         if isinstance(found, RecordBatch) and found.header.next_offset > offset:
             return found if found.header.base_offset <= offset else None
@@ -91,7 +92,7 @@ def inside_batch(log: MetadataLog, point: Point) -> ShownAs | None:
 
 
 def behind_batch(log: MetadataLog, point: Point) -> int:
-    """The offset behind the batch that holds the record of `N+`. Raises InspectError where there is none."""
+    """The offset after the batch that holds the record of `N+`. Raises InspectError if there is none."""
     offset = point.offset or 0
     batch = batch_at(log, offset)
     if batch is None:

@@ -10,9 +10,9 @@ import msgspec
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Where to look: everything below `offset`, or up to the first batch that is later than `time_ms` (Unix
-    ms); both None: the end of the log. With `after`, the first place that shows what the record at `offset`
-    did (see `places`)."""
+    """A place: everything below `offset`, or up to the first batch later than `time_ms` (Unix ms); with
+    both None, the end of the log. With `after`, the first place that shows the effect of the record at
+    `offset` (see `places`)."""
 
     offset: int | None = None
     time_ms: int | None = None
@@ -24,8 +24,8 @@ class Point(msgspec.Struct, frozen=True):
         return self.offset is None and self.time_ms is None
 
     def covers(self, next_offset: int, time_ms: int) -> bool:
-        """Whether a batch that ends before `next_offset`, and whose newest record is of `time_ms`, is before
-        this place."""
+        """Whether a batch that ends before `next_offset`, with its newest record at `time_ms`,
+        is before this place."""
         if self.offset is not None:
             return next_offset <= self.offset
         return self.time_ms is None or time_ms <= self.time_ms
@@ -35,13 +35,13 @@ END = Point()
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "min": 60_000, "s": 1_000, "ms": 1}
 _ISO_SPAN = re.compile(r"P(?=.*\d[DHMS]$)((?:\d+D)?)(?:T((?:\d+H)?(?:\d+M)?(?:\d+S)?))?")
 _LIKELY_MS = 10**12
-"""A number from here on was hardly meant as an offset: as Unix ms it is a time from 2001 on."""
+"""Numbers from here on are hardly meant as offsets: as Unix ms they are times from 2001 on."""
 
 
 def parse_point(text: str | None) -> Point:
-    """Digits are an offset, digits and `+` the place after that record, `@` and digits Unix ms, `end` or None
-    the end of the log, anything else ISO 8601 (UTC where no zone is given). Raises ValueError, saying the
-    forms."""
+    """Digits are an offset, digits and `+` the place after that record, `@` and digits Unix ms, `end`
+    or None the end of the log, anything else ISO 8601 (UTC if no zone is given). Raises ValueError,
+    which lists the forms."""
     if text is None or text == "end":
         return END
     if text.isascii() and text.isdigit():
@@ -58,14 +58,14 @@ def parse_point(text: str | None) -> Point:
 
 
 def ms_hint(offset: int) -> str:
-    """What to write for a number that was hardly meant as an offset; empty for one that may be."""
+    """What to write instead of a number that is hardly an offset; empty for one that may be."""
     return f" (a time in milliseconds is written @{offset})" if offset >= _LIKELY_MS else ""
 
 
 def parse_time_ms(text: str) -> int:
-    """Unix ms from `2026-11-21T03:07:57.123Z` (UTC where no zone is given) or from a number of ms.
+    """Unix ms from `2026-11-21T03:07:57.123Z` (UTC if no zone is given) or from a number of ms.
 
-    Raises ValueError, saying both forms.
+    Raises ValueError, which gives both forms.
     """
     if text.isascii() and text.lstrip("@").isdigit():
         return int(text.lstrip("@"))
@@ -82,8 +82,8 @@ def parse_time_ms(text: str) -> int:
 
 
 def parse_span_ms(text: str) -> int:
-    """Milliseconds from `12h`, `90min`, `1d12h`, and from ISO 8601 (`P1DT12H`). Raises ValueError, saying the
-    form."""
+    """Milliseconds from `12h`, `90min`, `1d12h` or ISO 8601 (`P1DT12H`). Raises ValueError,
+    which gives the forms."""
     iso = _ISO_SPAN.fullmatch(text)
     plain = text if iso is None else f"{iso[1]}{iso[2] or ''}".lower()
     parts = re.findall(r"(\d+)(ms|min|[dhms])", plain)
@@ -93,14 +93,14 @@ def parse_span_ms(text: str) -> int:
 
 
 def utc_text(time_ms: int) -> str:
-    """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number where no calendar has it."""
+    """A Unix time in ms as ISO 8601 in UTC, to the millisecond; as a number if it is outside the calendar."""
     second = _second_text(time_ms // 1000)
     return f"{time_ms}ms" if second is None else f"{second}.{time_ms % 1000:03d}Z"
 
 
 @lru_cache(maxsize=256)
 def _second_text(second: int) -> str | None:
-    """A log names the same second again and again. None where no calendar has it."""
+    """Cached, because a log names the same second again and again. None if it is outside the calendar."""
     try:
         moment = datetime.datetime.fromtimestamp(second, tz=datetime.UTC)
     except (OverflowError, ValueError, OSError):

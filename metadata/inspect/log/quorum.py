@@ -1,6 +1,7 @@
-"""The leader of the quorum and its voters, as control records say it, and the search for the newest of them.
+"""The quorum's leader and voters according to control records, and the search for the newest of those
+records.
 
-Images hold neither, and snapshots only the voters (KIP-853), so tools keep this beside them.
+Images hold neither, and snapshots hold only the voters (KIP-853), so tools keep this beside them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from metaquorum.storage.log.epochs import EpochTable
 
 
 class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest election and the voter set in force at a place of the log; -1 and empty: no record said.
+    """The newest election and the voter set in force at a place in the log; -1 and empty if no record has
+    them.
 
-    `offset` is that of the record that began the leader's epoch, `time_ms` its time. `voter_set` is that of
-    the newest KRAFT_VOTERS record from kraft.version 1 on (committed or not: KIP-853), before that the ids of
-    the newest election.
+    `offset` is that of the record that began the leader's epoch, `time_ms` its time. From kraft.version 1 on,
+    `voter_set` comes from the newest KRAFT_VOTERS record (committed or not: KIP-853), before that from the
+    ids in the newest election.
     """
 
     leader_id: int = -1
@@ -40,7 +42,7 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def voters(self) -> tuple[int, ...]:
-        """Their node ids, rising."""
+        """Their node ids, ascending."""
         return voter_ids(self.voter_set)
 
     @property
@@ -50,7 +52,7 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_known(self) -> bool:
-        """False where no record said anything of the quorum."""
+        """False if no record so far concerns the quorum."""
         return self.has_leader or bool(self.voter_set)
 
     def after(self, epoch: int, records: Iterable[DecodedRecord]) -> QuorumView:
@@ -75,23 +77,23 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
                 case control.KRaftVersionRecord(kraft_version=version):
                     view = replace(view, kraft_version=version)
                 case control.VotersRecord(voters=dynamic):
-                    # What a log that was trimmed begins with may be this record alone.
+                    # A trimmed log may begin with only this record.
                     view = replace(view, voter_set=dynamic, kraft_version=max(view.kraft_version, 1))
         return view
 
     def without_leader(self) -> QuorumView:
-        """What a snapshot says: the voters, not their leader."""
+        """What a snapshot holds: the voters without their leader."""
         return QuorumView(kraft_version=self.kraft_version, voter_set=self.voter_set)
 
     def snapshot_records(self) -> tuple[QuorumRecord, ...]:
-        """What a snapshot here says of the quorum; nothing at kraft.version 0."""
+        """The quorum's records of a snapshot at this place; empty at kraft.version 0."""
         if not self.kraft_version or not self.voter_set:
             return ()
         version = control.KRaftVersionRecord(kraft_version=self.kraft_version)
         return version, control.VotersRecord(voters=self.voter_set)
 
     def tree(self) -> dict[str, Any]:
-        """As plain data: the election where one is known, `voterSet` from kraft.version 1 on."""
+        """As plain data: the election if one is known, `voterSet` from kraft.version 1 on."""
         election = {
             "leader": self.leader_id,
             "epoch": self.epoch,
@@ -107,7 +109,7 @@ class QuorumView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quorum_in_snapshot(snapshot: MetadataLog) -> QuorumView:
-    """What the first batch of a checkpoint says of the quorum; nothing where it cannot be read."""
+    """The quorum from the first batch of a checkpoint; empty if the batch cannot be read."""
     first = next(iter(snapshot.batches()), None)
     if not isinstance(first, RecordBatch) or not first.header.is_control:
         return QuorumView()
@@ -116,11 +118,11 @@ def quorum_in_snapshot(snapshot: MetadataLog) -> QuorumView:
 
 def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None) -> QuorumView:
     """The newest election below `end_offset`, with the voter set in force there. `known` is what the walk to
-    that place found: it may lack the election, which no snapshot has, but not the voters. None: no walk was
-    made, and all records from that election on are looked through.
+    that place found: it may lack the election, which snapshots do not have, but not the voters. If None,
+    there was no walk, and all records from that election on are read.
 
-    Reads the batch that the leader-epoch table points to, and where that leads nowhere the control batches of
-    one segment after the other, newest first. Unknown where the election is before the log's start.
+    Reads the batch that the leader-epoch table points to or, if that fails, the control batches of one
+    segment after another, newest first. Unknown if the election is before the log's start.
     """
     if known is not None and known.has_leader:
         return known
@@ -131,7 +133,7 @@ def quorum_at(log: MetadataLog, end_offset: int, known: QuorumView | None = None
 
 
 def _newest_election(log: MetadataLog, end_offset: int, *, to_end: bool) -> QuorumView:
-    """`to_end`: also what control records say from there to `end_offset`."""
+    """With `to_end`, includes the control records from there to `end_offset`."""
     for start, end in _places(log, end_offset):
         view = QuorumView()
         for found in log.batches(start):
@@ -148,7 +150,7 @@ def _newest_election(log: MetadataLog, end_offset: int, *, to_end: bool) -> Quor
 
 
 def _places(log: MetadataLog, end_offset: int) -> Iterator[tuple[int, int]]:
-    """Stretches of offsets to look through, most promising first."""
+    """Ranges of offsets to search, most promising first."""
     segments = [base for base in log.segments if base < end_offset]
     if not segments:
         return

@@ -1,6 +1,6 @@
-"""Voter sets (KIP-853) as the tools show them: plain data, and what one record changed, in words.
+"""Voter sets (KIP-853) as the tools show them: plain data, and the changes of one record in words.
 
-A voter is one of `metadata.records.control`; one of a static quorum has neither endpoints nor, as a rule, a
+A voter is one of `metadata.records.control`; a voter of a static quorum has no endpoints and usually no
 directory id. Knows no log.
 """
 
@@ -13,13 +13,13 @@ from metaquorum.storage.uuids import ZERO_UUID, uuid_to_text
 
 
 def voter_ids(voters: Sequence[Voter]) -> tuple[int, ...]:
-    """Rising node ids."""
+    """Node ids, ascending."""
     return tuple(sorted(voter.voter_id for voter in voters))
 
 
 def voter_set_texts(voters: Sequence[Voter]) -> list[str]:
-    """As plain data, by rising id: `id@host:port:directory-id`, as `storage format` takes them, and what goes
-    beyond that: more listeners, and another range of kraft.version than 0-1."""
+    """As plain data, by ascending id: `id@host:port:directory-id`, as `storage format` takes them, plus what
+    that form lacks: further listeners, and a range of kraft.version other than 0-1."""
     return [_text(voter) for voter in sorted(voters, key=lambda voter: voter.voter_id)]
 
 
@@ -43,8 +43,8 @@ def ids_text(voters: Sequence[Voter]) -> str:
 
 
 def changes_text(before: Sequence[Voter] | None, after: Sequence[Voter]) -> str:
-    """What a record that holds the whole set changed: `added 4 at ...; removed 3 ...`; "" if nothing, or if
-    the set before is not known (None)."""
+    """The changes by a record that holds the whole set: `added 4 at ...; removed 3 ...`. "" if there are
+    none, or if the set before is unknown (None)."""
     if before is None:
         return ""
     old = {voter.voter_id: voter for voter in before}

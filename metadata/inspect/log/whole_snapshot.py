@@ -1,4 +1,4 @@
-"""Whether a snapshot can be relied on. Reads one file; knows nothing of the log beside it."""
+"""Whether a snapshot is usable. Reads one file; does not know the log beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaquorum.storage.types import LogPosition
 
 
 def whole_snapshot(log: MetadataLog, position: LogPosition) -> MetadataImage | None:
-    """The image in a snapshot; None when it is damaged or not finished."""
+    """The image in a snapshot; None if it is damaged or incomplete."""
     reader = log.snapshot(position).reader()
     try:
         return load_snapshot(_whole(reader), position=position, on_error=_ignore)
@@ -33,4 +33,4 @@ def _whole(found: Iterable[RecordBatch | Damage]) -> Iterator[RecordBatch]:
 
 
 def _ignore(error: ReplayError) -> None:
-    """A record from the future, or one that was poison already, is no damage of the file."""
+    """An unknown record, or one that was already poison, is not damage to the file."""

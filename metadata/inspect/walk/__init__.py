@@ -1,1 +1,1 @@
-"""Walks over a log: from state to state, in columns where no one looks, past what is damaged."""
+"""Walks over a log: from state to state, in columns where details are not needed, and past damage."""

@@ -1,7 +1,8 @@
-"""Which batches a question needs one by one, and which it may pass over: those are replayed in columns.
+"""Which batches a question needs one by one; the others are replayed in columns.
 
-Owns the look at runs of one-record batches (see `storage.log.runs`): idle ones, and partitions of topics
-that no one asked about. Says nothing about what a record means; whatever is unusual is needed.
+Owns the choice within runs of one-record batches (see `storage.log.runs`): idle batches, and partitions of
+topics outside the question, may be passed over. Does not interpret records; anything unusual counts as
+needed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class PassableReplay(Protocol):
-    """What passing over needs of `metadata.replay.Replayer`."""
+    """What passing over requires of `metadata.replay.Replayer`."""
 
     builder: ImageBuilder
 
@@ -47,11 +48,12 @@ class PassableReplay(Protocol):
 
 
 class Concern(msgspec.Struct, frozen=True, kw_only=True):
-    """What a question is about. Idle batches are no part of it, unless they end at one of `stops` (offsets).
+    """What a question is about. Idle batches are not, unless they end at one of `stops` (offsets).
 
-    `topics` are the names of the topics whose partitions matter, None for all. `gap_ms`: also batches whose
-    time is before that of the one before them, or so much later. `together`: of partitions only changes in
-    their usual shapes go by, many at a time, in stretches with the idle batches between them.
+    `topics` are the names of the topics whose partitions matter, None for all. With `gap_ms`, a batch also
+    counts if its time is before that of the previous batch or this much later. With `together`, partition
+    changes in their usual forms are passed over many at a time, in stretches that include the idle batches
+    between them.
     """
 
     topics: frozenset[str] | None = None
@@ -61,9 +63,9 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stretch(NamedTuple):
-    """Batches of a run that follow each other and are not needed. `places` are where they start in the run's
-    data, and where the last one ends; `epoch` and `time_ms` are those of the last one. `changes` are the
-    numbers (in the stretch) of those that change a partition, where they were wanted together."""
+    """Consecutive batches of a run that are not needed. `places` are their start positions in the run's data
+    and the end position of the last one; `epoch` and `time_ms` are the last one's. `changes` are the numbers
+    (in the stretch) of batches that change a partition, if `together` was set."""
 
     run: BatchRun
     low: int
@@ -83,11 +85,11 @@ class Stretch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last batch."""
+        """The offset after the last batch."""
         return self.run.base_offset + self.high
 
     def split(self, batches: int) -> tuple[Stretch, Stretch]:
-        """Its first batches, and the others."""
+        """Its first batches, and the rest."""
         middle, run = self.low + batches, self.run
         last = middle - 1
         epoch = int(numbers_at(run.data, run.places[last : last + 1] + _EPOCH, ">i4")[0])
@@ -108,8 +110,8 @@ class Stretch(NamedTuple):
 def pieces(
     run: BatchRun, concern: Concern, topic_id: Callable[[str], bytes | None]
 ) -> Iterator[RecordBatch | Stretch]:
-    """The batches of a run that are needed, and the stretches between them. `topic_id` tells a topic's id in
-    the state before the run."""
+    """The batches of a run that are needed, and the stretches between them. `topic_id` returns a topic's id
+    in the state before the run."""
     frames = _frames(run)
     needed = None if frames is None else _needed(run, frames, concern, topic_id)
     if frames is None or needed is None:
@@ -133,7 +135,7 @@ def pieces(
 
 
 def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], bytes | None]) -> bool:
-    """Whether a batch of many records is only about topics that no one asked about, and their partitions."""
+    """Whether a batch of many records only concerns topics outside the question and their partitions."""
     header = batch.header
     if concern.topics is None or header.is_control or header.records_count < MIN_BATCHES:
         return False
@@ -149,7 +151,7 @@ def is_passed(batch: RecordBatch, concern: Concern, topic_id: Callable[[str], by
 
 
 def pass_over(engine: PassableReplay, stretch: Stretch) -> None:
-    """Applies a stretch that follows what `engine` has."""
+    """Applies a stretch that continues where `engine` is."""
     if stretch.is_idle:
         builder = engine.builder
         builder.offset, builder.epoch = stretch.next_offset, stretch.epoch
@@ -171,10 +173,10 @@ def _frames(run: BatchRun) -> Frames | None:
 def _needed(
     run: BatchRun, frames: Frames, concern: Concern, topic_id: Callable[[str], bytes | None]
 ) -> Bools | None:
-    """Which batches are needed; None for all of them."""
+    """Which batches are needed; None for all."""
     needed: Bools = ~idle_frames(frames)
     if concern.topics and (frames.keys == _TOPIC_KEY).any():
-        return None  # one of them may be asked about from there on
+        return None  # the question may be about one of them from there on
     other: Bools = np.full(len(needed), concern.topics is None and concern.together)
     if concern.topics is not None:
         ids = (topic_id(name) for name in concern.topics)
@@ -189,13 +191,13 @@ def _needed(
     if concern.gap_ms is not None:
         times = run.timestamps_ms()
         step = np.diff(times)
-        needed[0] = True  # what was before it is not known here
+        needed[0] = True  # the batch before it is unknown here
         needed[1:] |= (step < 0) | (step > concern.gap_ms) | (times[:-1] < 0)
     return needed
 
 
 def _other_partitions(frames: Frames, asked: set[bytes]) -> Bools:
-    """Records about partitions of topics other than those `asked` about; none from the future."""
+    """Records about partitions of topics other than `asked`; none from a newer version."""
     named: Bools = (frames.keys == partitions.API_KEY) & (frames.versions <= _LATEST[0])
     named |= (frames.keys == changes.API_KEY) & (frames.versions <= _LATEST[1])
     named &= frames.lengths >= FRAME_BYTES + _INDEX_BYTES + _ID_BYTES

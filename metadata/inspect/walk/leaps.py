@@ -1,9 +1,9 @@
-"""Many partition changes of one record per batch as one step: what they did, and what they broke.
+"""Many one-record partition changes as a single step: their effects, and the rules they broke.
 
-Owns the proof that a stretch may be judged as a whole: it changes nothing but partitions, all of them known,
-and every change is as a correct controller writes it. Then the versions of the rows are the states behind the
-batches, and a broken rule belongs to the batch that left it. Whatever is unusual is left to the caller, batch
-by batch.
+Owns the proof that a stretch may be checked as a whole: it changes only partitions, all of them known, and
+each change has the form that a correct controller writes. The versions of the rows are then the states after
+the batches, and a broken rule belongs to the batch that broke it. Anything unusual is left to the caller,
+batch by batch.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from metaquorum.storage.batches.places import Places
 
 _RULES = tuple(COLUMN_RULES.items())
 RULES = len(_RULES) + 1
-"""Rules of `Broken`: those about columns, and that of an ISR without members."""
+"""Rules of `Broken`: those about columns, plus the one about an ISR without members."""
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch is."""
+    """The place of a batch."""
 
     offset: int
     epoch: int
@@ -45,7 +45,8 @@ class BatchPlace(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Which rules which batches of a leap broke: the number of the batch in it, that of the rule, the row."""
+    """Which batches of a leap broke which rules: the batch's number in the leap, the rule's number, the
+    row."""
 
     batches: Places
     rules: npt.NDArray[np.int64]
@@ -53,7 +54,7 @@ class Broken(NamedTuple):
 
 
 class Leap(Passed, frozen=True, kw_only=True):
-    """A stretch with the image behind it, and what its changes did: `versions` has the numbers of their
+    """A stretch with the image after it and the effect of its changes. `versions` has the numbers of their
     batches in the stretch."""
 
     after: MetadataImage
@@ -78,7 +79,7 @@ class Leap(Passed, frozen=True, kw_only=True):
         return Broken(batches[order], numbers[order], versions.rows[places][order])
 
     def violations(self, batch: int, rule: int, row: int) -> tuple[BatchPlace, Iterable[Violation]]:
-        """One of `broken` in words, and where its batch stands."""
+        """One item of `broken` in words, with the place of its batch."""
         image, stretch = self.after, self.stretch
         run, at = stretch.run, stretch.low + batch
         header = parse_header(run.data, int(run.places[at]))
@@ -90,16 +91,16 @@ class Leap(Passed, frozen=True, kw_only=True):
 
 
 def versions_in(builder: ImageBuilder, stretch: Stretch) -> Versions | None:
-    """What the changes of a stretch do to the partitions, in the state before it; None where one is unusual
-    or of a partition that is not known here."""
+    """What the changes of a stretch do to the partitions, in the state before it; None if one is unusual or
+    concerns an unknown partition."""
     frames = read_run(stretch.part())
     return None if frames is None else versions_of(builder, frames, stretch.changes)
 
 
 def first_unfit(stretch: Stretch, versions: Versions, epoch: int) -> int:
-    """The number of the first batch that must be looked at alone, that of all batches if there is none: a
-    leader epoch or partition epoch that does not grow, a change that changed nothing, rare fields, an epoch
-    of the log that falls (`epoch` is that before the stretch)."""
+    """The number of the first batch that must be looked at alone; the number of batches if there is none.
+    Reasons: a leader epoch or partition epoch that does not grow, a change without effect, rare fields, an
+    epoch of the log that decreases (`epoch` is the one before the stretch)."""
     before, after = versions.before(), versions.after
     unfit = after[PARTITION_EPOCH] <= before[PARTITION_EPOCH]
     unfit |= after[LEADER_EPOCH] < before[LEADER_EPOCH]

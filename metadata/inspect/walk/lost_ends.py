@@ -1,6 +1,6 @@
-"""Whether a metadata transaction (KIP-868) that is open before lost records ends behind them, or among them.
+"""Whether a metadata transaction (KIP-868) that is open before lost records ends after them, or among them.
 
-Owns the look ahead, by raw bytes: a log has few transactions. What becomes of one is its caller's.
+Owns the look ahead in raw bytes; a log has few transactions. The caller decides what becomes of one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARKS = tuple(bytes((1, one.api_key)) for one in (BeginTransactionRecord, *_END
 
 
 def ends_behind(log: MetadataLog, offset: int) -> bool:
-    """Whether the first mark of a transaction from `offset` on ends one."""
+    """Whether the first transaction record from `offset` on ends a transaction."""
     for batch in log.batches(offset):
         if not isinstance(batch, RecordBatch) or batch.header.next_offset <= offset:
             continue

@@ -1,7 +1,7 @@
-"""The one way through a log from its batches: what comes next, runs opened as far as a tool needs them.
+"""A single pass over a log's batches: what is next, with runs opened as far as a tool needs them.
 
-Owns the order of what was read, put back and opened. `walk.Walk` replays what comes; tools that look at
-records take it `decoded`. Knows no state: what of a run is needed a `Split` says.
+Owns the order of what was read, put back and opened. `walk.Walk` replays the result; tools that look at
+records take it `decoded`. Knows no state: a `Split` decides which parts of a run are needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import BatchRun
 
 Split = Callable[[BatchRun], Iterator[RecordBatch | Stretch]]
-"""Which batches of a run are needed one by one. A Split that applies the run itself gives nothing."""
+"""Which batches of a run are needed one by one. A Split that applies the run itself yields nothing."""
 Piece = RecordBatch | Stretch | Damage
 
 
@@ -34,25 +34,25 @@ class Passage:
         self._ahead: deque[RecordBatch | BatchRun | Stretch | Damage] = deque()
 
     def next(self, expected: int, limit: Point, split: Split) -> Piece | None:
-        """What comes next; None at the end. A run that begins at `expected` and is before `limit` as a whole
-        is opened by `split`, any other one batch by batch."""
+        """The next piece; None at the end. A run that begins at `expected` and is entirely before `limit` is
+        opened by `split`, any other batch by batch."""
         while isinstance(item := self._take(), BatchRun):
             fits = item.base_offset == expected and is_before(item, limit)
             self._opened = split(item) if fits else item.batches()
             if fits:
-                expected = item.next_offset  # where `split` gives nothing, another run may come
+                expected = item.next_offset  # if `split` yields nothing, another run may follow
         return item
 
     def put_back(self, item: RecordBatch) -> None:
-        """It comes next again."""
+        """Makes it the next one again."""
         self._ahead.appendleft(item)
 
     def put_in(self, parts: Iterable[RecordBatch | Stretch]) -> None:
-        """These come before what is left of an opened run."""
+        """Inserts these before the rest of an opened run."""
         self._opened = chain(parts, self._opened)
 
     def peek(self) -> RecordBatch | BatchRun | Stretch | None:
-        """What comes next behind damage, which stays."""
+        """The next piece after damage; the damage stays in place."""
         read: list[RecordBatch | BatchRun | Stretch | Damage] = []
         while (item := self._take()) is not None:
             read.append(item)
@@ -75,8 +75,8 @@ def decoded(
     split: Split,
     is_passed: Callable[[RecordBatch], bool] | None = None,
 ) -> Iterator[ReadBatch | RecordBatch | Stretch | Damage]:
-    """What `log.items` gives from `start` on, but stretches where `split` gives them. A batch alone that
-    `is_passed` comes as it is."""
+    """What `log.items` yields from `start` on, with stretches wherever `split` yields them. A single batch
+    that `is_passed` accepts stays undecoded."""
     if log.is_checkpoint:
         yield from log.items(start or None)
         return
@@ -104,15 +104,16 @@ def place_of(item: ReadBatch | RecordBatch | Stretch) -> tuple[int, int, int]:
 
 
 def is_before(run: BatchRun, limit: Point) -> bool:
-    """Whether all of a run is before a place."""
+    """Whether a whole run is before a place."""
     if limit.time_ms is None:
         return limit.covers(run.next_offset, 0)
     return limit.covers(run.next_offset, int(run.timestamps_ms().max()))
 
 
 def apply_anywhere(engine: Replayer, batch: RecordBatch) -> str | None:
-    """Applies a batch at its own offset, whatever is missing before it; nothing for one that was replayed
-    already. Gives what is wrong with one whose records cannot be read: the replay continues behind it."""
+    """Applies a batch at its own offset, whatever is missing before it; does nothing if it was already
+    replayed. Returns what is wrong with a batch whose records cannot be read; replay then continues after
+    it."""
     header = batch.header
     if header.next_offset <= engine.end_offset:
         return None

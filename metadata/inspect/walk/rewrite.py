@@ -1,10 +1,9 @@
-"""Batches with records taken out, and batches that fill a hole, so that every other offset stays what it is.
+"""Batches with records removed, and batches that fill a gap, so that all other offsets stay the same.
 
-Owns the rule that what is taken out becomes a NoOpRecord. Leaving the offset empty would be the other way,
-and is not possible: a KRaft log has no holes, partition and broker epochs *are* offsets, and a follower
-refuses a batch that does not begin where its log ends. NoOpRecord (KIP-835) is a record that every
-controller and broker since metadata.version 3.3-IV1 reads and that changes nothing. Times and leader epochs
-stay those of the batch. Touches no file and knows no image.
+Owns the rule that a removed record becomes a NoOpRecord. Leaving the offset empty is not possible: a KRaft
+log has no gaps, partition and broker epochs *are* offsets, and a follower refuses a batch that does not begin
+at its log's end. Every controller and broker since metadata.version 3.3-IV1 reads NoOpRecord (KIP-835), and
+it changes nothing. Times and leader epochs stay those of the batch. Touches no file and knows no image.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ NO_OP = encode(NoOpRecord(), 0)
 NO_OP_LEVEL = 5
 """metadata.version 3.3-IV1: programs at a lower level do not know the record."""
 FILL_RECORDS = 4096
-"""NoOpRecords of one batch that fills a hole, at most."""
+"""Maximum number of NoOpRecords in a batch that fills a gap."""
 
 
 def without_records(batch: RecordBatch, offsets: Collection[int]) -> RecordBatch:
-    """The batch with NoOpRecords at `offsets`; every other record as it was, byte for byte.
+    """The batch with NoOpRecords at `offsets`; every other record is the same, byte for byte.
 
-    A compressed batch comes back uncompressed. Where the bytes between the header and the end cannot be taken
-    apart into records, all of it becomes NoOpRecords.
+    A compressed batch is returned uncompressed. If the bytes after the header cannot be parsed as records,
+    all of them become NoOpRecords.
     """
     try:
         records = batch.records()
@@ -47,10 +46,10 @@ def without_records(batch: RecordBatch, offsets: Collection[int]) -> RecordBatch
 
 
 def regular(batch: RecordBatch) -> RecordBatch:
-    """A batch whose records and header disagree, made whole: a record for each offset of the header.
+    """A batch whose records and header disagree, repaired: one record for each offset of the header.
 
-    Offsets without a record get a NoOpRecord; records beyond the last offset are left out, for the next batch
-    has those offsets.
+    Offsets without a record get a NoOpRecord. Records past the last offset are dropped, because those offsets
+    belong to the next batch.
     """
     header = batch.header
     try:
@@ -68,12 +67,12 @@ def regular(batch: RecordBatch) -> RecordBatch:
 
 
 def with_header(batch: RecordBatch, header: BatchHeader) -> RecordBatch:
-    """The same records under another header; length and CRC are computed again."""
+    """The same records under another header; length and CRC are recomputed."""
     return _batch(seal_batch(header, batch.data[HEADER_BYTES:]), batch)
 
 
 def filling(start: int, end: int, leader_epoch: int, timestamp_ms: int) -> Iterator[RecordBatch]:
-    """Batches of NoOpRecords for the offsets from `start` up to `end`."""
+    """Batches of NoOpRecords for the offsets from `start` up to but not including `end`."""
     while start < end:
         count = min(FILL_RECORDS, end - start)
         data = encode_batch(

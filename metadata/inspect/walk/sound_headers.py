@@ -1,8 +1,8 @@
-"""Batches whose base offset or leader epoch was damaged, given by the batches around them.
+"""Repairs damaged base offsets and leader epochs of batches, using the batches around them.
 
-Both are outside what a batch's CRC covers, so a flipped bit there harms no record: where the next batch
-continues as if the number were the one that fits, it is put back, and nothing is lost. Owns that rule.
-Touches no file; keeps one batch.
+Both are outside a batch's CRC, so a flipped bit there damages no record: if the next batch continues as if
+the number were the one that fits, that number is restored, and nothing is lost. Owns that rule. Touches no
+file; keeps one batch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 Told = tuple[RecordBatch | Damage, str | None]
-"""What was read, and what was put right in it; None: nothing."""
+"""What was read, and the repair made to it; None if there was none."""
 
 
 def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Iterator[Told]:
-    """`found` with damaged base offsets and epochs put right; `expected` is the first offset to come."""
+    """`found` with damaged base offsets and epochs repaired; `expected` is the first offset."""
     epoch = 0
     waiting: RecordBatch | None = None
     between: list[Damage] = []
@@ -41,12 +41,12 @@ def sound_headers(found: Iterable[RecordBatch | Damage], expected: int) -> Itera
 def put_right(
     batch: RecordBatch, following: RecordBatch, expected: int, epoch: int
 ) -> tuple[RecordBatch, str | None]:
-    """`batch` as the one after it says that it was, and what was put back; None: nothing was."""
+    """`batch` as the following one implies it was, and the repair made; None if there was none."""
     header, after = batch.header, following.header
     fitting = header
     if header.base_offset != expected and after.base_offset == expected + header.last_offset_delta + 1:
         fitting = fitting._replace(base_offset=expected)
-    # Of two epochs that cannot both be right, the one between those around it is.
+    # If two epochs cannot both be right, the one between those around it is.
     if header.leader_epoch > after.leader_epoch >= epoch:
         fitting = fitting._replace(leader_epoch=after.leader_epoch)
     if fitting == header:

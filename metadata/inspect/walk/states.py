@@ -1,7 +1,7 @@
 """The state at any place of a log, and the walk from one place to another, batch by batch.
 
-Owns where to begin: the nearest snapshot that is whole. The walk itself is `walk`'s. Memory is that of an
-image: nothing is kept of the batches that went by.
+Owns where to begin: the nearest whole snapshot. `walk` owns the walk itself. Memory is that of an image:
+batches are not kept.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def state_at(
 ) -> FoundState:
     """The state at `point`: the newest whole snapshot that is not past it, plus the batches after it.
 
-    A batch is taken whole or not at all, so the state may end a little before an offset that lies inside one.
-    Where records are missing (a corrupt batch, a gap between segments) the state is the one before, and
-    `stopped` says why; with `past_corruption` replay continues with what follows. Raises InspectError when
-    the place is outside what the log and its snapshots reach.
+    A batch is applied whole or not at all, so the state may end slightly before an offset inside a batch. If
+    records are missing (a corrupt batch, a gap between segments), the state is the one before them and
+    `stopped` says why; with `past_corruption`, replay continues after them. Raises InspectError if the place
+    is outside the log and its snapshots.
     """
     if log.is_checkpoint:
         return _checkpoint(log, point, on_problem)
@@ -76,8 +76,8 @@ def quorum_state_at(
     *,
     past_corruption: bool,
 ) -> FoundState:
-    """As `state_at`, for who asks about the quorum alone: an election needs no state before it, so a place
-    before a trimmed log's oldest snapshot is answered, too, with an empty image."""
+    """As `state_at`, for questions about the quorum alone. An election needs no state before it, so a place
+    before a trimmed log's oldest snapshot also has an answer, with an empty image."""
     place, shown = (point, None) if log.is_checkpoint else settle(log, point)
     offset = place.offset
     if place.time_ms is not None and log.start_offset and not log.is_checkpoint:
@@ -95,18 +95,19 @@ def quorum_state_at(
 
 
 def with_quorum(log: MetadataLog, found: FoundState) -> FoundState:
-    """`found` with the newest election below it: a snapshot that it was begun at holds none, the log may."""
+    """`found` with the newest election below it: the snapshot that the state started from
+    has none, the log may."""
     knows_voters = found.snapshot is not None or found.quorum.has_leader or log.start_offset == 0
     found.quorum = quorum_at(log, found.end_offset, found.quorum if knows_voters else None)
     return found
 
 
 def settle(log: MetadataLog, point: Point, *, first: bool = False) -> tuple[Point, ShownAs | None]:
-    """A place as it can be shown, at the end of a batch, and what to say where it was asked for otherwise. A
-    time stays one unless the log's clock jumps (see `clock`): then it is the offset after the last batch
-    that is not later or, with `first`, before the first one that is not earlier.
+    """A place as it can be shown, at the end of a batch, and what to report if that is not what was
+    requested. A time stays a time unless the log's clock jumps (see `clock`): then it becomes the offset
+    after the last batch that is not later or, with `first`, before the first one that is not earlier.
 
-    Raises InspectError for `N+` where the log has no record N, and for a time before a clock that jumps.
+    Raises InspectError for `N+` if the log has no record N, and for a time before a clock that jumps.
     """
     if not log.is_checkpoint and point.time_ms is not None:
         return _settle_time(log, point, point.time_ms, first)
@@ -131,7 +132,7 @@ def _settle_time(log: MetadataLog, point: Point, time_ms: int, first: bool) -> t
 
 
 def inside_transaction(state: ReplayState) -> ShownAs | None:
-    """What is shown of a state inside a metadata transaction; None for any other."""
+    """What is shown for a state inside a metadata transaction; None for any other state."""
     if state.transaction is None:
         return None
     first = state.transaction.begin_offset
@@ -139,7 +140,8 @@ def inside_transaction(state: ReplayState) -> ShownAs | None:
 
 
 def _behind_transaction(log: MetadataLog, end_offset: int) -> int:
-    """`end_offset`, or where the transaction that is open there ends, so that what it did is visible."""
+    """`end_offset` or, if a transaction is open there, the end of the transaction, so that
+    its effect is visible."""
     known = known_from(log)
     if known is None or end_offset < known:
         return end_offset  # no one can know there
@@ -164,9 +166,10 @@ def steps(
 ) -> Iterator[WalkStep]:
     """Every batch from `start` to `end` with the images before and after it.
 
-    `start` None is as early as the log and its snapshots reach. A batch that contains `start` is the first
-    one, one that contains `end` is not given. A checkpoint gives its own batches, with its own offsets.
-    Stops at missing records as `state_at` does, after telling `on_problem`. Raises InspectError as it does.
+    `start` None is the earliest place that the log and its snapshots reach. A batch that contains `start` is
+    the first one; one that contains `end` is left out. A checkpoint yields its own batches, with its own
+    offsets. Stops at missing records as `state_at` does, after calling `on_problem`. Raises InspectError as
+    `state_at` does.
     """
     notes = Notes(on_problem, coverage)
     if log.is_checkpoint:
@@ -191,8 +194,8 @@ def steps_about(
     past_corruption: bool = False,
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep | Passed]:
-    """As `steps_from`, but what `concern` does not need goes by in columns, many batches at a time. The first
-    step after that has the state after them before it."""
+    """As `steps_from`, but batches that `concern` does not need are applied in columns, many at a time. The
+    next step after them has the state after them as its `before`."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
     yield from Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end, concern)
 
@@ -206,7 +209,7 @@ def steps_from(
     past_corruption: bool = False,
     coverage: Coverage | None = None,
 ) -> Iterator[WalkStep]:
-    """As `steps`, from a state of the same log that is known already; `found` is not changed."""
+    """As `steps`, from a known state of the same log; `found` is not changed."""
     start = FoundState(state=found.state, snapshot=found.snapshot, quorum=found.quorum)
     for step in Walk(log, start, Notes(on_problem, coverage), past_corruption).steps(end):
         if isinstance(step, WalkStep):
@@ -214,7 +217,7 @@ def steps_from(
 
 
 def nothing_known(offset: int) -> FoundState:
-    """A place where no state is known: what comes there follows from its own records alone."""
+    """A place without a known state: what follows depends on its own records alone."""
     image = MetadataImage().with_provenance(Provenance(offset, -1, -1))
     return FoundState(state=ReplayState(image))
 
@@ -222,9 +225,9 @@ def nothing_known(offset: int) -> FoundState:
 def steps_alone(
     log: MetadataLog, start: Point | None, end: Point, on_problem: OnProblem | None, coverage: Coverage
 ) -> tuple[FoundState, Iterator[WalkStep]]:
-    """What records alone make, from the log's first one on, of which no snapshot says what was before: the
-    state at `start` (None: at the first record) with nothing in it but what came in the log, and the steps
-    from there to `end`."""
+    """What records alone show, from the log's first one on, with no snapshot of the state before
+    them: the state at `start` (None: at the first record) with only what the log has set, and the
+    steps from there to `end`."""
     notes = Notes(on_problem, coverage)
     notes.is_alone = True
     walk = Walk(log, nothing_known(log.start_offset), notes, past_corruption=True)
@@ -235,13 +238,13 @@ def steps_alone(
 
 
 def earliest(log: MetadataLog) -> Point:
-    """The first place whose state can be known: 0, or the oldest snapshot that the log continues from."""
+    """The first place whose state is known: 0, or the oldest snapshot that the log continues from."""
     known = known_from(log)
     return Point(offset=log.start_offset if known is None else known)
 
 
 def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) -> Walk:
-    """A walk that is at the nearest snapshot before `start`, or at the log's beginning."""
+    """A walk that starts at the nearest snapshot before `start`, or at the log's beginning."""
     found = _nearest(log, start, notes)
     base = log.start_offset
     walk = Walk(log, found, notes, past_corruption)
@@ -268,7 +271,7 @@ def _begin(log: MetadataLog, start: Point, notes: Notes, past_corruption: bool) 
 
 
 def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
-    """The state of the newest whole snapshot between the log's start and the point, or the empty one."""
+    """The state of the newest whole snapshot between the log's start and the point, or the empty state."""
     base = log.start_offset
     snapshots = log.snapshots()
     limit = point.offset
@@ -294,7 +297,7 @@ def _nearest(log: MetadataLog, point: Point, notes: Notes) -> FoundState:
 
 
 def _checkpoint(log: MetadataLog, point: Point, on_problem: OnProblem | None) -> FoundState:
-    """The state that a checkpoint file holds. Its name says where in the log it stands."""
+    """The state in a checkpoint file. The file name gives its place in the log."""
     if not point.is_end:
         raise InspectError(
             f"{log.path} is a single state, not a history; leave out --at, or give its directory"

@@ -1,4 +1,4 @@
-"""What a walk over a log gives: states, steps between them, and stretches that went by. Values only."""
+"""What a walk over a log yields: states, steps between them, and stretches passed over. Values only."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.log.reader import Damage
 
 SHOWN_PROBLEMS = 20
-"""The number of problems that are kept as lines; those after them are counted."""
+"""How many problems are kept as lines; further ones are only counted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FoundState:
     """A replayed state.
 
-    `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS and one more), `notes` about
-    what the reader may like to know and is no fault; `unknown` counts records from the future, which changed
-    nothing. `stopped` is the damage behind which nothing was replayed; None where the place was reached.
-    `coverage` has the ranges of records that are not in it; `shown` says for a place inside something atomic
-    what is shown in its stead.
+    `problems` are lines on what was damaged or skipped (at most SHOWN_PROBLEMS plus one). `notes` are remarks
+    for the reader that are not faults. `unknown` counts records from a newer version, which changed nothing.
+    `stopped` is the damage that ended replay; None if the place was reached. `coverage` has the ranges of
+    records that the state lacks. For a place inside something atomic, `shown` says what is shown instead.
     """
 
     state: ReplayState
@@ -43,20 +42,20 @@ class FoundState:
 
     @property
     def image(self) -> MetadataImage:
-        """What is visible there: inside a metadata transaction, the image before it."""
+        """The visible image: inside a metadata transaction, the image before it."""
         return self.state.image
 
     @property
     def end_offset(self) -> int:
-        """Offset of the next record: where the state really is."""
+        """Offset of the next record: where the state actually is."""
         return self.state.end_offset
 
 
 class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch and what it did. Images are immutable and share what did not change.
+    """One batch and its effect. Images are immutable and share unchanged parts.
 
     `problems` are lines about records of this batch that could not be read or applied; `unknown` of them are
-    from the future.
+    from a newer version.
     """
 
     batch: RecordBatch
@@ -70,7 +69,7 @@ class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> tuple[DecodedRecord, ...]:
-        """The batch's records, decoded when they are first asked for."""
+        """The batch's records, decoded on first access."""
         if not self._decoded:
             self._decoded.append(decode_readable(self.batch))
         return self._decoded[0]
@@ -82,7 +81,7 @@ class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def after(self) -> MetadataImage:
-        """The visible image after the batch; the same as before it inside a metadata transaction."""
+        """The visible image after the batch; equal to `before` inside a metadata transaction."""
         return self.state_after.image
 
     @property
@@ -107,7 +106,7 @@ class WalkStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """Batches that went by between two steps because the question did not need them (see `concern`)."""
+    """Batches between two steps that the question did not need (see `concern`)."""
 
     stretch: Stretch
 

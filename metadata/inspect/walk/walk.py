@@ -1,7 +1,7 @@
-"""Goes through a log once, batch by batch, and replays it; behind `states`.
+"""Goes through a log once, batch by batch, and replays it; the engine of `states`.
 
-Owns what happens at damage (stop, or go on past it), at a base offset that was damaged, and at records that
-cannot be applied (skipped, counted, named). Meaning is `metadata.replay`'s alone.
+Owns what happens at damage (stop, or continue past it), at a damaged base offset, and at records that cannot
+be applied (skipped, counted, reported). Only `metadata.replay` owns what records mean.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from metaquorum.storage.log.reader import Damage
 from metaquorum.storage.log.runs import MIN_BATCHES, BatchRun
 
 OnProblem = Callable[[str], None]
-"""Takes one line about something damaged, left out or not applied, as it is met."""
+"""Receives a line about anything damaged, left out or not applied, as it is found."""
 
 
 class Walk:
     """Goes through a log once, in pieces: `run_to` one place, then `steps` to another."""
 
     def __init__(self, log: MetadataLog, found: FoundState, notes: Notes, past_corruption: bool) -> None:
-        """Starts where `found` stands."""
+        """Starts at `found`."""
         self._log = log
         self._past_corruption = past_corruption
         self._notes = notes
@@ -66,8 +66,8 @@ class Walk:
                 self._apply(batch)
 
     def strides(self, limit: Point, batches: int) -> Iterator[FoundState]:
-        """Applies every batch before `limit` and gives the state each so many `batches`. Ends early behind
-        the first batch that is not as it should be."""
+        """Applies every batch before `limit` and yields the state after every so many `batches`. Ends early
+        after the first unusual batch."""
         count = 0
         while (batch := self._next(limit, BatchRun.batches)) is not None:
             if isinstance(batch, RecordBatch):
@@ -80,8 +80,8 @@ class Walk:
                 yield FoundState(state=self.engine.state(), snapshot=found.snapshot, quorum=found.quorum)
 
     def steps(self, limit: Point, concern: Concern | None = None) -> Iterator[WalkStep | Passed]:
-        """Applies every batch before `limit` and gives each with what it did; those that `concern` does not
-        need go by together."""
+        """Applies every batch before `limit` and yields each with its effect; those that `concern` does not
+        need are passed over together."""
         self._concern = concern
         before: ReplayState | None = None
         split = BatchRun.batches if concern is None else self._needed
@@ -116,8 +116,8 @@ class Walk:
             before = after
 
     def _leap(self, stretch: Stretch) -> Passed | None:
-        """Applies a stretch of partition changes as one step, as far as it can be judged as one; the batch
-        after that comes next alone.
+        """Applies a stretch of partition changes as one step, as far as it can be checked as one; the next
+        batch after that follows alone.
         """
         before, builder = self.engine.state(), self.engine.builder
         whole = before.transaction is None and stretch.batches >= MIN_BATCHES
@@ -138,7 +138,7 @@ class Walk:
         return Leap(stretch=stretch, after=self.engine.state().image, versions=versions)
 
     def _open(self, stretch: Stretch, fits: int) -> None:
-        """Puts a stretch back in parts: the first `fits` batches as one, or, for 0, a few one by one."""
+        """Puts a stretch back in parts: the first `fits` batches as one or, if 0, a few one by one."""
         middle = fits or min(MIN_BATCHES, stretch.batches)
         low, rest = stretch.split(middle)
         parts: Iterator[RecordBatch | Stretch] = iter((low,))
@@ -150,7 +150,7 @@ class Walk:
         self._passage.put_in(parts)
 
     def finish(self, point: Point) -> FoundState:
-        """The state reached. Raises InspectError for a place that the log does not reach."""
+        """The state reached. Raises InspectError for a place past the log's end."""
         found = self.found
         found.state = self.engine.state()
         found.problems, found.unknown = self._notes.lines, self._notes.unknown
@@ -165,7 +165,7 @@ class Walk:
         return found
 
     def _check_reaches(self, point: Point) -> None:
-        """Beyond the log's end an offset is the user's mistake; of a time it is only told."""
+        """An offset past the log's end is the user's mistake; a time past it is only noted."""
         found = self.found
         if point.offset is not None and point.offset > found.end_offset and not found.problems:
             raise InspectError(
@@ -180,7 +180,7 @@ class Walk:
             )
 
     def _next(self, limit: Point, split: Split) -> RecordBatch | Stretch | None:
-        """The next batch to apply; None at the limit, at the end, and where records are missing."""
+        """The next batch to apply; None at the limit, at the end, and if records are missing."""
         self._beyond = None
         while self.found.stopped is None:
             item = self._passage.next(self.engine.end_offset, limit, split)
@@ -219,8 +219,8 @@ class Walk:
         return pieces(run, self._concern or Concern(), self.engine.builder.topics.by_name.get)
 
     def _goes_on(self, batch: RecordBatch, limit: Point) -> RecordBatch | None:
-        """At a batch that does not follow: it, or what it was before its base offset was damaged, to go on
-        with; None, after stopping the walk, for neither."""
+        """For a batch that does not follow: the batch to continue with, either itself or with its damaged
+        base offset repaired. If neither fits, stops the walk and returns None."""
         expected, base = self.engine.end_offset, batch.header.base_offset
         if self._follows_at(batch, expected):
             place = f"{batch.file} at byte {batch.position}"
@@ -255,7 +255,7 @@ class Walk:
         return batch
 
     def _end_transaction(self, lost: int, base: int) -> None:
-        """A transaction that is open where records are lost, and whose end is among them, takes effect."""
+        """Lets an open transaction take effect if its end is among the lost records."""
         is_open = self.engine.state().transaction
         if is_open is not None and not ends_behind(self._log, base):
             began = is_open.begin_offset
@@ -274,7 +274,7 @@ class Walk:
         self._uncovered(start, limit.offset, NOT_LOOKED_AT, text)
 
     def _tell_lost_end(self) -> None:
-        """Damage behind which nothing could be read."""
+        """Reports damage after which nothing could be read."""
         if self._damage is not None and self._damage.offset >= self.engine.end_offset:
             self._lost(self.engine.end_offset, None)
 
@@ -284,8 +284,8 @@ class Walk:
         )
 
     def _follows_at(self, batch: RecordBatch, expected: int) -> bool:
-        """Whether the next batch continues as if this one began at `expected`: its base offset, which no CRC
-        covers, is damaged then (see `sound_headers`)."""
+        """Whether the next batch continues as if this one began at `expected`: then its base offset, which no
+        CRC covers, is damaged (see `sound_headers`)."""
         following = self._passage.peek()
         if following is None:
             return False
@@ -327,14 +327,14 @@ def _missing(expected: int, found: int) -> str:
 
 
 class Notes:
-    """Lines about problems: told at once, kept up to a bound; and what was not covered for them."""
+    """Lines about problems, reported at once and kept up to a bound, and what they left uncovered."""
 
     def __init__(self, on_problem: OnProblem | None, coverage: Coverage | None = None) -> None:
         self.lines: list[str] = []
         self.coverage = Coverage() if coverage is None else coverage
         self.unknown = 0
         self.is_alone = False
-        """Whether nothing says what was before: records that do not fit are no faults then."""
+        """Whether the state before is unknown: records that do not fit are then not faults."""
         self._on_problem = on_problem
         self._step: list[str] = []
 
@@ -355,7 +355,8 @@ class Notes:
         return tuple(self._step)
 
     def refused(self, error: ReplayError) -> None:
-        """What the replayer hands over: from the future (counted) or not fitting (told)."""
+        """Takes refused records from the replayer: counts those from a newer version, reports
+        those that do not fit."""
         if isinstance(error.__cause__, UnknownRecordError):
             self.unknown += 1
         elif not self.is_alone:

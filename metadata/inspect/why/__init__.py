@@ -1,1 +1,1 @@
-"""Why an entity is as it is: the chain of records after it."""
+"""Why an entity has its current state: the chain of records that led to it."""

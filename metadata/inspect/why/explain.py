@@ -1,9 +1,10 @@
-"""The walk behind `why`: the batches that a chain is fed, up to the place asked about.
+"""The walk behind `why`: feeds a chain the batches up to the place in question.
 
-Owns where a chain begins: at the newest snapshot from which on the log holds all that is asked, so at one in
-which a topic is not there yet, or, for the last few links, at the newest, and further and further back as
-long as that does not do; else at the log's beginning. There the state is nothing at offset 0; in a trimmed
-log that of the oldest snapshot, and before that what records say by themselves. The chain is `why`'s.
+Owns where a chain begins: at the newest snapshot from which the log holds everything asked for, such as one
+without the topic. For the last few links it begins at the newest snapshot and moves further and further back
+as long as that is not enough; failing that, at the log's beginning. At offset 0 the state is empty. In a
+trimmed log, it is that of the oldest snapshot, and before that what records say by themselves. `why` owns the
+chain.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ def explain(
     secrets: bool = False,
     last: int | None = None,
 ) -> Explanation:
-    """The chain of records up to `point` that made `target` what it is there; with `last`, as many of its
-    newest links at least, if it has them. What is before the snapshot at which it begins is not read.
+    """The chain of records up to `point` that led to the state of `target` there. With `last`, at least that
+    many of its newest links, if it has them; nothing before the snapshot at which the chain begins is read.
 
-    Stops where records are missing, after telling `on_problem`, unless `past_corruption`. With `secrets`,
-    causes tell the values of secret settings. Raises InspectError for a target that no record is about, and
-    for a place that the log does not reach.
+    Stops at missing records, after calling `on_problem`, unless `past_corruption`. With `secrets`, causes
+    show the values of secret settings. Raises InspectError for a target without records, and for a place that
+    the log does not reach.
     """
     point, shown = settle(log, point)
     base, known = log.start_offset, known_from(log)
@@ -125,8 +126,8 @@ def _starts(
 
 
 def _is_enough(chain: Chain, last: int | None) -> bool:
-    """Whether a chain that begins in the middle of the log says what one from its beginning would: of all
-    links, or of the `last` ones."""
+    """Whether a chain that begins in the middle of the log equals one from its beginning: in all links,
+    or in the `last` ones."""
     links, has_begun = chain.so_far()
     if not chain.is_plain or not (has_begun or (last is not None and len(links) >= last)):
         return False
@@ -138,13 +139,13 @@ def _is_enough(chain: Chain, last: int | None) -> bool:
 
 
 def _reaches(chain: Chain, offset: int | None, last: int | None) -> bool:
-    """Whether the `last` links all are after an offset."""
+    """Whether all of the `last` links are after an offset."""
     links, _ = chain.so_far()
     return last is not None and offset is not None and len(links) >= last and links[-last].offset >= offset
 
 
 def _is_usable(log: MetadataLog, at: LogPosition, point: Point) -> bool:
-    """Whether a snapshot ends before the place, and the log continues from there."""
+    """Whether a snapshot ends before the place and the log continues from there."""
     if point.offset is not None and at.offset >= point.offset:
         return False
     if point.time_ms is not None and log.snapshot(at).snapshot_timestamp_ms() > point.time_ms:
@@ -157,7 +158,7 @@ def _is_usable(log: MetadataLog, at: LogPosition, point: Point) -> bool:
 
 
 def _holds(snapshot: MetadataLog, topic: str) -> bool:
-    """Whether a topic of this name may be in a snapshot: its record has the name behind its length."""
+    """Whether a snapshot may contain a topic of this name: its record has the name after its length."""
     name = topic.encode()
     wanted = bytes((len(name) + 1,)) + name if len(name) < 0x7F else name
     return any(
@@ -187,8 +188,8 @@ class _Walk:
         self.is_over = False
 
     def feed(self, chain: Chain, first: int, limit: int | None) -> None:
-        """Feeds the batches from `first` up to `limit` (an offset), or up to the place asked about. Behind
-        lost records they tell what they say by themselves, up to the next snapshot."""
+        """Feeds the batches from `first` up to `limit` (an offset), or up to the place in question. After
+        lost records, batches are taken only for what they say by themselves, up to the next snapshot."""
         self._stretch(chain, first, limit)
         while (gap := self._gap) is not None:
             begins, cure = gap
@@ -218,7 +219,7 @@ class _Walk:
     def _batches(
         self, chain: Chain, first: int, limit: int | None
     ) -> Iterator[ReadBatch | RecordBatch | Stretch]:
-        """Damage is reported, and is the end unless it is to be passed."""
+        """Damage is reported, and ends the batches unless it is to be passed."""
         log, point, expected, damaged = self._log, self._point, first, False
         end = point
         if limit is not None and point.time_ms is None:

@@ -1,4 +1,4 @@
-"""The answer of `why`: the chain of records that made an entity so, and how it is at the end.
+"""The answer of `why`: the chain of records that led to an entity's state, and that state.
 
 Owns what a link is and which one counts as the last. Knows no log and no rule.
 """
@@ -17,15 +17,15 @@ from metaquorum.metadata.inspect.log.places import Limits
 from metaquorum.metadata.records.batch_cause import BatchCause
 
 MAX_LINKS = 100_000
-"""Links that are kept; older ones are counted."""
+"""How many links are kept; older ones are only counted."""
 SNAPSHOT = "SNAPSHOT"
-"""In place of a record type: the entity is there from the start on, a snapshot says so."""
+"""Used instead of a record type: a snapshot shows the entity from the start."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the chain. `changes` are (field, before, after) as plain data; times are Unix ms;
-    `stamp_ms`, its batch's stamp where that is not the time it was (see `clock`); `asked`: who or what caused
-    its batch, where the log says so."""
+    """One record of the chain. `changes` are (field, before, after) as plain data. Times are Unix ms;
+    `stamp_ms` is the batch's timestamp if it differs from the actual time (see `clock`). `asked` is what
+    caused the batch, if the log says so."""
 
     offset: int
     epoch: int
@@ -43,11 +43,11 @@ def is_change(link: Link) -> bool:
 
 
 def exists(entity: str, now: object, *, is_known: bool) -> bool | None:
-    """Whether an entity is there. None where records alone cannot tell: what they took away may have been one
-    of several."""
+    """Whether an entity exists. None if records alone do not show it: what they removed may have
+    been one of several."""
     kind = entity.partition("/")[0]
     if now is None and kind in ("controller", "quorum"):
-        return None  # one that leads need not have registered, and records of an election may be lost
+        return None  # a leader need not have registered, and election records may be lost
     if now is not None or is_known or entity.count("/") != 1:
         return now is not None
     return None if kind in ("config", "quota") else False
@@ -56,7 +56,7 @@ def exists(entity: str, now: object, *, is_known: bool) -> bool | None:
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], field_name: str | None
 ) -> tuple[tuple[str, Any, Any], ...]:
-    """What differs between two states of an entity; of one field, if it is named."""
+    """The differences between two states of an entity, limited to one field if it is named."""
     return tuple(
         (name, before.get(name), after.get(name))
         for name in dict.fromkeys((*before, *after))
@@ -66,10 +66,12 @@ def differences(
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """The chain, oldest first, and how the target is at its end. `exists` is False for an entity that was
-    deleted or never was, None where records alone cannot tell; `value` is the field's, or all fields'.
-    `dropped` links were too many to keep; `unknown` records of the log are from the future; `limits` has what
-    the chain does not cover. `read_from`: the log was read from there on, and may have earlier links."""
+    """The chain, oldest first, and the target's state at its end.
+
+    `exists` is False for an entity that was deleted or never existed, None if records alone do not show it.
+    `value` is that of the field, or of all fields. `dropped` links exceeded the limit. `unknown` records of
+    the log are from a newer version. `limits` has what the chain does not cover. `read_from`: the log was
+    read from this offset on and may have earlier links."""
 
     target: EntityTarget
     end_offset: int
@@ -83,7 +85,7 @@ class Explanation:
 
     @property
     def last(self) -> Link | None:
-        """The newest link that changed something; the newest where none did. A snapshot says what was before
-        the log's records: it changes nothing where there are some, unless lost records did."""
+        """The newest link that changed something, or the newest if none did. A snapshot shows the state
+        before the log's records: it counts only without other links, or if lost records changed something."""
         told = [link for link in self.links if link.type_name != SNAPSHOT or link.changes] or self.links
         return next(filter(is_change, reversed(told)), told[-1] if told else None)

@@ -1,7 +1,7 @@
-"""The links of a chain of `why`, oldest first, while the log is read.
+"""The links of a `why` chain, oldest first, while the log is being read.
 
-Owns how many are kept, what an open transaction adds before it takes effect, and causes that come late: a
-fence that was split over several batches is written after what it caused. Knows no target.
+Owns how many are kept, what an open transaction adds before it takes effect, and causes that arrive late: the
+record of a split fence follows the changes it caused. Knows no target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from metaquorum.metadata.records.types import (
 
 
 class Links:
-    """`has_begun`: whether all links that there are can be among them."""
+    """`has_begun`: whether the links can include all that exist."""
 
     def __init__(self, *, has_begun: bool) -> None:
         self.has_begun = has_begun
@@ -36,12 +36,12 @@ class Links:
 
     @property
     def first(self) -> Link | None:
-        """The oldest one that is kept."""
+        """The oldest link kept."""
         return self._links[0] if self._links else None
 
     @property
     def dropped(self) -> int:
-        """How many were too many to keep."""
+        """How many links exceeded the limit."""
         return self._count - len(self._links)
 
     @property
@@ -50,30 +50,30 @@ class Links:
         return self._visible is not None
 
     def all(self) -> list[Link]:
-        """Those that are kept, with what an open transaction adds."""
+        """The links kept, with what an open transaction adds."""
         return list(self._links)
 
     def so_far(self) -> tuple[list[Link], bool]:
-        """The links as they hold now, and `has_begun` as of then."""
+        """The links as they are now, and `has_begun` at this point."""
         links, _, has_begun = self._visible or (self._links, self._count, self.has_begun)
         return list(links), has_begun
 
     def add(self, link: Link) -> None:
-        """The next one."""
+        """Appends a link."""
         self._links.append(link)
         self._count += 1
 
     def note_slice(self, offset: int) -> None:
-        """The record at `offset` may be part of a split fence, whose own record comes later."""
+        """The record at `offset` may be part of a split fence, whose own record follows later."""
         self._slices.add(offset)
 
     def clear(self) -> None:
-        """The entity is created here: what was before is not its own."""
+        """The entity is created here: earlier links belong to another one."""
         self._links.clear()
         self._count, self.has_begun = 0, True
 
     def batch(self, changes: BatchChanges) -> None:
-        """What a batch means for the links before it: transactions and late causes."""
+        """Applies what a batch means for earlier links: transactions and late causes."""
         for _, record in changes.records:
             match record:
                 case BeginTransactionRecord():
@@ -85,16 +85,17 @@ class Links:
         self._explain(changes)
 
     def take_back(self) -> None:
-        """An open transaction has no effect: the links are as they were before it."""
+        """Drops the links of an open transaction, which has no effect."""
         if self._visible is not None:
             (self._links, self._count, self.has_begun), self._visible = self._visible, None
 
     def keep(self) -> None:
-        """A snapshot says what is so: no transaction that began before it is open."""
+        """Keeps the links of an open transaction: a snapshot shows the state, so no earlier
+        transaction is open."""
         self._visible = None
 
     def _explain(self, changes: BatchChanges) -> None:
-        """Gives links of just before the cause that a split fence (or shutdown) writes last."""
+        """Gives recent links the cause that the last record of a split fence (or shutdown) reveals."""
         gone = {step.broker_id: step for step in changes.brokers if step.was_fenced or step.began_shutdown}
         if not gone:
             return

@@ -1,6 +1,6 @@
-"""The quorum's fields for a chain of `why`: as its records so far leave them, and as they were before.
+"""The quorum's fields for a `why` chain: after its records so far, and before the newest.
 
-Owns what of them is known, and why each of the quorum's records changed them.
+Owns which of them are known, and why each of the quorum's records changed them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from metaquorum.metadata.records.control import (
 
 
 class QuorumFields:
-    """`now` and `before` have the fields that are known, named as in `QuorumView.tree`."""
+    """`now` and `before` have the known fields, named as in `QuorumView.tree`."""
 
     def __init__(self) -> None:
         self.now: dict[str, Any] = {}
@@ -29,12 +29,12 @@ class QuorumFields:
         self._voters: tuple[Voter, ...] | None = None
 
     def lose(self) -> None:
-        """Records are lost, and an election or a voter set may be among them."""
+        """Forgets the fields: the lost records may include an election or a voter set."""
         self._voters = None
         self.now = {name: value for name, value in self.now.items() if name == "kraftVersion"}
 
     def learn(self, quorum: QuorumView) -> None:
-        """A snapshot says who the voters are (KIP-853)."""
+        """Takes the voters from a snapshot (KIP-853)."""
         if quorum.voter_set:
             self.now["kraftVersion"] = quorum.kraft_version
             self._set(quorum.voter_set)
@@ -42,7 +42,8 @@ class QuorumFields:
     def noted(
         self, record: QuorumRecord, epoch: int, silence_ms: int | None, level: int
     ) -> tuple[Cause, ...]:
-        """Takes the next record in; why it is what it is. The last two are those of `election_causes`."""
+        """Takes the next record and returns its causes. The last two arguments are those of
+        `election_causes`."""
         match record:
             case LeaderChangeMessage():
                 return self._elected(record, epoch, silence_ms, level)
@@ -68,7 +69,7 @@ class QuorumFields:
         return causes
 
     def _voters_set(self, record: VotersRecord) -> tuple[Cause, ...]:
-        """The whole voter set; who asked for the change is not in the log, which leader wrote it is."""
+        """The whole voter set. The log shows which leader wrote it, not which client requested the change."""
         self.before = dict(self.now)
         told = changes_text(self._voters, record.voters)
         self._set(record.voters)

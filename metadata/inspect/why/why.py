@@ -1,7 +1,7 @@
-"""Why an entity is as it is: the chain of records that made it so, with derived causes.
+"""Why an entity has its current state: the chain of records that led to it, with derived causes.
 
-Owns which records count for an entity (or one field of it); `links` keeps them. Reads a log once, from the
-earliest known state to the place asked about; memory is that of the state and of the entity's own links.
+Owns which records count for an entity (or one of its fields); `links` keeps them. Reads a log once, from the
+earliest known state to the place in question. Memory is that of the state and of the entity's own links.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from metaquorum.storage.log.runs import BatchRun
 
 
 class Chain:
-    """Collects the links of one target. Feed it every batch in log order, then ask for the result."""
+    """Collects the links of one target. Feed it every batch in log order, then call `result`."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Chain:
         clock: Callable[[], LogClock] | None = None,
         is_middle: bool = False,
     ) -> None:
-        """`image` is the state at the log's start, or (`is_middle`) behind much of it; with `is_known` False
-        it is empty, and records tell what they say by themselves until `learn`. `names` are those of topics
-        as a later snapshot tells them. With `secrets`, causes tell the values of secret settings. `clock`
-        reads the log's clock, where its stamps jump."""
+        """`image` is the state at the log's start or (with `is_middle`) further on. With `is_known` False it
+        is empty, and records are taken only for what they say by themselves until `learn`. `names` are topic
+        names from a later snapshot. With `secrets`, causes show the values of secret settings. `clock` reads
+        the log's clock if its timestamps jump."""
         self._target = target
         self._secrets = secrets
         self._clock = RunningClock(clock)
@@ -82,39 +82,40 @@ class Chain:
             self._begin(image, is_middle=is_middle)
 
     def _concern_of(self) -> Concern:
-        """Which batches may hold a link, or a fence that tells of one."""
+        """Which batches may hold a link, or a fence that explains one."""
         if not self._feed.is_known:
-            return Concern()  # which topic a partition is of is not known
+            return Concern()  # the partition's topic is unknown
         if self._kind == "topic":
             wanted = self._target.partition
             return Concern() if wanted is None else Concern(topics=frozenset({wanted[0]}), together=True)
         return Concern(topics=frozenset(), together=True)
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """A run that comes next: batches for `batch`, stretches for `pass_over`."""
+        """The next run in pieces: batches for `batch`, stretches for `pass_over`."""
         return self._feed.pieces(run, self._concern)
 
     def is_passed(self, batch: RecordBatch) -> bool:
-        """Whether a batch that comes next is one for `pass_over`."""
+        """Whether the next batch is one for `pass_over`."""
         return self._feed.is_passed(batch, self._concern)
 
     def pass_over(self, stretch: Stretch | RecordBatch) -> list[ReplayError]:
-        """Batches that are not about the target; which of their records cannot be read."""
+        """Applies batches that are not about the target. Returns the records that cannot be read."""
         _, self._end, stamp_ms = place_of(stretch)
         self._last_ms = self._clock.time_ms(self._end - 1, stamp_ms)
         self._is_odd = abs(stamp_ms - self._last_ms) >= JUMP_MS
         return self._feed.pass_over(stretch)
 
     def lose(self, ends_behind: Callable[[], bool]) -> None:
-        """Records are lost: who led and when something was written last is not known. A transaction that is
-        open and does not end behind them takes effect."""
+        """Records are lost, so the leader and the time of the last write are unknown. An open transaction
+        that does not end after them takes effect."""
         self._quorum.lose()
         self._last_ms = None
         if self._links.is_in_transaction and not ends_behind():
             self._links.batch(self._feed.batch(-1, -1, [(self._end, r.EndTransactionRecord())]))
 
     def forget(self, offset: int) -> None:
-        """The records before `offset` are lost: what follows tells what it says by itself, until `learn`."""
+        """The records before `offset` are lost: later ones are taken only for what they say by
+        themselves, until `learn`."""
         self._kept, self._alone_from, self._said = self._now(), offset, {}
         for topic in self._feed.state.topics.freeze().all():
             self._namer.learn(topic.topic_id, topic.name)
@@ -123,29 +124,28 @@ class Chain:
 
     @property
     def end_offset(self) -> int:
-        """Offset behind the last batch."""
+        """The offset after the last batch."""
         return self._end
 
     def so_far(self) -> tuple[list[Link], bool]:
-        """The links as they hold now, and whether all that there are can be among them."""
+        """The links as they are now, and whether they can include all that exist."""
         return self._links.so_far()
 
     @property
     def is_plain(self) -> bool:
-        """Whether its own batches tell all of themselves: neither a clock that jumps nor a transaction that
-        began before them."""
+        """Whether its own batches suffice: no clock that jumps, and no transaction that began before them."""
         return self._clock.is_steady and not self._feed.begins_inside
 
     def is_whole(self, known: int | None) -> bool:
-        """Whether the chain needs nothing of what a trimmed log does not know before the offset `known`:
-        elections are records of their own, and a topic's chain begins with the topic."""
+        """Whether the chain needs nothing that a trimmed log lacks before the offset `known`: elections are
+        records of their own, and a topic's chain begins with the topic."""
         first = self._links.first
         if self._kind == "quorum" or first is None or known is None:
             return self._kind == "quorum"
         return first.type_name in ("TOPIC_RECORD", "PARTITION_RECORD") and first.offset >= known
 
     def learn_quorum(self, quorum: QuorumView, place: Provenance) -> None:
-        """A snapshot says who the voters are at `place` (KIP-853)."""
+        """Takes the voters from a snapshot at `place` (KIP-853)."""
         self._quorum.learn(quorum)
         name = self._target.field
         if self._kind == "quorum" and not self._links and (name is None or name in self._quorum.now):
@@ -154,7 +154,7 @@ class Chain:
             self._add_snapshot(place, Cause(rule="set", text=text), changes)
 
     def learn(self, image: MetadataImage) -> None:
-        """A snapshot says what the state is here, which was not known so far."""
+        """Takes the state from a snapshot; it was unknown so far."""
         before = self._now()
         self._feed.learn(image)
         self._links.keep()
@@ -175,7 +175,7 @@ class Chain:
             self._begin(image)
 
     def _begin(self, image: MetadataImage, *, is_middle: bool = False) -> None:
-        """Notes that the entity is there from the start on, where a snapshot says so."""
+        """If a snapshot contains the entity, adds a link that says that it existed from the start."""
         is_there = self._now() is not None
         if is_there and self._kind == "config":
             self._settings.learn(image, self._target.entity)
@@ -201,7 +201,7 @@ class Chain:
         )
 
     def batch(self, epoch: int, time_ms: int, records: Sequence[tuple[int, object]]) -> None:
-        """One batch: `records` are (offset, decoded record)."""
+        """Takes one batch; `records` are (offset, decoded record)."""
         stamp_ms, time_ms = time_ms, self._clock.time_ms(records[0][0], time_ms) if records else time_ms
         self._stamp_ms = None if stamp_ms == time_ms else stamp_ms
         was_odd, self._is_odd = self._is_odd, abs(stamp_ms - time_ms) >= JUMP_MS
@@ -247,7 +247,7 @@ class Chain:
                 self._alone(changes, offset, record)
 
     def _alone(self, changes: BatchChanges, offset: int, record: object) -> None:
-        """A record about what was there before the log began: what it says is all that is known."""
+        """A record about something from before the log began: only what the record says is known."""
         is_end = isinstance(record, r.RemoveTopicRecord | r.UnregisterBrokerRecord)
         own = said_fields(record)
         if not is_end and own and self._target.field not in (None, *own):
@@ -289,7 +289,7 @@ class Chain:
         refused = {error.offset for error in changes.refused}
         for offset, record in changes.records:
             names = (*self._namer.entities(record), *other_names(record))
-            # Every election is followed, also those of others: the next one's cause follows from them.
+            # Follow every election, even of others: the cause of the next one depends on it.
             causes = (
                 self._causes_of(changes, record, offset) if isinstance(record, control.QuorumRecord) else None
             )
@@ -351,7 +351,7 @@ class Chain:
         self._links.add(link)
 
     def _now(self) -> dict[str, Any] | None:
-        """The target as it is, as plain data; None if it is not there."""
+        """The target's state as plain data; None if it does not exist."""
         entity = self._target.entity
         if self._kind == "quorum":
             return self._quorum.now or None
@@ -366,7 +366,7 @@ class Chain:
         return found or None
 
     def result(self) -> Explanation:
-        """Raises InspectError if no record was about the target."""
+        """The explanation. Raises InspectError if no record was about the target."""
         if self._links.is_in_transaction:
             self._links.take_back()
             self.limits.place(inside_transaction(self._feed.replayed()))

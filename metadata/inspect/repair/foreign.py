@@ -1,8 +1,9 @@
-"""Segments that are in a log's directory and belong to another log, told before a repair merges them.
+"""Segments in a log's directory that belong to another log, detected before a repair merges them.
 
-Owns the evidence: a name that its batches do not have, offsets that the segment before it holds too, leader
-epochs that fall or that the directory's own table denies, records of which none fits the state before them.
-Damage inside of a segment is none of it: headers are put right first, as a repair does. Reads the log once.
+Owns the evidence: a name that does not match its batches, offsets that the segment before it has too, leader
+epochs that decrease or contradict the directory's own table, records of which none fits the state before
+them. Damage inside a segment is not evidence: headers are corrected first, as in a repair. Reads the log
+once.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ from metaquorum.storage.log.epochs import EpochTable
 from metaquorum.storage.log.segment import parse_segment_name
 
 LOOKED_AT_BATCHES = 500
-"""The number of batches of a segment that say whether its records fit."""
+"""How many batches of a segment are checked for whether its records fit."""
 
 MIN_WITNESSES = 2
-"""The number of batches that must agree before they speak against a segment: one alone may be damaged."""
+"""How many batches must agree before they count against a segment: a single one may be damaged."""
 
 MIN_STRANGERS = 10
-"""From this many records on, none of which fits, a segment belongs to another log, and not behind a hole."""
+"""From this many records on of which none fits, a segment belongs to another log rather than following a
+gap."""
 
 _REFERRING = (
     *(r.PartitionRecord, r.PartitionChangeRecord, r.RemoveTopicRecord, r.FenceBrokerRecord),
     *(r.UnfenceBrokerRecord, r.BrokerRegistrationChangeRecord, r.UnregisterBrokerRecord),
 )
-"""Records that fit only where something else was made before them."""
+"""Records that fit only if an earlier record created what they refer to."""
 
 
 @dataclass(slots=True)
 class _Segment:
-    """What one segment says. Offsets as its batches have them, once put right."""
+    """What one segment shows. Offsets are those of its batches, after correction."""
 
     file: str
     named: int
@@ -60,11 +62,12 @@ class _Segment:
     begun: set[bytes | int] = field(default_factory=set)
     voters: set[int] = field(default_factory=set)
     behind_damage: bool = False
-    """Or covered by a snapshot: then a hole before it explains that its records do not fit."""
+    """Also set if a snapshot covers it: in either case a gap before it explains why its records do not
+    fit."""
 
 
 def refuse_foreign(log: MetadataLog) -> None:
-    """Raises InspectError, one line, for a directory with a segment of another log."""
+    """Raises InspectError, one line, if the directory has a segment of another log."""
     if not log.is_directory or len(log.segments) < 2:
         return
     before: _Segment | None = None
@@ -156,7 +159,7 @@ def _segments(log: MetadataLog, table: EpochTable) -> Iterator[_Segment]:
 
 
 def _witness(segment: _Segment, batch: RecordBatch, refused: set[int]) -> None:
-    """Counts records that build on others, but for what this segment made itself."""
+    """Counts records that refer to others, except to those that this segment created itself."""
     for one in decode_readable(batch):
         record = one.record
         match record:

@@ -1,8 +1,8 @@
-"""Rewriting a node's directory, beside the one that it is made from: segments, snapshots, identity.
+"""Writes a new node directory beside the original: segments, snapshots, identity.
 
-Owns what lies where in the new directory and the order in which it becomes durable: the identity
-(`meta.properties`) is written last, so that a directory whose making was interrupted cannot be started. The
-source is only read. No `recovery-point` is written: the first start verifies the whole log. Knows no records.
+Owns the layout of the new directory and the order in which it becomes durable: the identity
+(`meta.properties`) is written last, so that a node cannot start from an incomplete directory. The source is
+only read. No `recovery-point` is written: the first start verifies the whole log. Knows no records.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ COPY_BYTES = 1 << 20
 
 
 class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's directory as it was found: its log, and what is beside it (None: absent).
+    """A node's directory as found: its log, and the files beside it (None: absent).
 
-    `home` is the directory with the identity; for a bare log directory it is the log's own. Of an identity
-    that is damaged, `identity` has what can be read, and `identity_problem` says what is wrong with it.
+    `home` is the directory with the identity; for a bare log directory it is the log's own. If the identity
+    is damaged, `identity` has what can be read and `identity_problem` says what is wrong.
     """
 
     home: str
@@ -43,7 +43,8 @@ class NodeFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_files(log: MetadataLog) -> NodeFiles:
-    """What belongs to a log. Raises InspectError for a single file, CorruptFileError for its quorum-state."""
+    """The files that belong to a log. Raises InspectError for a single file, CorruptFileError
+    for its quorum-state."""
     if not log.is_directory:
         raise InspectError(
             f"{log.path} is a single file; give the node's directory, or its {METADATA_DIRECTORY}"
@@ -66,7 +67,7 @@ def node_files(log: MetadataLog) -> NodeFiles:
 
 
 def stored_epochs(log: MetadataLog) -> EpochTable:
-    """The leader epochs that a directory's table says; empty when it is absent or cannot be read."""
+    """The leader epochs in a directory's table; empty if it is absent or cannot be read."""
     path = join(log.directory, EPOCHS_FILE)
     try:
         return EpochTable.decode(read_file(log.disk, path), path)
@@ -75,10 +76,11 @@ def stored_epochs(log: MetadataLog) -> EpochTable:
 
 
 class NodeWriter:
-    """One new node directory. Segments come in order; `finish` makes everything durable."""
+    """One new node directory. Segments are written in order; `finish` makes everything durable."""
 
     def __init__(self, disk: Disk, home: str, epochs: EpochTable) -> None:
-        """Makes the directories. Raises InspectError when `home` is there and not empty, DiskError."""
+        """Makes the directories. Raises InspectError if `home` exists and is not empty,
+        DiskError if the disk fails."""
         if disk.exists(home) and (not disk.is_directory(home) or disk.list_directory(home)):
             raise InspectError(f"{home} exists and is not empty; give a directory that does not exist yet")
         self.home = home
@@ -89,23 +91,23 @@ class NodeWriter:
         disk.make_directory(self.directory)
 
     def begin_segment(self, base_offset: int) -> None:
-        """Ends the segment before, durably, and begins the next one."""
+        """Makes the previous segment durable and begins the next one."""
         self._end_segment()
         self._file = self._disk.open_append(join(self.directory, segment_name(base_offset)))
 
     def append(self, batch: RecordBatch) -> None:
-        """Adds a batch to the segment that was begun last. Raises StorageError when its epoch falls."""
+        """Appends a batch to the current segment. Raises StorageError if its epoch decreases."""
         if self._file is None:
             raise RuntimeError("a batch came before the first segment")
         self._epochs = self._epochs.append(batch.header.leader_epoch, batch.header.base_offset)
         self._file.append(batch.data)
 
     def copy_snapshot(self, source: MetadataLog, position: LogPosition) -> None:
-        """A snapshot of `source`, byte for byte."""
+        """Copies a snapshot of `source`, byte for byte."""
         self.copy_file(source.snapshot(position).path, join(self.directory, snapshot_name(position)))
 
     def copy_file(self, source: str, target: str) -> bool:
-        """A file, byte for byte and durable; False when there is none."""
+        """Copies a file, byte for byte and durably. Returns False if it does not exist."""
         try:
             file = self._disk.open_read(source)
         except FileMissingError:
@@ -121,17 +123,18 @@ class NodeWriter:
         return True
 
     def write_file(self, path: str, content: bytes) -> None:
-        """A small file below the new directory, durable."""
+        """Writes a small file below the new directory, durably."""
         write_atomically(self._disk, path, content)
 
     def copy_beside(self, source: NodeFiles, names: tuple[str, ...]) -> None:
-        """Small files of the log's directory that are there, and the bootstrap records."""
+        """Copies the named small files of the log's directory, if present, and the bootstrap records."""
         for name in names:
             self.copy_file(join(source.log.directory, name), join(self.directory, name))
         self.copy_file(join(source.home, BOOTSTRAP_FILE), join(self.home, BOOTSTRAP_FILE))
 
     def finish(self, identity: bytes | None) -> None:
-        """Epoch table, partition.metadata, and last the identity: the content of meta.properties."""
+        """Writes the epoch table, partition.metadata and, last, the identity: the content of
+        meta.properties."""
         self._end_segment()
         write_atomically(self._disk, join(self.directory, EPOCHS_FILE), self._epochs.encode())
         described = join(self.directory, PARTITION_METADATA_FILE)
@@ -144,7 +147,7 @@ class NodeWriter:
         self._disk.sync_directory(parent_of(self.home))
 
     def close(self) -> None:
-        """Gives the open file back without making it durable; for a making that failed."""
+        """Closes the open file without making it durable, after a failure."""
         if self._file is not None:
             self._file.close()
             self._file = None

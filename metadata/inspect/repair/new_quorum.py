@@ -1,7 +1,7 @@
-"""The directories of a new voter set, made of the best log that is left.
+"""The directories of a new voter set, made from the best remaining log.
 
-Owns what they hold: that log as it is, an epoch above every one that was seen, no vote, and at kraft.version
-1 the new voter set as the log's last record. Which log is the best is `salvage`'s. Survivors are only read.
+Owns their content: that log unchanged, an epoch above every known one, no vote, and at kraft.version 1 the
+new voter set as the log's last record. `salvage` decides which log is the best. Survivors are only read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from metaquorum.storage.log.segment import parse_segment_name
 
 
 class NewVoter(msgspec.Struct, frozen=True, kw_only=True):
-    """One voter of the new set: its address, and the id that its new directory gets (16 bytes)."""
+    """One voter of the new set: its address, and the id of its new directory (16 bytes)."""
 
     node_id: int
     host: str
@@ -54,13 +54,14 @@ def write_voters(
     kraft_version: int = 0,
     now_ms: int = 0,
 ) -> MetadataImage:
-    """Writes a directory for each new voter (`homes`, in the same order); the state that all of them hold.
+    """Writes a directory for each new voter (`homes`, in the same order). Returns the state that all of them
+    hold.
 
-    Each gets the best log and its snapshots as they are, a quorum-state of `ranking.first_epoch` without a
-    vote, and an identity of its own. At kraft.version 1 the log ends with the new voter set, in that epoch
-    and of the time `now_ms`: no leader wrote it, and the first one commits it. Raises InspectError when the
-    best survivor's state cannot be replayed or does not allow that version, or a directory is not empty,
-    StorageError when the disk fails.
+    Each gets the best log and its snapshots unchanged, a quorum-state of `ranking.first_epoch` without a
+    vote, and its own identity. At kraft.version 1 the log ends with the new voter set, in that epoch and at
+    the time `now_ms`: no leader wrote it, and the first leader commits it. Raises InspectError if the best
+    survivor's state cannot be replayed or does not allow that version, or if a directory is not empty;
+    StorageError if the disk fails.
     """
     best = ranking.best
     found = state_at(best.files.log)
@@ -90,7 +91,7 @@ def _require_level(image: MetadataImage) -> None:
 
 
 def _voter_set_batch(ranking: Ranking, voters: Sequence[NewVoter], now_ms: int) -> bytes:
-    """The new set as the last batch of the log, with the listener's name of the old one."""
+    """The new set as the last batch of the log, with the old set's listener name."""
     names = [at.name for voter in ranking.voter_set for at in voter.endpoints]
     listed = tuple(
         Voter(
@@ -119,7 +120,7 @@ def _write_one(best: Survivor, home: str, last: bytes, quorum: bytes, identity: 
     try:
         if best.holds_batches:
             _copy_segments(best, writer)
-        else:  # what the log holds does not reach the snapshot
+        else:  # the log does not reach the snapshot's end
             writer.begin_segment(best.end.offset)
         for batch in iter_batches(last, file=home):
             writer.append(batch)
@@ -138,7 +139,7 @@ def _copy_segments(best: Survivor, writer: NodeWriter) -> None:
     segment: int | None = None
     for found in log.batches():
         if isinstance(found, Damage):
-            continue  # of an index, or what is after it is beyond the end
+            continue  # damage to an index, or followed only by what is past the end
         if found.header.next_offset > best.end.offset:
             break
         base = parse_segment_name(name_of(found.file))

@@ -1,10 +1,10 @@
-"""A new log without what keeps the old one from being used: a poison record, lost bytes, a bad end.
+"""A new log without what makes the old one unusable: a poison record, lost bytes, a bad end.
 
-Owns what a repair does to each batch, from where the new log can begin, and which snapshots go with it. The
-original is only read. Every offset stays what it is (see `rewrite`), and so do leader epochs and times; what
-no one touched is the same, byte for byte. The same log and the same request give the same bytes, so the
-directories of several voters can be repaired one by one. What a record means is `metadata.replay`'s
-business: a repair replays what it writes and says what cannot be applied.
+Owns what a repair does to each batch, where the new log can begin, and which snapshots are copied. The
+original is only read. Offsets stay the same (see `rewrite`), and so do leader epochs and times; whatever the
+repair does not change is the same, byte for byte. The same log and request produce the same bytes, so the
+directories of several voters can be repaired one by one. `metadata.replay` owns what a record means: a repair
+replays what it writes and reports what cannot be applied.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from metaquorum.storage.types import LogPosition
 __all__ = ["RepairReport", "RepairRequest", "RepairedRange", "plan_repair", "write_repair"]
 
 VOTER_FILES = (QUORUM_STATE, "configured-voters")
-"""What a voter must not forget; a repaired directory is the same voter's."""
+"""What a voter must not forget; a repaired directory belongs to the same voter."""
 
 
 def plan_repair(source: NodeFiles, request: RepairRequest) -> RepairReport:
     """What `write_repair` would do, without writing.
 
-    Raises InspectError when it cannot be done, saying which other way there is, or when nothing would change.
+    Raises InspectError if it cannot be done, naming the alternative, or if nothing would change.
     """
     return RepairPass(source, request, None).run()
 
 
 def write_repair(source: NodeFiles, request: RepairRequest, target: str) -> RepairReport:
-    """Writes the new directory `target`. Raises InspectError as `plan_repair`, and when `target` is there and
-    not empty; StorageError when the disk fails."""
+    """Writes the new directory `target`. Raises InspectError as `plan_repair` does, and if `target` exists
+    and is not empty; StorageError if the disk fails."""
     plan = plan_repair(source, request)
     writer = NodeWriter(source.log.disk, target, _first_epochs(source.log, plan))
     try:
@@ -50,7 +50,7 @@ def write_repair(source: NodeFiles, request: RepairRequest, target: str) -> Repa
 
 
 def _identity(source: NodeFiles) -> bytes | None:
-    """The new directory's meta.properties: the old one's bytes, or what is known where those are damaged."""
+    """The new directory's meta.properties: the old one's bytes or, if damaged, what is known of it."""
     if source.identity is None:
         return None
     if source.identity_problem is None:

@@ -1,6 +1,6 @@
 """One pass of a repair over a log: batches in, batches out, replayed on the way.
 
-Owns what happens to each batch, where the new log begins and which snapshots go with it; `rewrite` makes the
+Owns what happens to each batch, where the new log begins and which snapshots are copied; `rewrite` makes the
 bytes, `log_copy` the files. Memory is that of two images.
 """
 
@@ -35,11 +35,11 @@ from metaquorum.storage.log.segment import parse_segment_name
 from metaquorum.storage.types import LogPosition
 
 MAX_HOLE = 10_000_000
-"""Offsets that one hole may have: a larger one is a lost segment, and no NoOpRecord replaces that."""
+"""Maximum number of offsets in a gap: a larger one is a lost segment, which NoOpRecords cannot replace."""
 
 
 class RepairPass:
-    """Make one, run it once. Without a writer it only finds out what would happen."""
+    """Create one and run it once. Without a writer it only finds out what would happen."""
 
     def __init__(self, source: NodeFiles, request: RepairRequest, writer: NodeWriter | None) -> None:
         self._log = source.log
@@ -59,7 +59,7 @@ class RepairPass:
         self._written = False
 
     def run(self) -> RepairReport:
-        """The whole pass. Raises InspectError when it cannot be done, or when nothing would change."""
+        """The whole pass. Raises InspectError if it cannot be done, or if nothing would change."""
         report = self._report
         refuse_foreign(self._log)
         self._begin()
@@ -69,7 +69,7 @@ class RepairPass:
                 pending.append(found)
                 continue
             if found.header.next_offset <= self._expected and found.header.base_offset < report.start_offset:
-                pending.clear()  # it is before the snapshot from which the new log goes on
+                pending.clear()  # it is before the snapshot from which the new log continues
                 continue
             end_at = self._request.end_at
             if end_at is not None and found.header.next_offset > end_at:
@@ -116,7 +116,7 @@ class RepairPass:
                 f"begins at the snapshot at offset {base.offset}, which includes the effect of the lost bytes"
             )
             self._note(RepairedRange(kind="begins", offset=start, end_offset=base.offset, text=text))
-            self._first_change = None  # the state is unharmed: later snapshots stay right
+            self._first_change = None  # the state is unharmed: later snapshots stay valid
         if base is not None and image is not None:
             self._engine = self._replayer(ReplayState(image))
             if report.start_offset == base.offset:
@@ -124,7 +124,7 @@ class RepairPass:
         self._enter(report.start_offset)
 
     def _last_hole_end(self) -> int | None:
-        """The offset behind the last place where bytes are lost; None when none are."""
+        """The offset after the last place with lost bytes; None if there is none."""
         expected, found_end = self._log.start_offset, None
         for found, _ in sound_headers(self._log.batches(), expected):
             if isinstance(found, RecordBatch):
@@ -153,7 +153,7 @@ class RepairPass:
         self._write(out)
 
     def _made_regular(self, batch: RecordBatch) -> RecordBatch | None:
-        """The batch with offsets and epoch that fit, None when it repeats offsets that are there already."""
+        """The batch with matching offsets and epoch; None if it only repeats offsets already there."""
         header = batch.header
         is_odd = header.records_count != header.last_offset_delta + 1
         repeats, falls = header.base_offset < self._expected, header.leader_epoch < self._epoch
@@ -166,8 +166,8 @@ class RepairPass:
         return regular(fitting) if is_odd else fitting
 
     def _adjust(self, batch: RecordBatch, reason: str, *, harmless: bool = False) -> None:
-        """Notes that a header is set right; `harmless`: every record stays, so later snapshots do too. Raises
-        InspectError when that was not asked for."""
+        """Notes that a header is corrected. `harmless`: every record stays, so later snapshots do too. Raises
+        InspectError if the request does not include this."""
         header = batch.header
         if not self._request.past_corruption:
             raise InspectError(
@@ -183,7 +183,7 @@ class RepairPass:
             self._note(change)
 
     def _fill(self, end: int, next_epoch: int, pending: list[Damage]) -> None:
-        """NoOpRecords for the offsets that were lost before `end`."""
+        """Writes NoOpRecords for the lost offsets before `end`."""
         start = self._expected
         reason = "; ".join(damage_line(damage) for damage in pending) or "offsets are missing"
         if not self._request.past_corruption:
@@ -250,12 +250,12 @@ class RepairPass:
         return Replayer(state, on_error=note)
 
     def _fork(self) -> None:
-        """From the first change on the original is replayed too, to tell what only the change breaks."""
+        """From the first change on, replays the original too, to find what only the change breaks."""
         if self._twin is None:
             self._twin = self._replayer(self._engine.state())
 
     def _apply(self, engine: Replayer, batch: RecordBatch) -> dict[int, str]:
-        """What of a batch cannot be applied, by offset; nothing for what is below the snapshot."""
+        """The records of a batch that cannot be applied, by offset; those below the snapshot are ignored."""
         self._failing = {}
         unreadable = apply_anywhere(engine, batch)
         if unreadable is not None:
@@ -263,8 +263,8 @@ class RepairPass:
         return self._failing
 
     def _replay(self, batch: RecordBatch, out: RecordBatch) -> dict[int, str]:
-        """Records that are to go with `drop_failing`. Raises InspectError for those that only the repair
-        breaks, when that was not asked for."""
+        """Records that `drop_failing` removes. Raises InspectError for those that only the repair breaks, if
+        the request does not include this."""
         known = {} if self._twin is None else self._apply(self._twin, batch)
         failing = self._apply(self._engine, out)
         if not failing:
@@ -355,7 +355,7 @@ class RepairPass:
 
 
 def _unknown_offsets(batch: RecordBatch) -> set[int]:
-    """Offsets of records from the future: they fail here and are no poison to their own release."""
+    """Offsets of records from a newer version: they fail here but are not poison to their own release."""
     try:
         decoded = decode_batch(batch, tolerant=True)
     except (RecordDecodeError, BatchError):

@@ -1,4 +1,4 @@
-"""What can be asked of a repair, and what it says that it does. Values only."""
+"""What a repair can be asked to do, and its report. Values only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from metaquorum.metadata.image import MetadataImage
 from metaquorum.storage.types import LogPosition
 
 SHOWN_CHANGES = 100
-"""The number of changes that are kept one by one; those after them are counted."""
+"""How many changes are kept one by one; further ones are counted."""
 
 Kind = Literal["dropped", "filled", "adjusted", "cut", "begins", "snapshot"]
 
 
 class RepairRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do. `drop`: offsets of records to take out; `drop_failing`: all that cannot be applied;
-    `past_corruption`: continue past lost bytes; `end_at`: leave out this offset and all after it."""
+    """What to do. `drop`: offsets of records to remove. `drop_failing`: remove all that cannot be applied.
+    `past_corruption`: continue past lost bytes. `end_at`: drop this offset and all after it."""
 
     drop: frozenset[int] = frozenset()
     drop_failing: bool = False
@@ -37,9 +37,9 @@ class RepairedRange(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class RepairReport:
-    """What a repair does, or did. `changed` counts all changes, `changes` has the first SHOWN_CHANGES;
-    `remaining` are lines about what still is not right, `newer` about records from a newer release; `after`
-    is the state at the new log's end."""
+    """What a repair does, or did. `changed` counts all changes, and `changes` has the first SHOWN_CHANGES.
+    `remaining` are lines about remaining problems, `newer` about records from a newer release. `after` is the
+    state at the new log's end."""
 
     base: LogPosition | None = None
     changes: list[RepairedRange] = field(default_factory=list)
@@ -59,11 +59,11 @@ class RepairReport:
             self.changes.append(change)
 
     def remains(self, line: str) -> None:
-        """Keeps a problem while there is room."""
+        """Keeps a line about a remaining problem while there is room."""
         if len(self.remaining) < SHOWN_CHANGES:
             self.remaining.append(line)
 
     def is_newer(self, line: str) -> None:
-        """Keeps what is reported of a record from a newer release while there is room."""
+        """Keeps a line about a record from a newer release while there is room."""
         if len(self.newer) < SHOWN_CHANGES:
             self.newer.append(line)

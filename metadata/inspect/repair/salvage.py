@@ -1,9 +1,9 @@
-"""A quorum that lost its majority: which survivor knows most, and what may be missing.
+"""A quorum that lost its majority: which survivor is the most caught-up, and what may be missing.
 
-Owns the ranking of directories by (epoch, offset) of their last record, the order in which Raft calls one
-log more up to date than another (Raft paper 5.4.1), and where two logs diverge. The survivors are only read.
-A broker's directory counts too: it follows the log and holds committed records only, so its end is a lower
-bound of what was committed. Knows no records but the quorum's own.
+Owns the ranking of directories by (epoch, offset) of their last record, the order by which Raft calls one log
+more up to date than another (Raft paper 5.4.1), and where two logs diverge. The survivors are only read. A
+broker's directory counts too: it follows the log and holds only committed records, so its end is a lower
+bound of what was committed. Knows no records except the quorum's own.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from metaquorum.storage.types import LogPosition
 
 EPOCH_MARGIN = 1000
 """How far the new quorum's first epoch is above every epoch that a survivor knows: the lost voters may have
-elected leaders among themselves that no survivor heard of, and brokers refuse a leader of an older epoch."""
+elected leaders among themselves that no survivor heard from, and brokers refuse a leader of an older
+epoch."""
 
 
 class Survivor(msgspec.Struct, frozen=True, kw_only=True):
-    """One directory that is left.
+    """One remaining directory.
 
-    `end` is the position behind its last whole batch, `time_ms` that of its newest record (-1: none),
-    `epoch` the highest epoch that it knows of (by its log, or by an election that wrote nothing here),
-    `damage` what is behind `end`, or None. `quorum` is the voter set by its log.
+    `end` is the position after its last whole batch, `time_ms` that of its newest record (-1: none). `epoch`
+    is the highest epoch that it knows of (from its log, or from an election that wrote nothing here).
+    `damage` is what follows `end`, or None. `quorum` is the voter set in its log.
     """
 
     files: NodeFiles
@@ -58,7 +59,7 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds_batches(self) -> bool:
-        """Whether the log reaches `end`; else it ends before the snapshot that does."""
+        """Whether the log reaches `end`; if not, a snapshot does and the log ends before it."""
         return self.epochs.entries[0][1] < self.end.offset
 
     @property
@@ -68,14 +69,14 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node_id(self) -> int | None:
-        """By its meta.properties."""
+        """The node id in its meta.properties."""
         return None if self.files.identity is None else self.files.identity.node_id
 
 
 @dataclass(slots=True, kw_only=True)
 class Ranking:
-    """Survivors, the most up to date first; `voters` are the ids of the old voter set, `voter_set` is the
-    set itself where the log has it (kraft.version 1)."""
+    """Survivors, the most caught-up first. `voters` are the ids of the old voter set; `voter_set` is the set
+    itself if the log has it (kraft.version 1)."""
 
     survivors: list[Survivor] = field(default_factory=list)
     voters: tuple[int, ...] = ()
@@ -85,12 +86,12 @@ class Ranking:
 
     @property
     def best(self) -> Survivor:
-        """The one whose log the new quorum gets."""
+        """The survivor whose log the new quorum gets."""
         return self.survivors[0]
 
     @property
     def cluster_id(self) -> str | None:
-        """As the survivors' meta.properties say it."""
+        """The cluster id in the survivors' meta.properties."""
         identities = (one.files.identity for one in self.survivors)
         return next((one.cluster_id for one in identities if one is not None and one.cluster_id), None)
 
@@ -101,8 +102,8 @@ class Ranking:
         return [voter for voter in self.voters if voter in there]
 
     def is_voter(self, one: Survivor) -> bool:
-        """Whether a directory is an old voter's: by its node id, and by its directory id where the log has
-        the voter set."""
+        """Whether a directory is an old voter's: by its node id, and by its directory id if the
+        log has the voter set."""
         if not self.voter_set:
             return one.node_id in self.voters
         held = one.holding
@@ -110,23 +111,23 @@ class Ranking:
 
     @property
     def damaged_voters(self) -> list[int]:
-        """Those of them that hold damage: what they had behind it is not known."""
+        """Found voters whose log is damaged: what they had after the damage is unknown."""
         damaged = {one.node_id for one in self.survivors if one.damage is not None and self.is_voter(one)}
         return [voter for voter in self.found_voters if voter in damaged]
 
     @property
     def has_majority(self) -> bool:
-        """Whether the survivors must hold every committed record between them."""
+        """Whether the survivors together must hold every committed record."""
         return 2 * (len(self.found_voters) - len(self.damaged_voters)) > len(self.voters)
 
     @property
     def first_epoch(self) -> int:
-        """The epoch that the new quorum starts behind."""
+        """The new quorum starts after this epoch."""
         return max(one.epoch for one in self.survivors) + EPOCH_MARGIN
 
 
 def examine(files: NodeFiles) -> Survivor:
-    """Reads a survivor's whole log once. Raises InspectError for one without a whole batch or snapshot."""
+    """Reads a survivor's whole log once. Raises InspectError if it has no whole batch or snapshot."""
     log = files.log
     end, time_ms, damage = LogPosition(0, log.start_offset), -1, None
     older = [position for position in log.snapshots() if position.offset <= log.start_offset]
@@ -138,7 +139,7 @@ def examine(files: NodeFiles) -> Survivor:
                 damage = damage or found
             continue
         if damage is not None:
-            break  # what follows lost bytes is no continuation
+            break  # what follows lost bytes does not continue the log
         header = found.header
         records = decode_batch(found, tolerant=True) if header.is_control else []
         problem = _unelected(header.leader_epoch, epochs.last_epoch, records)
@@ -154,7 +155,7 @@ def examine(files: NodeFiles) -> Survivor:
             quorum = quorum.after(header.leader_epoch, records)
     newest = log.snapshots()[-1:]
     if newest and (newest[0].offset > end.offset or not epochs.entries):
-        end = newest[0]  # a snapshot was fetched, and the log has not gone on from it yet
+        end = newest[0]  # a snapshot was fetched, and the log does not continue from it yet
         epochs = EpochTable.reset(end)
         quorum = quorum_in_snapshot(log.snapshot(end)).without_leader()
         time_ms = max(time_ms, log.snapshot(end).snapshot_timestamp_ms())
@@ -179,8 +180,8 @@ def examine(files: NodeFiles) -> Survivor:
 
 
 def _unelected(epoch: int, before: int, records: Sequence[DecodedRecord]) -> str | None:
-    """What is wrong with an epoch that neither an election nor a salvage began, which leaves a voter set;
-    nothing is known `before` the first batch (0)."""
+    """What is wrong with an epoch that was begun neither by an election nor by a salvage, which leaves a
+    voter set. Nothing is known `before` the first batch (0)."""
     begins = any(isinstance(one.record, LeaderChangeMessage | VotersRecord) for one in records)
     if before == 0 or epoch <= before or begins:
         return None
@@ -197,7 +198,7 @@ def _damaged_header(batch: RecordBatch, problem: str) -> Damage:
 def rank(survivors: Sequence[Survivor]) -> Ranking:
     """The survivors in order, what is known of the old voters, and what to look at first.
 
-    Raises InspectError for none, and for two clusters.
+    Raises InspectError if there are none, or if they are of two clusters.
     """
     if not survivors:
         raise InspectError("there is no directory to salvage from; give those of the surviving nodes")
@@ -234,7 +235,7 @@ def rank(survivors: Sequence[Survivor]) -> Ranking:
 
 
 def _stored_voters(ordered: Sequence[Survivor]) -> tuple[int, ...]:
-    """As the quorum-state files have them, where no election is left in a log that was trimmed."""
+    """The voters in the quorum-state files, for a trimmed log without an election."""
     for one in ordered:
         if one.files.quorum is not None and one.files.quorum.voters:
             return tuple(sorted(one.files.quorum.voters))
@@ -256,7 +257,7 @@ def _saving(home: str) -> str:
 
 
 def _parting(best: Survivor, other: Survivor) -> list[str]:
-    """Where `other` has something that the best log lacks (KIP-595's divergence check)."""
+    """Where `other` has records that the best log lacks (KIP-595's divergence check)."""
     common, end = other.files.log.start_offset, other.end.offset
     known = other.holding.known.offset
     for epoch, start in reversed(other.epochs.entries):
@@ -284,7 +285,7 @@ def _parting(best: Survivor, other: Survivor) -> list[str]:
 
 
 def what_is_missing(ranking: Ranking) -> list[str]:
-    """What the new quorum may not know, as far as it can be told, in lines for people."""
+    """What the new quorum may lack, as far as is known, in lines for people."""
     best = ranking.best
     lines = []
     found, voters = ranking.found_voters, ranking.voters

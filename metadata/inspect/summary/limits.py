@@ -1,5 +1,5 @@
-"""What a summary has to know of a log beside its events: how often it is written to when idle, where it ends
-in time, and what it cannot tell. Reads only."""
+"""What a summary must know about a log besides its events: its idle write interval, the time of its end, and
+what it does not show. Reads only."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from metaquorum.storage.batches.batch import RecordBatch
 from metaquorum.storage.errors import BatchError
 
 IDLE_INTERVALS = 10
-"""The number of intervals without a record after which silence is a gap: a slow disk and a long pause leave
-out a few."""
+"""After this many intervals without a record, silence counts as a gap: a slow disk and a
+long pause skip a few."""
 _SAMPLE = 2_000
-"""Batches that are looked at, at most, from the log's first one on, for the interval."""
+"""Maximum number of batches, from the log's first one on, used to find the interval."""
 
 
 def idle_interval_ms(log: MetadataLog) -> int | None:
     """How long an idle controller waits before it writes a NoOpRecord (metadata.max.idle.interval.ms), by the
-    median of what it did; None for a log without them, whose silence means nothing."""
+    median of its intervals. None for a log without NoOpRecords, in which silence means nothing."""
     steps: list[int] = []
     last: int | None = None
     batches = (found for found in log.batches() if isinstance(found, RecordBatch))
@@ -43,12 +43,12 @@ def idle_interval_ms(log: MetadataLog) -> int | None:
 
 
 def gap_ms(interval_ms: int | None) -> int:
-    """The silence from which on no one led, by the interval."""
+    """Silence of this length, derived from the interval, means that the quorum had no leader."""
     return GAP_MS if interval_ms is None else max(GAP_MS, IDLE_INTERVALS * interval_ms)
 
 
 def last_time_ms(log: MetadataLog) -> int | None:
-    """The time of the log's last batch, Unix ms, by the log's clock; None for a log without one."""
+    """The time of the log's last batch, Unix ms, by the log's clock; None if it has no batch."""
     last = log.last_header()
     return None if last is None else clock_of(log).time_ms(last.base_offset, last.max_timestamp_ms)
 
@@ -63,8 +63,8 @@ def cannot_tell(
     has_records: bool,
     may_lack_votes: bool,
 ) -> list[str]:
-    """In lines for people, the most important first. With `may_lack_votes`, this is the log of one of several
-    voters, and what it ends with may be nowhere else."""
+    """What the log does not show, in lines for people, the most important first. With `may_lack_votes`, this
+    is the log of one of several voters, and its last records may be on no other voter."""
     lines = []
     if not has_records:
         lines.append("what happened: no record is here")

@@ -1,6 +1,6 @@
-"""The summary's section about committed records that are lost, as the nodes' own notes tell it.
+"""The summary's section about committed records that are lost, according to the nodes' own notes.
 
-Owns its rows and texts; what is lost `nodes.lost` and `nodes.merge` find. Reads no records.
+Owns its rows and texts; `nodes.lost` and `nodes.merge` find the losses. Reads no records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NAME = "committed records lost"
 def lost_section(
     log: MetadataLog, report: NodesReport | None, end_offset: int, time_ms: Callable[[int], int]
 ) -> Section | None:
-    """What some node of `report` (None: the one whose log this is) knew to be committed and is lost.
-    `time_ms` gives the time at an offset."""
+    """What some node of `report` (None: the node of this log) knew to be committed and is lost. `time_ms`
+    returns the time at an offset."""
     found = list(_of_one(log, end_offset) if report is None else _of_nodes(report))
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""The shape of a summary: sections, each a heading that sums up and the rows worth naming."""
+"""The structure of a summary: sections with a heading that sums up, and the most important rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metaquorum.metadata.inspect.timeline.event import INFO, SEVERITIES
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a section: when and where, what about, and how bad it is. `span_ms`: how long it lasted."""
+    """One line of a section: when and where, about what, and how severe. `span_ms`: how long it lasted."""
 
     offset: int
     time_ms: int
@@ -19,7 +19,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Section(msgspec.Struct, kw_only=True):
-    """A heading that sums up, and its rows, the worst first. `figures` are the sums as numbers."""
+    """A heading that sums up, and its rows, the worst first. `figures` are the totals as numbers."""
 
     name: str
     text: str

@@ -1,7 +1,7 @@
-"""Stretches without a leader or under min ISR, and brokers' times in a fence, summed up from events.
+"""Spans without a leader or under min ISR, and brokers' fenced times, summed up from events.
 
-Owns the sums: what began together and ended together is one stretch, and only what is in the asked range
-counts. Sees events alone, so that nothing about records is decided twice.
+Owns the sums: spans that begin and end together are one, and only the part in the requested range counts.
+Sees only events, so that nothing about records is decided twice.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ Place = tuple[int, int]
 """(offset, Unix ms)."""
 
 KEPT = 10_000
-"""The number of stretches that are kept, the longest; sums count all."""
+"""How many spans are kept, the longest ones; sums include all."""
 
 
 class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """What some partitions had in common from `begun` on; `ended` None: until the end of what was read."""
+    """A span that some partitions share, beginning at `begun`; `ended` None means until the
+    end of what was read."""
 
     begun: Place
     ended: Place | None
@@ -27,11 +28,11 @@ class PartitionSpan(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     span_ms: int
     bound: str = ""
-    """What is said before `span_ms` (see `timeline.span`)."""
+    """Precedes `span_ms` in texts (see `timeline.span`)."""
 
 
 class OpenSpans:
-    """Opens and closes by partition path; gives the closed ones as stretches."""
+    """Opens and closes spans by partition path; collects the closed ones."""
 
     def __init__(self) -> None:
         self.found: list[PartitionSpan] = []
@@ -46,7 +47,7 @@ class OpenSpans:
     def end(
         self, paths: tuple[str, ...], place: Place, since: Place, bound: str = "", *, ended: bool = True
     ) -> None:
-        """Closes what is open of `paths`; `since` is where the asked range begins."""
+        """Closes the open spans of `paths`; `since` is where the requested range begins."""
         together: dict[tuple[Place, str], list[str]] = {}
         for path in paths:
             opened = self.open.pop(path, None)
@@ -55,7 +56,7 @@ class OpenSpans:
         for (begun, own), closed in together.items():
             span_ms = max(0, place[1] - max(begun[1], since[1]))
             if place[0] <= since[0]:
-                continue  # over before the asked range began
+                continue  # over before the requested range began
             self.total_ms += span_ms * len(closed)
             self.touched.update(closed)
             self.found.append(
@@ -72,20 +73,20 @@ class OpenSpans:
             self.found = self.worst(KEPT)
 
     def end_below(self, path: str, place: Place, since: Place) -> None:
-        """The same for everything below a path: a topic that is gone."""
+        """The same for everything below a path, when a topic is deleted."""
         if self.open:
             below = tuple(one for one in self.open if one.startswith(path + "/"))
             self.end(below, place, since)
 
     def worst(self, number: int) -> list[PartitionSpan]:
-        """The longest ones, then those of the most partitions."""
+        """The longest ones; if equal, those with the most partitions."""
         return sorted(self.found, key=lambda one: (-one.span_ms, -one.partitions, one.begun))[:number]
 
 
 @dataclass(slots=True)
 class BrokerSum:
-    """A broker's fences in the asked range. `open` is where the one that still holds began; `bounds` are what
-    is said before their durations."""
+    """A broker's fences in the requested range. `open` is where the current one began; `bounds` are the words
+    before their durations."""
 
     fences: int = 0
     total_ms: int = 0
@@ -108,7 +109,7 @@ class BrokerSum:
             self.longest = place
 
     def close(self, place: Place, since: Place, bound: str = "") -> None:
-        """Unfenced, gone, or the end of what was read."""
+        """Ends the fence: the broker was unfenced or unregistered, or the records end."""
         begun, self.open = self.open, None
         if begun is None or place[0] <= since[0]:
             return

@@ -1,6 +1,6 @@
-"""What happened, in one screen: a timeline's events summed up in sections, the worst of each named.
+"""What happened, on one screen: a timeline's events summed up in sections, the worst of each listed.
 
-Owns what is summed up, the order of the sections and their texts. It reads no record: events come from
+Owns what is summed up, the order of the sections and their texts. Reads no records: events come from
 `timeline`, with their severities, causes and spans. Knows neither files nor terminals.
 """
 
@@ -39,9 +39,9 @@ _CHANGES = {
     "token set": ("token", ""),
     "directory moved": ("directory move", ""),
 }
-"""Kinds that are counted: of what, and what became of it."""
+"""Kinds of events that are counted: what changed, and how."""
 _NEVER: Place = (1 << 62, 1 << 62)
-"""Where a range begins that has not begun yet: nothing counts."""
+"""The start of a range that has not begun: nothing counts."""
 _TROUBLE = ("record does not apply", "unknown record", "transaction aborted", "transaction unclear")
 _OF_BROKERS = ("slow to return", "still fenced", "already fenced", "no longer fenced")
 _ROWS = {
@@ -53,10 +53,10 @@ _ROWS = {
 
 
 class Summary:
-    """Feed it every event in order, from the log's beginning on; then `finish`."""
+    """Feed it every event in order, from the log's beginning on; then call `finish`."""
 
     def __init__(self, start: Point | None = None, start_ms: int | None = None) -> None:
-        """What is before `start`, where it is `start_ms`, counts for nothing but the state there."""
+        """Events before `start`, which is at `start_ms`, count only for the state there."""
         self._start = start
         self._start_ms = start_ms if start is None or start.time_ms is None else start.time_ms
         self._in_range = start is None or start.is_end
@@ -223,21 +223,22 @@ class Summary:
 
     @property
     def begins(self) -> Place | None:
-        """Where the asked range begins: the first event in it; None for the log's beginning."""
+        """Where the requested range begins: the first event in it; None for the log's beginning."""
         return None if self._since[0] < 0 or not self._in_range else (self._since[0] + 1, self._since[1])
 
     @property
     def leader(self) -> int | None:
-        """The controller that was elected last."""
+        """The controller elected last."""
         return None if self._leader is None else int(self._leader)
 
     @property
     def uncertain_fences(self) -> int:
-        """Fences of which the log does not tell whether the broker stopped in order."""
+        """Fences for which the log does not show whether the broker shut down cleanly."""
         return sum(known.rules["stopped-or-silent"] for known in self._brokers.values())
 
     def finish(self) -> list[Section]:
-        """The sections, also in `sections`: quorum, brokers and changes, and others that say something."""
+        """Returns the sections, also in `sections`: quorum, brokers, changes, and others that are not
+        empty."""
         made = [
             self._quorum_section(),
             self._listed("voters", "voters changed", ""),

@@ -1,1 +1,1 @@
-"""What happened: events told from records, one line each."""
+"""What happened: events derived from records, one line each."""

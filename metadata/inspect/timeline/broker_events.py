@@ -11,7 +11,7 @@ from metaquorum.metadata.inspect.timeline.event_groups import Grouped, broker_wo
 
 
 def broker_events(step: BrokerStep, scene: Scene) -> Iterator[Grouped]:
-    """Registered, fenced, unfenced, stopping, gone, and what became of its log directories."""
+    """Registered, fenced, unfenced, shutting down, unregistered, and changes of its log directories."""
     node, was = step.broker_id, broker_word(step)
 
     def told(kind: str, text: str, severity: str = "info", rule: str | None = None) -> Grouped:

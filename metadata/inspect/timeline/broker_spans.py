@@ -1,7 +1,7 @@
-"""How long brokers stayed fenced, and stretches in which no broker was unfenced. Knows no files.
+"""How long brokers stayed fenced, and outages in which no broker was unfenced. Knows no files.
 
-Owns what of it is an event: a broker that is unfenced long after it registered, one that is fenced at the end
-of the log, and the total outage. An orderly stop begins an outage like any other; its text says so.
+Owns which of these are events: a broker unfenced long after it registered, one still fenced at the end of the
+log, and the total outage. A clean shutdown begins an outage like any other fence; its text says so.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from metaquorum.metadata.inspect.timeline.event_groups import Grouped, duration
 from metaquorum.metadata.inspect.timeline.span import EXACT, LEAST, OpenSpan
 
 LONG_RETURN_MS = 30_000
-"""A broker that has registered reads the metadata log and is unfenced, within a second or two where all is
-well; a recovery of its own logs after a crash comes before it registers."""
+"""After registering, a broker reads the metadata log and is normally unfenced within a second or two.
+Recovery of its own logs after a crash precedes registration."""
 
 ORDERLY = ("shutdown-finished", "stopped-idle")
-"""Rules of fences that are no fault."""
+"""Rules of fences that are not faults."""
 
 
 @dataclass(slots=True)
 class _Fenced:
-    """Since when a broker is fenced, and its first registration since then; None: there was none. `rule` says
-    why it was fenced, None where the log does not say."""
+    """Since when a broker has been fenced, and its first registration since then (None: none). `rule` says
+    why it was fenced, None if the log does not say."""
 
     since: OpenSpan
     rule: str | None = None
@@ -43,12 +43,12 @@ class BrokerSpans:
         self.outage: OpenSpan | None = None
         self._noted: tuple[dict[int, _Fenced], OpenSpan | None] = {}, None
         self.learned: list[Grouped] = []
-        """What the last snapshot says to be so, or no longer so, and no record does."""
+        """Events for what began or ended according to the last snapshot, but has no record."""
         if image is not None:
             self.learn(image, (image.provenance.offset, image.provenance.timestamp_ms))
 
     def learn(self, image: MetadataImage, place: Place) -> None:
-        """A snapshot says who is fenced. Spans that were open, and are, began where they did."""
+        """Takes the fenced brokers from a snapshot. Spans that were open and still are keep their start."""
         begun = OpenSpan(*place, LEAST)
         before, outage = self.fenced, self.outage
         self.fenced, self.unfenced = {}, set()
@@ -91,13 +91,13 @@ class BrokerSpans:
             )
 
     def lose(self) -> None:
-        """Records are lost: what is so may have ended there, and begun again."""
+        """Records are lost: open spans may have ended there and begun again."""
         for found in self.fenced.values():
             found.since = found.since.over_lost()
         self.outage = None if self.outage is None else self.outage.over_lost()
 
     def alone(self, events: Iterable[Grouped], time_ms: int) -> Iterator[Grouped]:
-        """Takes in what records alone say of brokers while the state is not known. Gives the end of fences
+        """Takes what records alone say about brokers while the state is unknown. Yields the end of fences
         that can only have ended among lost records."""
         for event in events:
             _, _, number = event.entity.partition("/")
@@ -119,24 +119,24 @@ class BrokerSpans:
                     self.fenced.pop(broker, None)
 
     def forget_lost(self) -> None:
-        """At the end of a log whose state is not known: only what came behind the lost records is."""
+        """At the end of a log whose state is unknown, keeps only what began after the lost records."""
         self.fenced = {
             broker: found for broker, found in self.fenced.items() if found.since.bound in (EXACT, LEAST)
         }
         self.outage = None
 
     def note(self) -> None:
-        """A transaction begins, which may be aborted."""
+        """A transaction begins that may be aborted: saves the open spans."""
         fenced = {broker: replace(found) for broker, found in self.fenced.items()}
         self._noted = fenced, self.outage
 
     def take_back(self, image: MetadataImage, place: Place) -> None:
-        """After a transaction that had no effect: what was so where it began went on."""
+        """Restores the spans from where a transaction without effect began."""
         self.fenced, self.outage = self._noted
         self.learn(image, place)
 
     def batch(self, changes: BatchChanges, rules: Mapping[int, str | None]) -> Iterator[Grouped]:
-        """Events of one batch; `rules` tells for offsets of its fences why they were made."""
+        """Events of one batch. `rules` maps offsets of its fences to their causes."""
         had = bool(self.unfenced)
         for step in changes.brokers:
             yield from self._step(step, changes.time_ms, rules.get(step.offset))
@@ -239,12 +239,12 @@ class BrokerSpans:
 
 
 def _long(lasted_ms: int, since: OpenSpan) -> str:
-    """`4.2 s, since 889`; for what was so in a snapshot already, that it is so at least."""
+    """`4.2 s, since 889`; for a span that a snapshot already had, with `at least`."""
     return f"{since.bound}{duration(lasted_ms)}, since {since.offset}{since.or_before}"
 
 
 def _no_longer(broker: int, since: OpenSpan, place: Place) -> Grouped:
-    """The end of a fence, which was among lost records, at `place`."""
+    """An event at `place` for a fence that ended among lost records."""
     over = since.over_lost()
     lasted, entity = place[1] - since.time_ms, f"broker/{broker}"
     text = f"broker {broker}, after {_long(lasted, over)}"

@@ -1,4 +1,4 @@
-"""One event of a timeline, and how much it matters."""
+"""One event of a timeline, and its severity."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from metaquorum.metadata.records.batch_cause import BatchCause
 
 DETAIL, INFO, WARNING, CRITICAL = "detail", "info", "warning", "critical"
 SEVERITIES = (DETAIL, INFO, WARNING, CRITICAL)
-"""From what no one needs at first to what stops clients."""
+"""From routine detail to what stops clients."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. `offset` is that of the first record which says so; `time_ms` is Unix time;
-    `rule` names the cause (see `cause_rules`) where one is derived; `entities` are paths of everything that
-    it is about, `entity` the first of them; `span_ms`, how long what ends here lasted (of an election: the
-    silence before it), and `bound` what is said before it (see `span`); `stamp_ms`, its batch's stamp where
-    that is not the time it was (see `clock`); `asked`, who or what caused its batch, where the log says so.
+    """One thing that happened.
+
+    `offset` is that of the first record that shows it; `time_ms` is Unix time. `rule` names the derived
+    cause, if any (see `cause_rules`). `entities` are paths of everything that it is about, `entity` the first
+    of them. `span_ms` is how long what ends here lasted (for an election: the silence before it), and `bound`
+    the word before it (see `span`). `stamp_ms` is the batch's timestamp if it differs from the actual time
+    (see `clock`). `asked` is what caused the batch, if the log says so.
     """
 
     offset: int
@@ -40,5 +42,5 @@ class TimelineEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def at_least(severity: str) -> frozenset[str]:
-    """The severities from `severity` on."""
+    """The severities from `severity` up."""
     return frozenset(SEVERITIES[SEVERITIES.index(severity) :])

@@ -1,4 +1,4 @@
-"""Many changes of one batch as few events: everything that moved the same way is one line.
+"""Many changes of one batch as few events: everything that changed the same way is one line.
 
 Owns the grouping and the texts. Knows steps and causes, keeps nothing between batches.
 """
@@ -21,7 +21,7 @@ from metaquorum.metadata.secrets import setting_shown
 from metaquorum.metadata.text.tree import DEFAULT_ENTITY, config_kind
 
 NAMED = 3
-"""The number of partitions that an event's text names before it says how many more there are."""
+"""How many partitions an event's text names before it counts the rest."""
 
 LEADER_RULES = (
     "unclean-election",
@@ -41,7 +41,7 @@ LEADER_RULES = (
     "replicas-changed",
     "elected-from-elr",
 )
-"""Which of several causes names a change of leaders, the most telling first."""
+"""Which of several causes names a change of leader, the most specific first."""
 
 _REASSIGNMENTS = {
     "reassignment-started": ("reassignment started", "info"),
@@ -59,11 +59,11 @@ _PLACES = {
     "replica-whole": ("replica whole again", "info", "can again read its replica of"),
     "replica-given-up": ("replica given up", "info", "recreates its replica of"),
 }
-"""Rules of a replica's place: kind, severity and what the broker did."""
+"""Rules about a replica's directory: kind, severity and what the broker did."""
 
 
 class Grouped(NamedTuple):
-    """An event to be: its place and what it says; `span_ms`, how long what ends here lasted."""
+    """An event in preparation: its place and content. `span_ms` is how long what ends here lasted."""
 
     offset: int
     kind: str
@@ -73,14 +73,15 @@ class Grouped(NamedTuple):
     rule: str | None
     entities: tuple[str, ...]
     suspect: int | None = None
-    """The broker whose fence may be what this is, if its record comes in a later batch (`split_fences`)."""
+    """The broker whose fence may explain this event, if its record follows in a later batch
+    (`split_fences`)."""
     span_ms: int | None = None
     bound: str = ""
-    """What is said before `span_ms`: `at least `, `at most ` (see `span`)."""
+    """Precedes `span_ms`: `at least `, `at most ` (see `span`)."""
 
 
 def config_events(batch: BatchChanges, *, is_known: bool) -> Iterator[Grouped]:
-    """Settings that changed, one event per resource. Old values count only where the state is known."""
+    """Settings that changed, one event per resource. Old values count only if the state is known."""
     by_resource: dict[str, list[tuple[int, str]]] = {}
     for offset, resource, key, old, new in batch.configs:
         if old == new and (is_known or new is not None):
@@ -102,7 +103,7 @@ def refused_events(batch: BatchChanges) -> Iterator[Grouped]:
 
 
 def topic_events(batch: BatchChanges) -> Iterator[Grouped]:
-    """Topics that came and went, and partitions that were added to those that stay."""
+    """Topics created and deleted, and partitions added to existing topics."""
     made: dict[str, int] = {}
     first: dict[str, int] = {}
     for step in batch.partitions:
@@ -178,7 +179,7 @@ def broker_word(step: BrokerStep) -> str:
 
 
 def _leader_rule(causes: tuple[Cause, ...], step: PartitionStep) -> str | None:
-    """Of a step that changes the leader of a partition."""
+    """The rule for a step that changes a partition's leader."""
     old, new = (NO_LEADER if at is None else at.leader for at in (step.before, step.after))
     rules = {cause.rule for cause in of_leaders(causes, old, new)}
     return next((rule for rule in LEADER_RULES if rule in rules), None)
@@ -187,7 +188,7 @@ def _leader_rule(causes: tuple[Cause, ...], step: PartitionStep) -> str | None:
 def leader_events(
     batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]], spans: SpanChanges
 ) -> Iterator[Grouped]:
-    """Leaders that changed: one event for all partitions of the batch that moved the same way."""
+    """Changes of leader: one event for all partitions of the batch that moved the same way."""
     moved: dict[tuple[int, int, str | None], list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None or step.before.leader == step.after.leader:
@@ -257,7 +258,7 @@ def isr_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> 
 
 
 def _joined_by(broker: int, step: PartitionStep, causes: tuple[Cause, ...]) -> str | None:
-    """A new leader from outside the ISR is in it without having caught up."""
+    """Why a new leader from outside the ISR joins it without having caught up."""
     before, after = step.before, step.after
     elected = before is not None and after is not None and before.leader != broker == after.leader
     if elected and all(cause.rule != "replica-caught-up" for cause in causes):
@@ -270,7 +271,8 @@ def _isr_of(steps: list[PartitionStep]) -> str:
 
 
 def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
-    """Reassignments that began, changed, ended or were cancelled; replica lists that changed at once."""
+    """Reassignments that began, changed, completed or were cancelled, and replica lists that changed at
+    once."""
     found: dict[str, list[PartitionStep]] = {}
     for step in batch.partitions:
         if step.before is None or step.after is None:
@@ -298,10 +300,11 @@ def reassignment_events(batch: BatchChanges) -> Iterator[Grouped]:
 
 
 def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]]) -> Iterator[Grouped]:
-    """Replicas whose log directory became known, or another one."""
+    """Replicas whose log directory became known or changed."""
     found: dict[tuple[str, int | None], list[PartitionStep]] = {}
     for step in batch.partitions:
-        # What took a replica out of the ISR may have such a rule, too; the place's own cause is the last one.
+        # The removal of a replica from the ISR may have such a rule too; the directory's own cause is the
+        # last one.
         own = {cause.broker_id: cause.rule for cause in causes.get(step.offset, ()) if cause.rule in _PLACES}
         for broker, rule in own.items():
             if _is_moved(step, broker):
@@ -313,7 +316,7 @@ def directory_events(batch: BatchChanges, causes: Mapping[int, tuple[Cause, ...]
 
 
 def _is_moved(step: PartitionStep, broker: int | None) -> bool:
-    """Whether the record names another place of the broker's replica."""
+    """Whether the record moves the broker's replica to another directory."""
     before, after = step.before, step.after
     if before is None or after is None or broker is None:
         return False
@@ -321,7 +324,7 @@ def _is_moved(step: PartitionStep, broker: int | None) -> bool:
 
 
 def span_events(spans: SpanChanges) -> Iterator[Grouped]:
-    """Partitions that came under min ISR, and that left that state."""
+    """Partitions that fell under min ISR or recovered from it."""
     if spans.under:
         steps = [step for step, _ in spans.under]
         first, wanted = spans.under[0]
@@ -354,8 +357,8 @@ def config_path(resource: ConfigResource) -> str:
 
 
 def security_event(record: object, entity: str, gone: object = None) -> tuple[str, str, str] | None:  # noqa: PLR0911
-    """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration. `gone` is what
-    a removal took away."""
+    """(kind, text, severity) for users, quotas, ACLs, tokens, producer ids and the migration. `gone` is
+    what a removal removed."""
     name = entity.partition("/")[2]
     match record:
         case r.AccessControlEntryRecord():

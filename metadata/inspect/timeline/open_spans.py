@@ -1,6 +1,6 @@
-"""Spans of partitions as events where no record begins or ends them: at a snapshot, and at the end of a log.
+"""Events for spans of partitions that no record begins or ends: at a snapshot, and at the end of a log.
 
-Owns the texts. Since when they are open, `spans` knows.
+Owns the texts. `spans` knows since when they are open.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from metaquorum.metadata.inspect.timeline.spans import PartitionSpans
 
 SEVERITIES = {"leaderless": "critical", "under min isr": "warning", "reassigning": "info"}
 Named = Callable[[PartitionKey], tuple[str, str]]
-"""A partition as events name it, and its path."""
+"""A partition's name in events, and its path."""
 
 
 def learned_events(spans: PartitionSpans, place: Place) -> Iterator[Grouped]:
-    """What the snapshot at `place` says to be open, or no longer open, and no record does."""
+    """What is open or no longer open according to the snapshot at `place`, but has no record."""
     for kind, already, ended in spans.learned:
         if ended:
             yield no_longer(kind, ended, spans.named, place)
@@ -57,7 +57,7 @@ def no_longer(kind: str, ended: Mapping[PartitionKey, OpenSpan], named: Named, p
 
 
 def still_open(spans: PartitionSpans, offset: int, time_ms: int) -> Iterator[Grouped]:
-    """At the end of the log, which is at `offset` and `time_ms`."""
+    """Spans open at the end of the log, which is at `offset` and `time_ms`."""
     for kind, found in spans.kinds().items():
         if found:
             which, paths = _which(found, spans.named)

@@ -1,6 +1,6 @@
 """The events of the quorum's own records: elections, voter sets, the finalized kraft.version.
 
-Owns what was before each of these records. Knows steps of a log, not where they are read from.
+Owns the state before each of these records. Knows the steps of a log, not where they are read from.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ DETAIL, INFO, WARNING = "detail", "info", "warning"
 
 
 class QuorumEvents:
-    """Follows the quorum; every record gives one event."""
+    """Follows the quorum; every record produces one event."""
 
     def __init__(self, quorum: QuorumView | None) -> None:
-        """`quorum` is the state before the first record; None: it is not known."""
+        """`quorum` is the state before the first record; None if unknown."""
         self._leader: int | None = None
         self._epoch: int | None = None
         self._voters: tuple[Voter, ...] | None = None
@@ -28,14 +28,14 @@ class QuorumEvents:
             self.learn(quorum)
 
     def learn(self, quorum: QuorumView) -> None:
-        """A snapshot, or the log before the place where the events begin, says how things stand."""
+        """Takes the quorum's state from a snapshot, or from the log before the first event."""
         if quorum.has_leader:
             self._leader, self._epoch = quorum.leader_id, quorum.epoch
         if quorum.voter_set:
             self._voters, self._kraft_version = quorum.voter_set, quorum.kraft_version
 
     def forget(self) -> None:
-        """Records are lost, and an election or a voter set may be among them."""
+        """Forgets the state: the lost records may include an election or a voter set."""
         self._leader = self._epoch = self._voters = None
 
     def follows(self, epoch: int) -> None:
@@ -46,8 +46,8 @@ class QuorumEvents:
     def election(
         self, offset: int, record: control.LeaderChangeMessage, epoch: int, silence_ms: int | None, level: int
     ) -> Grouped:
-        """`silence_ms` and the metadata.version are those that `election_causes` takes. Up to Kafka 3.5 a
-        cluster's first records come before the election of the controller that wrote them."""
+        """`silence_ms` and the metadata.version are the arguments of `election_causes`. Up to Kafka 3.5, a
+        cluster's first records precede the election of the controller that wrote them."""
         leader = record.leader_id
         ids = ",".join(str(voter.voter_id) for voter in record.voters)
         causes = election_causes(record, epoch, self._leader, self._epoch, silence_ms, level)
@@ -72,7 +72,7 @@ class QuorumEvents:
         )
 
     def voters(self, offset: int, record: control.VotersRecord) -> Grouped:
-        """A leader writes the set again when its epoch begins: then nothing changed."""
+        """A leader writes the set again when its epoch begins; then nothing changed."""
         before, self._voters = self._voters, record.voters
         was_static, self._kraft_version = not self._kraft_version, max(self._kraft_version or 0, 1)
         changed = changes_text(before, record.voters)
@@ -86,7 +86,7 @@ class QuorumEvents:
         return _told(offset, "voters changed", text, entities=entities)
 
     def kraft_version(self, offset: int, record: control.KRaftVersionRecord) -> Grouped:
-        """The same is true of kraft.version."""
+        """A leader writes kraft.version again, too."""
         before, self._kraft_version = self._kraft_version, record.kraft_version
         severity = DETAIL if before == record.kraft_version else INFO
         return _told(

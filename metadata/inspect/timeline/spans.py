@@ -1,6 +1,4 @@
-"""Which partitions are without a leader, under min ISR or reassigned, and since when.
-
-Knows no texts of events and no files."""
+"""Which partitions are without a leader, under min ISR or being reassigned, and since when."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ Spans = dict[PartitionKey, OpenSpan]
 
 @dataclass(slots=True, kw_only=True)
 class SpanChanges:
-    """What one batch began and ended. An ended span is (step, what it was)."""
+    """The spans that one batch began and ended. An ended span is (step, span)."""
 
     time_ms: int
     led_again: Spans = field(default_factory=dict)
@@ -42,7 +40,7 @@ class SpanChanges:
 
 
 class SnapshotSpans(NamedTuple):
-    """What a snapshot says of one kind of span, and no record did: `already` are open, `ended` no longer."""
+    """Spans of one kind according to a snapshot, without a record: `already` are open, `ended` are over."""
 
     kind: str
     already: Spans
@@ -50,7 +48,7 @@ class SnapshotSpans(NamedTuple):
 
 
 class PartitionSpans:
-    """Keeps the spans that are open: `leaderless`, `under_min` and `moving`, by partition."""
+    """Keeps the open spans by partition: `leaderless`, `under_min` and `moving`."""
 
     def __init__(self, feed: ChangeFeed, image: MetadataImage | None) -> None:
         self._feed = feed
@@ -64,7 +62,8 @@ class PartitionSpans:
             self.learn((image.provenance.offset, image.provenance.timestamp_ms))
 
     def learn(self, place: Place) -> None:
-        """The state that the feed has learnt says which are open; what it adds and ends is `learned`."""
+        """Takes the open spans from the state that the feed has learned; what this begins and
+        ends is in `learned`."""
         before = self.kinds()
         self._rebuild(OpenSpan(*place, LEAST))
         self.learned = tuple(
@@ -77,44 +76,45 @@ class PartitionSpans:
         )
 
     def kinds(self) -> dict[str, Spans]:
-        """All of them, by what partitions are."""
+        """The spans of each kind."""
         return {"leaderless": self.leaderless, "under min isr": self.under_min, "reassigning": self.moving}
 
     def lose(self) -> None:
-        """Records are lost: what is open may have ended there, and begun again."""
+        """Records are lost: open spans may have ended there and begun again."""
         for spans in self.kinds().values():
             spans.update({key: span.over_lost() for key, span in spans.items()})
 
     def forget(self) -> Spans:
-        """The state is not known from here on. Gives those that have no leader: a record may say more."""
+        """The state is unknown from here on. Returns the leaderless spans: a record may say more about
+        them."""
         leaderless, self.leaderless = self.leaderless, {}
         return leaderless
 
     def forget_lost(self, leaderless: Spans) -> None:
-        """At the end of a log whose state is not known: only what came behind the lost records is, and those
-        that records say are `leaderless`."""
+        """At the end of a log whose state is unknown, keeps only spans that began after the lost records, and
+        adds those that records show to be `leaderless`."""
         self.leaderless |= leaderless
         for spans in self.kinds().values():
             for key in [key for key, span in spans.items() if span.bound != EXACT]:
                 del spans[key]
 
     def named(self, key: PartitionKey) -> tuple[str, str]:
-        """A partition's name, and its path."""
+        """A partition's name and path."""
         topic = self._feed.topic_name(key[0]) or uuid_to_text(key[0])
         return f"{topic}-{key[1]}", f"topic/{topic}/{key[1]}"
 
     def note(self) -> None:
-        """A transaction begins, which may be aborted."""
+        """A transaction begins that may be aborted: saves the open spans."""
         self._noted = (dict(self.leaderless), dict(self.under_min), dict(self.moving))
 
     def take_back(self, now: Place) -> None:
-        """After a transaction that had no effect: spans that were open where it began went on."""
+        """Restores the spans from where a transaction without effect began."""
         for spans, noted in zip(self.kinds().values(), self._noted, strict=True):
             spans.update(noted)
         self._rebuild(OpenSpan(*now))
 
     def _rebuild(self, now: OpenSpan) -> None:
-        """Finds the open spans in the state; those that were open began where they did, others `now`."""
+        """Finds the open spans in the state; those already open keep their start, others begin `now`."""
         leaderless: Spans = {}
         under_min: Spans = {}
         moving: Spans = {}
@@ -134,13 +134,13 @@ class PartitionSpans:
             yield from topics.partitions_of(topic.topic_id)
 
     def min_isr(self, info: PartitionInfo) -> int:
-        """The partition's min.insync.replicas as the log says it (1 where it says nothing), and never more
-        than its replicas, as Kafka counts it."""
+        """The partition's min.insync.replicas according to the log (1 if not set), capped at its number of
+        replicas, as in Kafka."""
         name = self._feed.topic_name(info.topic_id)
         return _min_isr(None if name is None else self._setting(name), info)
 
     def least_isr(self, slots: IntArray) -> IntArray:
-        """min.insync.replicas of topics, by their numbers in the columns."""
+        """min.insync.replicas of topics, by their slots in the columns."""
         topics = self._feed.state.topics
         found, places = np.unique(slots, return_inverse=True)
         infos = [topics.by_id[topics.by_slot[slot]].info for slot in found.tolist()]
@@ -153,21 +153,21 @@ class PartitionSpans:
         return self._settings_of[topic]
 
     def forget_settings(self) -> None:
-        """Whatever may have changed a setting or a topic's name came."""
+        """Call after anything that may have changed a setting or a topic's name."""
         self._settings_of.clear()
 
     def all_fine(self, builder: ImageBuilder, topic_ids: list[bytes]) -> bool:
-        """Whether all partitions of these topics are led and have their minimum ISR."""
+        """Whether all partitions of these topics have a leader and their minimum ISR."""
         self.forget_settings()
         settings = [self._setting(builder.topics.by_id[topic_id].info.name) for topic_id in topic_ids]
-        self.forget_settings()  # the caller may take back what it just applied
+        self.forget_settings()  # the caller may undo what it just applied
         return all_led_and_in_sync(builder, topic_ids, [_wanted(setting) for setting in settings])
 
     def is_under_min(self, info: PartitionInfo) -> bool:
         return len(info.isr) < self.min_isr(info)
 
     def batch(self, batch: BatchChanges) -> SpanChanges:
-        """Brings the spans up to date with one batch."""
+        """Updates the spans with one batch."""
         found = SpanChanges(time_ms=batch.time_ms)
         last: dict[PartitionKey, PartitionStep] = {}
         for step in batch.partitions:
@@ -200,7 +200,7 @@ class PartitionSpans:
     def _settings(
         self, batch: BatchChanges, done: dict[PartitionKey, PartitionStep], found: SpanChanges
     ) -> None:
-        """Partitions that are judged again because min.insync.replicas itself changed."""
+        """Partitions checked again because min.insync.replicas itself changed."""
         for offset, resource, key, old, new in batch.configs:
             if key != MIN_INSYNC_REPLICAS or old == new:
                 continue
@@ -236,16 +236,16 @@ def _wanted(setting: str | None) -> int:
 
 
 def _is_short(setting: str | None, info: PartitionInfo) -> bool:
-    """Under min ISR: by this value of the setting, 1 without one, and at most the number of replicas."""
+    """Under min ISR: by this value of the setting (1 if not set), capped at the number of replicas."""
     return len(info.isr) < _min_isr(setting, info)
 
 
 def under_min_isr(image: MetadataImage) -> list[str]:
-    """Paths of an image's partitions under min ISR. Costs time in proportion to the topics with the setting,
+    """Paths of an image's partitions under min ISR. Takes time in proportion to the topics with the setting,
     and to all partitions if the brokers' default is above 1."""
     default = (image.configs.get(ConfigResource(BROKER_RESOURCE, "")) or {}).get(MIN_INSYNC_REPLICAS)
     settings: dict[str, str | None]
-    if _wanted(default) == 1:  # short are only those without any ISR
+    if _wanted(default) == 1:  # only those with an empty ISR are under it
         ids = {topic_id for topic_id, _ in image.topics.keys_at(image.topics.columns.rows_where(N_ISR, 0))}
         settings = {image.topics.by_id[topic_id].info.name: default for topic_id in ids}
     else:
@@ -262,7 +262,7 @@ def under_min_isr(image: MetadataImage) -> list[str]:
 
 
 def is_under_min_isr(image: MetadataImage, key: PartitionKey) -> bool:
-    """Whether `under_min_isr` has one partition of an image."""
+    """Whether `under_min_isr` includes one partition of an image."""
     info, topic = image.topics.partition(*key), image.topics.topic(key[0])
     if info is None or topic is None:
         return False

@@ -1,8 +1,8 @@
 """The events of a whole log: the walk behind `timeline`, and where each part of it gets its state from.
 
-Owns where to begin: the newest whole snapshot at or before the place asked about; in a trimmed log, the first
-record, with what records say by themselves until the oldest snapshot says what the state is. What an event is
-belongs to `timeline`. Knows no terminal.
+Owns where to begin: the newest whole snapshot at or before the place in question; in a trimmed log, the first
+record, taken only for what it says by itself until the oldest snapshot provides the state. `timeline` owns
+what an event is. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ ALONE = (
 
 @dataclass(slots=True)
 class Seen:
-    """What was read on the way to a timeline: from when to when (Unix ms), up to which offset (exclusive),
-    and what the events do not cover."""
+    """What was read for a timeline: the range of times (Unix ms), the end offset (exclusive), and what the
+    events do not cover."""
 
     first_ms: int | None = None
     last_ms: int | None = None
     end_offset: int = 0
     limits: Limits = field(default_factory=Limits)
     taken_for_offsets: set[int] = field(default_factory=set)
-    """Times that the log reaches, though its clock jumps."""
+    """Times that the log reaches although its clock jumps."""
     is_over: bool = False
-    """Reading stopped at the end of the range, before that of the log."""
+    """Reading stopped at the end of the range, before the end of the log."""
     is_behind: bool = False
-    """The range begins behind the log's end."""
+    """The range begins after the log's end."""
 
     def settled(self, log: MetadataLog, point: Point, *, first: bool = False) -> Point:
-        """A place as it can be shown; notes where that is another one."""
+        """A place as it can be shown; notes if it differs from the requested one."""
         place, shown_as = settle(log, point, first=first)
         self.limits.place(shown_as)
         if point.time_ms is not None and place.time_ms is None:
@@ -66,18 +66,18 @@ class Seen:
         return place
 
     def take(self, header: BatchHeader) -> None:
-        """Takes one batch in, also the one behind the wanted range."""
+        """Takes one batch, including the one after the requested range."""
         self.first_ms = header.max_timestamp_ms if self.first_ms is None else self.first_ms
         self.last_ms = max(header.max_timestamp_ms, self.last_ms or 0)
         self.end_offset = max(header.next_offset, self.end_offset)
 
     def pass_over(self, stretch: Stretch) -> None:
-        """The same for idle batches behind others."""
+        """The same for idle batches that follow others."""
         self.last_ms = max(stretch.time_ms, self.last_ms or 0)
         self.end_offset = max(stretch.next_offset, self.end_offset)
 
     def note_behind(self, log: MetadataLog, asked: Point, start: Point) -> None:
-        """Notes that a range begins behind the log's end, where all was read: `asked`, shown as `start`."""
+        """Notes that a range begins after the log's end, with everything read: `asked`, shown as `start`."""
         last_ms = self.last_ms
         if asked.time_ms is not None and start.offset is not None:
             clock_ends = clock_of(log).last_ms
@@ -98,7 +98,7 @@ class Seen:
         )
 
     def outside(self, path: str, point: Point) -> str | None:
-        """Why the log does not reach `point`; None where it does, and where that is noted as not covered."""
+        """Why the log does not reach `point`; None if it does, or if that is already noted as not covered."""
         if self.is_behind:
             return None
         if point.offset is not None and point.offset > self.end_offset and not self.is_over:
@@ -122,7 +122,7 @@ def events(
     seen: Seen | None = None,
     shown: frozenset[str] = frozenset(SEVERITIES),
 ) -> Iterator[TimelineEvent]:
-    """Every event of a log from `start` up to `end`, in order, of the severities `shown`. Lines about what
+    """Every event of a log from `start` up to `end`, in order, with a severity in `shown`. Lines about what
     could not be read go to `on_problem`, and reading continues past it."""
     seen = Seen() if seen is None else seen
     asked = start
@@ -144,7 +144,7 @@ def _is_before(event: TimelineEvent, start: Point) -> bool:
 
 
 def _snapshot_before(log: MetadataLog, start: Point) -> int | None:
-    """The end of the newest snapshot at or before a place; None for none."""
+    """The end of the newest snapshot at or before a place; None if there is none."""
     known = known_from(log)
     if known is None or log.is_checkpoint or not log.snapshots():
         return None
@@ -167,7 +167,7 @@ class _Story:
         self.is_over = False
 
     def run(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> Iterator[TimelineEvent]:
-        """The events, stretch by stretch: a snapshot is taken in where it says what was not known."""
+        """The events, stretch by stretch: a snapshot is used if it provides unknown state."""
         self._seen.limits.coverage.add(before_the_log(self._log, start))
         timeline, place = self._begin(start, gap_ms, shown)
         is_alone = not timeline.is_known
@@ -191,7 +191,7 @@ class _Story:
         yield from timeline.finish()
 
     def _begin(self, start: Point | None, gap_ms: int, shown: frozenset[str]) -> tuple[Timeline, int]:
-        """A timeline and the offset from which it is to be fed."""
+        """A timeline and the offset to feed it from."""
         log, base = self._log, self._log.start_offset
         clock = None if log.is_checkpoint else partial(clock_of, log)
         begun = None if start is None else _snapshot_before(log, start)
@@ -212,7 +212,7 @@ class _Story:
         return Timeline(image, gap_ms=gap_ms, shown=shown, is_known=False, names=names, clock=clock), base
 
     def _tell_alone(self, start: Point | None) -> None:
-        """Notes the stretch before the first known state."""
+        """Notes the range before the first known state."""
         reached = self._end
         if self.is_over and reached.offset is None:
             reached = Point(offset=self._expected)
@@ -224,8 +224,8 @@ class _Story:
     def _told(  # noqa: C901
         self, timeline: Timeline, first: int, limit: int | None
     ) -> Generator[TimelineEvent, None, tuple[int, int] | None]:
-        """The events of the batches from `first` up to `limit` (an offset), or to the end. Where records are
-        missing and a snapshot after them says what they did, it ends there, and gives where it goes on and
+        """The events of the batches from `first` up to `limit` (an offset), or to the end. If records are
+        missing and a snapshot after them shows their effect, stops there and returns where to continue and
         where that snapshot ends."""
         end, seen = self._end, self._seen
         if limit is not None and end.time_ms is None:
@@ -288,7 +288,7 @@ class _Story:
         self, timeline: Timeline, base_offset: int, next_offset: int, limit: int | None
     ) -> Generator[TimelineEvent, None, int | None]:
         """Notes where records are missing between two batches. Returns the end of the first whole snapshot
-        after them, if there is one before `limit`.
+        after them that is before `limit`, if any.
         """
         expected = base_offset if self._expected is None else self._expected
         self._expected = next_offset

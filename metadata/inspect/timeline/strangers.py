@@ -1,7 +1,7 @@
-"""Records about brokers and topics that were there before a trimmed log begins: what they say by themselves.
+"""Records about brokers and topics that existed before a trimmed log begins: what they say by themselves.
 
-Owns the events of such records, until a snapshot says what the state is. A record tells what it made, not
-what was before it; what an earlier record of the log said is remembered. Knows no files, derives no cause.
+Owns the events of such records, until a snapshot provides the state. A record shows its result but not the
+state before it; what earlier records of the log said is remembered. Knows no files, derives no cause.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from metaquorum.metadata.records import types as r
 from metaquorum.metadata.records.parts import FENCED
 
 UNKNOWN = "not known"
-"""What a broker was, where no record of the log says it."""
+"""A broker's state if no record of the log shows it."""
 
 
 class Strangers:
-    """Feed it every batch that comes before the state is known."""
+    """Feed it every batch that precedes the known state."""
 
     def __init__(
         self, name: Callable[[bytes], str], leaderless: Mapping[PartitionKey, OpenSpan] | None = None
     ) -> None:
-        """`name` gives a topic's name, or its id as text where the name is not known; `leaderless` are those
-        that had no leader before records were lost."""
+        """`name` returns a topic's name, or its id as text if the name is unknown; `leaderless` are
+        partitions that had no leader before records were lost."""
         self._name = name
         self._words: dict[int, str] = {}
         self._leaders: dict[PartitionKey, int] = {}
         self.leaderless: dict[PartitionKey, OpenSpan] = dict(leaderless or {})
 
     def word(self, broker_id: int) -> str:
-        """What an earlier record says that the broker is: fenced, unfenced, ..., or UNKNOWN."""
+        """The broker's state according to an earlier record: fenced, unfenced, ..., or UNKNOWN."""
         return self._words.get(broker_id, UNKNOWN)
 
     def known_again(self, step: BrokerStep, told: Iterator[Grouped]) -> Iterator[Grouped]:
-        """The events of a broker that the log knows from here on: a registration says so where an earlier
-        record told of the broker."""
+        """The events of a broker that is known from here on: a registration says so if an earlier record
+        was about the broker."""
         word = self.word(step.broker_id)
         for event in told:
             if step.before is not None or not step.is_registration or word == UNKNOWN or step.after is None:
@@ -130,7 +130,8 @@ class Strangers:
             )
 
     def _led_between(self, offset: int, record: r.PartitionChangeRecord, time_ms: int) -> Iterator[Grouped]:
-        """What loses its leader and had none before records were lost had one among them."""
+        """A partition without a leader before the lost records loses its leader here: it had one in
+        between."""
         key = (record.topic_id, record.partition_id)
         if record.leader == NO_LEADER != self._leaders.get(key) and key in self.leaderless:
             name = self._name(key[0])
@@ -139,7 +140,7 @@ class Strangers:
             yield no_longer("leaderless", ended, lambda _: named, (offset, time_ms))
 
     def _said(self, offset: int, record: r.PartitionChangeRecord, time_ms: int) -> _Said | None:
-        """What a change says; None where it says what was known."""
+        """What a change says; None if that was already known."""
         key, leader = (record.topic_id, record.partition_id), record.leader
         if leader is None:
             listed = _lists(record)
@@ -161,13 +162,13 @@ class Strangers:
         if record.leader_recovery_state == RECOVERING:
             text += f"; broker {leader} was not in the ISR"
             return _Said("unclean election", "critical", text, lasted, bound)
-        # Of a leader that no one named before it is not known whether it is another one.
+        # If no record named a leader before it, it is unknown whether this is another one.
         kind = "partition changed" if before is None else "leader changed"
         return _Said(kind, "info", text, lasted, bound)
 
 
 class _Said(NamedTuple):
-    """What a change says by itself, as `Grouped` has it."""
+    """What a change says by itself, in the fields of `Grouped`."""
 
     kind: str
     severity: str
@@ -177,8 +178,8 @@ class _Said(NamedTuple):
 
 
 def said_fields(record: object) -> dict[str, Any]:
-    """What a record says of the broker or partition that it is about, under the names of `log state`: all of
-    it for a record that creates, what it changes for others."""
+    """What a record says about its broker or partition, under the names of `log state`: everything for a
+    record that creates, only the changes for others."""
     match record:
         case r.FenceBrokerRecord():
             return {"fenced": True}

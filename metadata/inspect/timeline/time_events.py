@@ -1,6 +1,6 @@
-"""What the times of batches tell: silences, clocks that jump or run backwards.
+"""What the times of batches show: silences, and clocks that jump or run backwards.
 
-Owns the silence before a batch, which elections ask for. Knows times as the log's clock has them.
+Owns the silence before a batch, which election causes need. Knows times according to the log's clock.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from metaquorum.metadata.records.control import LeaderChangeMessage
 from metaquorum.metadata.records.types import NoOpRecord
 
 GAP_MS = 5_000
-"""Silence between two batches that is worth a line, where the log has NoOp records: an active controller
-writes one every 500 ms by default (KIP-835)."""
+"""Silence between two batches that is reported if the log has NoOp records: an active controller writes one
+every 500 ms by default (KIP-835)."""
 
 
 class TimeEvents:
     """Feed it every batch, or stretch of batches, in log order."""
 
     def __init__(self, gap_ms: int, last_ms: int | None) -> None:
-        """`last_ms` is the time of the record before the first batch, if it is known."""
+        """`last_ms` is the time of the record before the first batch, if known."""
         self._gap_ms = gap_ms
         self._last_ms = last_ms
         self.silence_ms: int | None = None
-        """Before the last batch: None where that is not known, -1 where the clocks do not tell."""
+        """Before the last batch: None if unknown, -1 if the clocks cannot be compared."""
         self._is_odd = False
         self._idle_records = False
 
     def lose(self) -> None:
-        """Records are lost: when something was written last is not known."""
+        """Records are lost: the time of the last write is unknown."""
         self._last_ms = None
 
     def batch(self, changes: BatchChanges, stamp_ms: int) -> Iterator[Grouped]:
-        """Gaps in time, where silence means something, and clocks that jump or ran backwards."""
+        """Gaps in time, if silence means something, and clocks that jump or ran backwards."""
         off_ms = stamp_ms - changes.time_ms
         was_odd, self._is_odd = self._is_odd, abs(off_ms) >= JUMP_MS
         last, now, offset = self._last_ms, changes.time_ms, changes.base_offset
         if self._is_odd and not was_odd:
             yield _jump(offset, stamp_ms, off_ms, now)
-        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders do not tell
+        tells = not (was_odd or self._is_odd)  # or the clocks of two leaders cannot be compared
         self.silence_ms = None if last is None else now - last if tells else -1
         if last is not None and last >= 0 and now >= 0:
             if self._idle_records and now - last > self._gap_ms:
@@ -57,7 +57,8 @@ class TimeEvents:
         self._last_ms = now
 
     def stretch(self, times: list[int], *, is_idle: bool) -> None:
-        """Batches of which none is odd, each soon after the one before it: the `times` of the last two."""
+        """Batches of which none is odd, each soon after the previous one; `times` are those of the last
+        two."""
         self._idle_records = self._idle_records or is_idle
         before = self._last_ms if len(times) == 1 else times[0]
         self.silence_ms = None if before is None else times[-1] - before
@@ -65,7 +66,7 @@ class TimeEvents:
 
 
 def _reason(changes: BatchChanges) -> str:
-    """What a silence before a batch tells: where no election ends it, the same controller writes again."""
+    """The meaning of a silence before a batch: if no election ends it, the same controller writes again."""
     if any(isinstance(record, LeaderChangeMessage) for _, record in changes.records):
         return "a live controller writes even when idle"
     return f"the controller of epoch {changes.epoch} stood still, or its clock was set"

@@ -1,8 +1,8 @@
-"""What happened, told from a log: one event per line, for the things that people care about.
+"""What happened according to a log: one event per line, for the things that people care about.
 
-Owns the translation of changes into events, their severity and the spans that go on (no leader, under min
-ISR). The state behind it is one image's worth of memory; events are not kept. It judges nothing (`check`
-does) and knows no files. Why something changed comes from `causes`, by name.
+Owns the translation of changes into events, their severity, and ongoing spans (no leader, under min ISR).
+Needs the memory of one image; events are not kept. Makes no judgment (`check` does) and knows no files. Why
+something changed comes from `causes`, by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from metaquorum.storage.log.runs import BatchRun
 
 
 class Timeline:
-    """Feed it every batch in log order; it answers with the events that the batch tells of."""
+    """Feed it every batch in log order; it returns the batch's events."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Timeline:
         quorum: QuorumView | None = None,
         clock: Callable[[], LogClock] | None = None,
     ) -> None:
-        """`image` is the state at the log's start, where that is not offset 0; with `is_known` False it is
-        empty, and records tell what they say by themselves until `learn`. `names` are those of topics as a
-        later snapshot tells them. Events of a severity that is not `shown` are left out. `clock`
-        reads the log's clock, where its stamps jump."""
+        """`image` is the state at the log's start, if that is not offset 0. With `is_known` False it is
+        empty, and records are taken only for what they say by themselves until `learn`. `names` are topic
+        names from a later snapshot. Events with a severity that is not `shown` are left out. `clock` reads
+        the log's clock if its timestamps jump."""
         known_names = {} if image is None else {topic.topic_id: topic.name for topic in image.topics.all()}
         self._namer = EntityNamer({**(names or {}), **known_names})
         self._feed = ChangeFeed(image, is_known=is_known, names=names)
@@ -91,8 +91,8 @@ class Timeline:
         return self._feed.is_known
 
     def learn(self, image: MetadataImage, quorum: QuorumView | None = None) -> list[TimelineEvent]:
-        """A snapshot says what the state is here, which was not known so far. Gives what it says to be so
-        already, or no longer so."""
+        """Takes the state from a snapshot; it was unknown so far. Returns events for what already holds, or
+        no longer does, according to the snapshot."""
         self._feed.learn(image)
         for topic in image.topics.all():
             self._namer.learn(topic.topic_id, topic.name)
@@ -108,7 +108,7 @@ class Timeline:
         return self.already((found.offset, found.epoch, place[1]))
 
     def already(self, place: tuple[int, int, int] | None = None) -> list[TimelineEvent]:
-        """What the snapshot that was learnt last, or begun with, says to be so, and no record of the log."""
+        """What holds according to the snapshot learned or begun with last, but has no record."""
         offset, epoch, time_ms = place or self._begin
         told, self._told = self._held.rest(), []
         self._batch = BatchChanges(base_offset=offset, epoch=epoch, time_ms=time_ms)
@@ -118,8 +118,8 @@ class Timeline:
         return [*self._shown_of(told), *self._told]
 
     def lose(self, offset: int, ends_behind: Callable[[], bool]) -> list[TimelineEvent]:
-        """Records from `offset` on are lost: who led and when something was written last is not known. A
-        transaction that is open and does not end behind them takes effect; its events are told."""
+        """Records from `offset` on are lost: the leader and the time of the last write are unknown. An open
+        transaction that does not end after them takes effect; its events are returned."""
         self._quorum.forget()
         self._times.lose()
         self._spans.lose()
@@ -135,7 +135,7 @@ class Timeline:
         return []
 
     def forget(self) -> None:
-        """Records are lost: records tell what they say by themselves, until `learn`."""
+        """Records are lost: later ones are taken only for what they say by themselves, until `learn`."""
         self._feed.forget()
         self._strangers = Strangers(self._namer.topic_name, self._spans.forget())
 
@@ -168,8 +168,8 @@ class Timeline:
         return self._through()
 
     def creations(self, batch: RecordBatch) -> list[TimelineEvent] | None:
-        """Events of a batch that only creates topics and partitions; None, with nothing done, for any other
-        batch, and where a partition has no leader or too small an ISR from the start."""
+        """Events of a batch that only creates topics and partitions. None, with nothing done, for any other
+        batch, and if a partition has no leader or too small an ISR from the start."""
         changes = self._feed.created(batch, self._spans.all_fine) if self._feed.is_known else None
         if changes is None:
             return None
@@ -187,12 +187,12 @@ class Timeline:
         return self._through()
 
     def pieces(self, run: BatchRun) -> Iterator[RecordBatch | Stretch]:
-        """A run that comes next: batches for `batch`, stretches for `stretch`."""
+        """The next run in pieces: batches for `batch`, stretches for `stretch`."""
         return self._feed.pieces(run, Concern(gap_ms=self._gap_ms, together=self._feed.is_known))
 
     def stretch(self, stretch: Stretch) -> Iterator[list[TimelineEvent]]:
-        """Events, batch by batch, of batches of one record each that are idle or change a partition, each
-        soon after the one before it."""
+        """Events, batch by batch, of one-record batches that are idle or change a partition, each soon
+        after the previous one."""
         stamps, changed = stretch.part().timestamps_ms(), stretch.changes
         if len(changed):
             clock = self._clock.ahead(stretch.base_offset + changed, stamps[changed])
@@ -211,7 +211,7 @@ class Timeline:
         self._end = (stretch.next_offset, stretch.epoch, times[-1])
 
     def _through(self) -> list[TimelineEvent]:
-        """The batch's events by offset, and those before it, as far as they need not wait."""
+        """The batch's events by offset, and earlier ones that need not wait any longer."""
         suspects, self._suspects = self._suspects, {}
         told = self._transaction.through(sorted(self._told, key=lambda event: event.offset))
         return self._shown_of(self._held.through(told, suspects, self._batch))
@@ -296,7 +296,7 @@ class Timeline:
         if not self._feed.is_known:
             for step in changes.brokers:
                 self._tell_alone(self._strangers.known_again(step, broker_events(step, scene)))
-            return  # whether others are unfenced is not known
+            return  # whether other brokers are unfenced is unknown
         told = [event for step in changes.brokers for event in broker_events(step, scene)]
         rules = {event.offset: event.rule for event in told if event.rule is not None}
         self._tell_grouped((*told, *self._brokers.batch(changes, rules)))
@@ -326,7 +326,7 @@ class Timeline:
 
     def _single(self, offset: int, record: object) -> None:
         if isinstance(record, r.PartitionChangeRecord | r.PartitionRecord | r.NoOpRecord):
-            return  # most records: told by what they changed
+            return  # most records; their changes are the events
         names = self._namer.entities(record)
         entity = names[0] if names else "quorum"
         match record:
@@ -363,7 +363,7 @@ class Timeline:
                     self._tell(offset, kind, entity, text, severity=severity, entities=names)
 
     def _take_back(self) -> None:
-        """The spans are as the visible state has them, without what the records of a transaction had said."""
+        """Resets the spans to the visible state, without the records of a transaction."""
         if self._feed.is_known:
             image = self._feed.replayed().image
             place = (self._batch.base_offset, self._batch.time_ms)
@@ -377,7 +377,7 @@ class Timeline:
             case control.KRaftVersionRecord():
                 return self._quorum.kraft_version(offset, record)
         if self._times.silence_ms is not None and self._end[0]:
-            self._quorum.follows(self._end[1])  # that of the batch before
+            self._quorum.follows(self._end[1])  # that of the previous batch
         return self._quorum.election(
             offset, record, self._batch.epoch, self._times.silence_ms, self._feed.metadata_version
         )

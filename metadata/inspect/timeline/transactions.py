@@ -1,7 +1,7 @@
-"""Events of an open metadata transaction (KIP-868) wait for its end: what is aborted never was.
+"""Holds back events of an open metadata transaction (KIP-868) until its end: aborted records have no effect.
 
-Owns the wait, and which events are about the log and not about the cluster: an election or a jump of the
-clock happened, whatever becomes of the transaction. Knows no files.
+Owns the wait, and which events are about the log instead of the cluster: an election or a jump of the clock
+happened regardless of the transaction's outcome. Knows no files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metaquorum.metadata.records.types import BeginTransactionRecord
 
 
 class Told(Protocol):
-    """What an event says of itself."""
+    """What an event provides."""
 
     @property
     def offset(self) -> int: ...
@@ -26,16 +26,17 @@ class Told(Protocol):
 E = TypeVar("E", bound=Told)
 
 OF_THE_LOG = ("quorum", "transaction")
-"""Entities of events that do not say what records did to the cluster; elections do not, either."""
+"""Entities of events that are about the log and not about the cluster; elections are, too."""
 
 
 class HeldTransaction(Generic[E]):
-    """Mark where a transaction begins and ends, then give each batch's events; it gives those to be told."""
+    """Mark where a transaction begins and ends, then pass each batch's events to `through`; it returns
+    those that are final."""
 
     def __init__(self) -> None:
         self.begun: int | None = None
-        """Where the transaction that is open began."""
-        self._name: str  # of that one
+        """Where the open transaction began."""
+        self._name: str  # the name of the open one
         self._held: list[E] = []
         self._marks: list[tuple[int, bool | None]] = []
 
@@ -59,7 +60,7 @@ class HeldTransaction(Generic[E]):
         )
 
     def through(self, told: list[E]) -> list[E]:
-        """`told` is by offset, and so is the answer."""
+        """`told` is ordered by offset, and so is the result."""
         marks, self._marks = self._marks, []
         if self.begun is None and not marks and not self._held:
             return told
@@ -74,7 +75,7 @@ class HeldTransaction(Generic[E]):
         return happened
 
     def _pass(self, mark: tuple[int, bool | None], happened: list[E]) -> bool:
-        """Whether a transaction is open behind the mark."""
+        """Whether a transaction is open after the mark."""
         takes_effect = mark[1]
         if takes_effect is None:
             return True
